@@ -1,0 +1,77 @@
+# Every target sets up what it needs and asks no questions. `make` alone lists the targets.
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+UV := uv==0.13.7
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_NO_INPUT := 1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help install check test races demo bench format lock clean FORCE
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+install: $(VENV)/.installed ## Create .venv with the locked dependencies and durabus itself (PYTHON=python3.13)
+
+check: install ## Lint, format, types, import contracts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
+
+test: check ## Everything that must pass: check, then all tests
+	$(BIN)/pytest -q $(ARGS)
+
+races: install ## Only the tests that start and kill real processes
+	$(BIN)/pytest -m processes $(ARGS)
+
+demo: install ## Watch durabus survive a killed worker (ARGS=--help)
+	$(BIN)/durabus demo $(ARGS)
+
+bench: install ## Measure throughput and latency (ARGS=--help)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+format: install ## Format the code and repair what ruff can repair
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+lock: ## Rewrite requirements.lock from pyproject.toml (ARGS=--upgrade takes newer releases)
+	@set -e; \
+	tools=$$(mktemp -d); \
+	trap 'rm -rf "$$tools"' EXIT; \
+	export PIP_FIND_LINKS= UV_FIND_LINKS=; \
+	$(PYTHON) -m venv "$$tools/venv"; \
+	"$$tools/venv/bin/pip" install --quiet '$(UV)'; \
+	"$$tools/venv/bin/uv" pip compile pyproject.toml --extra cli --extra dev --extra bench \
+		--universal --python-version 3.11 --generate-hashes \
+		--python "$$tools/venv/bin/python" --no-config --cache-dir "$$tools/cache" \
+		--custom-compile-command 'make lock' --output-file requirements.lock --quiet $(ARGS)
+
+clean: ## Remove .venv, caches and build results
+	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests $(wildcard benchmarks examples) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Two stamps: a new lock makes a new environment, a new pyproject.toml only installs durabus again.
+# The first stamp names the interpreter and the folder, because an environment works in no other place.
+FINGERPRINT := $(PYTHON) $(CURDIR)
+ifneq ($(shell test -x $(BIN)/python && cat $(VENV)/.locked 2>/dev/null),$(FINGERPRINT))
+$(VENV)/.locked: FORCE
+endif
+
+$(VENV)/.locked: requirements.lock
+	@$(PYTHON) -c 'import sys; sys.exit("durabus needs Python 3.11 or newer: make PYTHON=python3.x" if sys.version_info < (3, 11) else 0)'
+	rm -rf $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --no-compile --require-hashes -r requirements.lock
+	@echo '$(FINGERPRINT)' > $@
+
+$(VENV)/.installed: $(VENV)/.locked pyproject.toml
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/pip check --quiet
+	@touch $@

@@ -1,0 +1,149 @@
+"""Rules about the repository that no off-the-shelf tool checks."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "src" / "durabus"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+LINE_LIMIT = 500
+LEFTOVER_NAMES = {"base", "common", "helper", "helpers", "misc", "util", "utils"}
+
+CLOCK_READINGS = {
+    "datetime.date.today",
+    "datetime.datetime.now",
+    "datetime.datetime.today",
+    "datetime.datetime.utcnow",
+    "time.monotonic",
+    "time.monotonic_ns",
+    "time.perf_counter",
+    "time.perf_counter_ns",
+    "time.time",
+    "time.time_ns",
+}
+CLOCK_REASON = re.compile(r"#\s*clock:\s*\S")
+
+# Assembled from parts so that this file does not break its own rule.
+MACHINE_PATH = re.compile(rb"(?<![\w.~<])/(?:" + b"|".join([b"work", b"root", b"opt"]) + rb")(?![\w-])")
+REGISTRY_HOST = re.compile(rb"\b(?:" + rb"|".join([rb"pypi\.", rb"pythonhosted\."]) + rb")org\b")
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def files_to_publish() -> list[Path]:
+    """Every file that is tracked or would be by `git add --all`."""
+    command = "git -c safe.directory=* ls-files -z --cached --others --exclude-standard"
+    listing = subprocess.run(command.split(), cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    paths = (ROOT / name for name in listing.split("\0") if name)
+    return sorted(path for path in paths if path.is_file())
+
+
+def imported_names(tree: ast.AST) -> dict[str, str]:
+    """Local name -> full dotted name, for each import in the module."""
+    names: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.partition(".")[0]
+                names[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                names[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    return names
+
+
+def dotted_name(node: ast.expr, imports: dict[str, str]) -> str | None:
+    if isinstance(node, ast.Name):
+        return imports.get(node.id)
+    if isinstance(node, ast.Attribute):
+        owner = dotted_name(node.value, imports)
+        return f"{owner}.{node.attr}" if owner else None
+    return None
+
+
+def clock_readings(source: str) -> Iterator[tuple[int, str]]:
+    """Line and name of each use of a local clock that gives no `# clock:` reason on its line."""
+    tree = ast.parse(source)
+    imports = imported_names(tree)
+    lines = source.splitlines()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Name | ast.Attribute):
+            continue
+        name = dotted_name(node, imports)
+        if name in CLOCK_READINGS and not CLOCK_REASON.search(lines[node.lineno - 1]):
+            yield node.lineno, name
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.time()",
+        "import time as t\nt.monotonic()",
+        "from time import monotonic\nmonotonic()",
+        "from time import monotonic as m\nm()",
+        "import datetime\ndatetime.datetime.now()",
+        "from datetime import datetime, UTC\ndatetime.now(UTC)",
+        "import time\nfield(default_factory=time.time)",
+        "import time\ntime.time()  # clock:",
+    ],
+)
+def test_a_clock_reading_is_recognised(source: str) -> None:
+    assert [line for line, _ in clock_readings(source)] == [2]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.time()  # clock: the report shows wall time",
+        "import time\ntime.sleep(1)",
+        "clock.time()",
+        "from datetime import datetime\ndatetime.fromtimestamp(0)",
+    ],
+)
+def test_other_code_is_not_taken_for_a_clock_reading(source: str) -> None:
+    assert list(clock_readings(source)) == []
+
+
+def test_only_the_clock_module_reads_the_local_clock() -> None:
+    offences = [
+        f"{relative(module)}:{line}: {name}: use durabus.clock, or end the line with '# clock: why'"
+        for module in MODULES
+        if module != PACKAGE / "clock.py"
+        for line, name in clock_readings(module.read_text(encoding="utf-8"))
+    ]
+    assert not offences, "\n".join(offences)
+
+
+def test_no_module_is_a_home_for_leftovers() -> None:
+    offences = [
+        relative(path)
+        for path in files_to_publish()
+        if path.suffix == ".py" and LEFTOVER_NAMES & {*path.relative_to(ROOT).parent.parts, path.stem}
+    ]
+    assert not offences, f"name these after what they do: {offences}"
+
+
+def test_every_source_file_stays_readable_in_one_sitting() -> None:
+    sources = [path for path in files_to_publish() if path.is_relative_to(ROOT / "src")]
+    lengths = {relative(path): len(path.read_bytes().splitlines()) for path in sources}
+    offences = {name: length for name, length in lengths.items() if length >= LINE_LIMIT}
+    assert not offences, f"split these along their parts (under {LINE_LIMIT} lines): {offences}"
+
+
+@pytest.mark.parametrize("rule", [MACHINE_PATH, REGISTRY_HOST], ids=["machine path", "registry host"])
+def test_no_file_names_the_machine_it_was_made_on(rule: re.Pattern[bytes]) -> None:
+    offences = [
+        f"{relative(path)}:{number}: {found[0].decode()}"
+        for path in files_to_publish()
+        for number, line in enumerate(path.read_bytes().splitlines(), start=1)
+        if (found := rule.search(line))
+    ]
+    assert not offences, "\n".join(offences)

@@ -1,0 +1,196 @@
+"""Every snippet and command in README.md and docs/ works.
+
+```python            a script of its own, run in an empty folder
+```python continue   goes on where the previous python block of the page ended
+```console           `$ make x` needs a target x; `$ durabus x --y` a command x with an option --y
+```sh                the same, and the `$ ` may be left out
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import dropwhile, groupby
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [page for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if page.is_file()]
+TIMEOUT_SECONDS = 30
+
+FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
+PYTHON_MISSPELT = {"py", "pycon", "python3"}
+SHELLS = {"console", "sh", "bash", "shell"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    page: str
+    first_line: int
+    """Number of the line after the opening fence."""
+    info: tuple[str, ...]
+    lines: tuple[str, ...]
+
+    @property
+    def language(self) -> str:
+        return self.info[0].lower() if self.info else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    """A python block and the blocks that continue it."""
+
+    blocks: tuple[Block, ...]
+
+    def source(self) -> str:
+        """The code at the line numbers it has in the page, so a traceback points into the page."""
+        lines: list[str] = []
+        for block in self.blocks:
+            lines += [""] * (block.first_line - 1 - len(lines))
+            lines += block.lines
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    page: str
+    line: int
+    words: tuple[str, ...]
+
+
+def blocks_of(page: str, text: str) -> Iterator[Block]:
+    lines = enumerate(text.splitlines(), start=1)
+    for number, line in lines:
+        opening = FENCE.fullmatch(line)
+        if opening is None:
+            continue
+        body: list[str] = []
+        for _, inner in lines:
+            closing = inner.strip()
+            if closing.startswith(opening["fence"]) and not closing.strip(opening["fence"][0]):
+                break
+            body.append(without_indent(inner, len(opening["indent"])))
+        info = tuple(opening["info"].split())
+        yield Block(page=page, first_line=number + 1, info=info, lines=tuple(body))
+
+
+def without_indent(line: str, width: int) -> str:
+    return line[width:] if not line[:width].strip() else line
+
+
+def scripts_of(blocks: Iterable[Block]) -> list[Script]:
+    scripts: list[Script] = []
+    for block in blocks:
+        match block.info:
+            case ("python",):
+                scripts.append(Script(blocks=(block,)))
+            case ("python", "continue") if scripts and scripts[-1].blocks[-1].page == block.page:
+                scripts[-1] = Script(blocks=(*scripts[-1].blocks, block))
+    return scripts
+
+
+def fault_of(block: Block, *, runs: bool) -> str | None:
+    if block.language in PYTHON_MISSPELT:
+        return f"write ```python, not ```{block.info[0]}: only python blocks are run"
+    if block.info == ("python", "continue") and not runs:
+        return "there is no python block before this one to continue"
+    if block.language == "python" and not runs:
+        return f"```{' '.join(block.info)} is not allowed: write ```python or ```python continue, and it runs"
+    return None
+
+
+def commands_of(block: Block) -> Iterator[Command]:
+    if block.language not in SHELLS:
+        return
+    for number, line in enumerate(block.lines, start=block.first_line):
+        typed = line.startswith("$ ") or block.language != "console"
+        if typed and ("make" in line or "durabus" in line):
+            for words in simple_commands(line.removeprefix("$ ")):
+                if words[0] in {"make", "durabus"}:
+                    yield Command(page=block.page, line=number, words=words)
+
+
+def simple_commands(text: str) -> Iterator[tuple[str, ...]]:
+    """The words of each command of a line, without variables set in front, redirections and comments."""
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    for is_operator, group in groupby(lexer, lambda word: set(word) <= set("();<>|&")):
+        words = tuple(dropwhile(lambda word: "=" in word, group))
+        if words and not is_operator:
+            yield (words[0].removeprefix(".venv/bin/"), *words[1:])
+
+
+def make_targets() -> set[str]:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z][\w-]*):(?!=)", makefile, flags=re.MULTILINE))
+
+
+BLOCKS = [
+    block for page in PAGES for block in blocks_of(page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8"))
+]
+SCRIPTS = scripts_of(BLOCKS)
+COMMANDS = [command for block in BLOCKS for command in commands_of(block)]
+MAKE_COMMANDS = [command for command in COMMANDS if command.words[0] == "make"]
+DURABUS_COMMANDS = [command for command in COMMANDS if command.words[0] == "durabus"]
+
+
+def command_id(command: Command) -> str:
+    return f"{command.page}:{command.line}"
+
+
+def script_id(script: Script) -> str:
+    return f"{script.blocks[0].page}:{script.blocks[0].first_line}"
+
+
+def run(arguments: list[str], folder: Path) -> str:
+    """What the program printed. It must end well."""
+    done = subprocess.run(
+        arguments,
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
+    return done.stdout
+
+
+def test_every_python_block_is_one_that_runs() -> None:
+    scripted = {block for script in SCRIPTS for block in script.blocks}
+    faults = [
+        f"{block.page}:{block.first_line - 1}: {fault}"
+        for block in BLOCKS
+        if (fault := fault_of(block, runs=block in scripted))
+    ]
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("script", [pytest.param(script, id=script_id(script)) for script in SCRIPTS])
+def test_python_snippet_runs(script: Script, tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    program = tmp_path / f"{Path(script.blocks[0].page).stem}.py"
+    program.write_text(script.source(), encoding="utf-8")
+    run([sys.executable, str(program)], folder)
+
+
+@pytest.mark.parametrize("command", [pytest.param(c, id=command_id(c)) for c in MAKE_COMMANDS])
+def test_make_command_names_real_targets(command: Command) -> None:
+    named = {word for word in command.words[1:] if not word.startswith("-") and "=" not in word}
+    assert named <= make_targets()
+
+
+@pytest.mark.parametrize("command", [pytest.param(c, id=command_id(c)) for c in DURABUS_COMMANDS])
+def test_durabus_command_exists(command: Command, tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("durabus")
+    described = run([str(program), *command.words[1:], "--help"], tmp_path)
+    options = {word.partition("=")[0] for word in command.words if word.startswith("--") and word != "--"}
+    assert {option for option in options if option not in described} == set()
