@@ -1,0 +1,115 @@
+"""Every error durabus raises.
+
+::
+
+    DurabusError
+    ├── InvalidPayloadError        a payload, metadata or result that is not JSON, or is too large
+    ├── PayloadDecodeError         a stored payload that cannot be read back as the type asked for
+    ├── InvalidEventError          a type, pattern, tag, key or id outside its limits
+    ├── ConfigurationError         options that contradict each other, found before any I/O
+    │   └── DuplicateHandlerError  two handlers with one id
+    ├── StoreError                 the store refused or could not be reached
+    │   ├── UnknownStoreError      no store for this URL
+    │   ├── SchemaError            the tables are missing, damaged or from a newer durabus
+    │   ├── StoreUnavailableError  disk full, read-only, locked for too long, connection lost
+    │   ├── StoreClosedError       used after close(), or in a forked child
+    │   └── UnsupportedByStore     this store declares that it cannot do this
+    ├── LeaseLost                  the claim is no longer yours: nothing was written
+    ├── EventNotFound              no event under this id
+    ├── NotADeadLetter             retry of an event that is not in the dead letters
+    ├── EventFailed                the event whose result was awaited ended in the dead letters
+    └── EventBusShutdownError      publish or subscribe after shutdown
+
+``TransientError`` and ``UnrecoverableError`` are what handlers raise or return; they live in
+``durabus.model.result`` because they are outcomes, not failures of durabus.
+"""
+
+from __future__ import annotations
+
+
+class DurabusError(Exception):
+    """Catches everything durabus raises on its own account."""
+
+
+class InvalidPayloadError(DurabusError):
+    """The value cannot be stored as JSON; nothing was published."""
+
+
+class PayloadDecodeError(DurabusError):
+    """The stored JSON does not decode to the type that was asked for."""
+
+
+class InvalidEventError(DurabusError):
+    """A type, pattern, tag, key or id is empty, too long or malformed; nothing was changed."""
+
+
+class ConfigurationError(DurabusError):
+    """Options that cannot work together."""
+
+
+class DuplicateHandlerError(ConfigurationError):
+    """A handler id is taken already."""
+
+
+class StoreError(DurabusError):
+    """The store refused a call or could not be reached."""
+
+
+class UnknownStoreError(StoreError):
+    """No back end is known for this URL."""
+
+
+class SchemaError(StoreError):
+    """The store's tables are not the ones this version works with."""
+
+
+class StoreUnavailableError(StoreError):
+    """The call did not take effect because the store could not write; try again later."""
+
+
+class StoreClosedError(StoreError):
+    """The store object is closed, or belongs to the parent of this forked process."""
+
+
+class UnsupportedByStore(StoreError):  # noqa: N818  (public name fixed by the design)
+    """The back end's ``features`` say that it cannot do this."""
+
+
+class LeaseLost(DurabusError):  # noqa: N818  (public name fixed by the design)
+    """The write carried a claim that is not the current one. Nothing was changed."""
+
+    def __init__(self, subject: int | str, reason: str) -> None:
+        super().__init__(f"claim on {subject!r} lost: {reason}")
+        self.subject = subject
+        self.reason = reason
+
+
+class EventNotFound(DurabusError):  # noqa: N818  (reads as the sentence it is)
+    """The store holds no event under this id."""
+
+    def __init__(self, ref: int | str) -> None:
+        super().__init__(f"no event {ref!r} in the store: it was never published, or trimmed or purged since")
+        self.ref = ref
+
+
+class NotADeadLetter(DurabusError):  # noqa: N818  (reads as the sentence it is)
+    """Only an event that ended FAILED or COMPLETED_WITH_ERRORS can be retried from the dead letters."""
+
+    def __init__(self, ref: int | str, status: str) -> None:
+        super().__init__(f"event {ref!r} is {status}, not a dead letter: there is nothing to retry")
+        self.ref = ref
+        self.status = status
+
+
+class EventFailed(DurabusError):  # noqa: N818  (reads as the sentence it is)
+    """The event whose result was awaited ended in the dead letters."""
+
+    def __init__(self, event_id: str, status: str, errors: tuple[str, ...]) -> None:
+        super().__init__(f"event {event_id} ended {status}: {errors[-1] if errors else 'no error was recorded'}")
+        self.event_id = event_id
+        self.status = status
+        self.errors = errors
+
+
+class EventBusShutdownError(DurabusError):
+    """The bus is shut down, or shutting down, and takes nothing new."""

@@ -1,0 +1,161 @@
+"""An event: what was published, and where it stands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import uuid_utils
+
+from durabus.errors import InvalidEventError
+from durabus.model.limits import Duration, check_name, check_priority, check_tags, seconds
+from durabus.model.payload import decode_payload, encode_payload
+from durabus.model.statuses import EventStatus
+
+DEFAULT_BUS = "default"
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+class NewEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An event on its way into a store. Made by ``new_event``, which checks every field."""
+
+    event_id: str
+    bus: str
+    type: str
+    payload_json: str
+    metadata_json: str | None = None
+    tags: tuple[str, ...] = ()
+    priority: int = 0
+    delay: float = 0.0
+    max_attempts: int | None = None
+    parent_id: str | None = None
+    idempotency_key: str | None = None
+
+
+def new_event(
+    event_type: str,
+    payload: Any = None,
+    *,
+    bus: str = DEFAULT_BUS,
+    event_id: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    tags: Iterable[str] = (),
+    priority: int = 0,
+    delay: Duration = 0.0,
+    max_attempts: int | None = None,
+    parent_id: str | None = None,
+    idempotency_key: str | None = None,
+) -> NewEvent:
+    """Check and encode what a publisher hands over. Raises before anything is stored."""
+    if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
+        raise InvalidEventError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
+    return NewEvent(
+        event_id=new_event_id() if event_id is None else check_event_id(event_id),
+        bus=check_name(bus, "bus"),
+        type=check_name(event_type, "event type"),
+        payload_json=encode_payload(payload),
+        metadata_json=encode_payload(dict(metadata), "metadata") if metadata else None,
+        tags=check_tags(tags) if tags else (),
+        priority=check_priority(priority) if priority else 0,
+        delay=seconds(delay, "delay") if delay else 0.0,
+        max_attempts=max_attempts,
+        parent_id=None if parent_id is None else check_event_id(parent_id),
+        idempotency_key=None if idempotency_key is None else check_name(idempotency_key, "idempotency_key"),
+    )
+
+
+def new_event_id() -> str:
+    """A UUIDv7: unique without asking anybody, and sorted by time of making."""
+    return str(uuid_utils.uuid7())
+
+
+def check_event_id(event_id: str) -> str:
+    """An id chosen by a publisher: any UUID in its lower-case canonical form."""
+    if not isinstance(event_id, str) or not _UUID.fullmatch(event_id):
+        raise InvalidEventError(f"event_id={event_id!r}: must be a UUID in canonical lower-case form")
+    return event_id
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """An event as the store holds it. Instants are kept as seconds (``*_ts``) and shown as datetimes (``*_at``)."""
+
+    id: int
+    """Given by the store, strictly increasing in queue order."""
+    event_id: str
+    """UUIDv7 made by the publisher; publishing it twice stores one event."""
+    bus: str
+    type: str
+    payload_json: str
+    metadata_json: str | None = None
+    tags: tuple[str, ...] = ()
+    priority: int = 0
+    max_attempts: int | None = None
+    parent_id: str | None = None
+    idempotency_key: str | None = None
+    status: EventStatus = EventStatus.PENDING
+    attempts: int = 0
+    """Claims granted in this generation, less those given back."""
+    generation: int = 0
+    """How often the event was brought back from the dead letters."""
+    fence: int = 0
+    """Number of the newest claim; only a grant advances it, nothing ever lowers it."""
+    worker_id: str | None = None
+    errors: tuple[str, ...] = ()
+    """One text for each failed or lost attempt of this generation, oldest first."""
+    created_ts: float
+    updated_ts: float
+    due_ts: float
+    """Not before this instant may the event be claimed."""
+    picked_ts: float | None = None
+    started_ts: float | None = None
+    expires_ts: float | None = None
+    """When the present claim's lease ends, by the store's clock."""
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded anew at each access, so that no reader can change another's copy."""
+        return decode_payload(self.payload_json)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """What the publisher sent along with the payload."""
+        return {} if self.metadata_json is None else decode_payload(self.metadata_json)
+
+    @property
+    def retry_count(self) -> int:
+        """Attempts of this generation that failed or were lost."""
+        return len(self.errors)
+
+    @property
+    def last_error(self) -> str | None:
+        """A JSON array with one string per failed attempt, or None."""
+        return msgspec.json.encode(self.errors).decode() if self.errors else None
+
+    @property
+    def created_at(self) -> datetime:
+        """When the store accepted the event."""
+        return datetime.fromtimestamp(self.created_ts, UTC)
+
+    @property
+    def updated_at(self) -> datetime:
+        """When the event last changed."""
+        return datetime.fromtimestamp(self.updated_ts, UTC)
+
+    @property
+    def next_retry_at(self) -> datetime | None:
+        """When the event becomes eligible again, while it waits after a failed attempt."""
+        waiting = self.status is EventStatus.PENDING and self.errors and self.due_ts > self.updated_ts
+        return datetime.fromtimestamp(self.due_ts, UTC) if waiting else None
+
+    @property
+    def processing_started_at(self) -> datetime | None:
+        """When the present claim was granted."""
+        return None if self.picked_ts is None else datetime.fromtimestamp(self.picked_ts, UTC)
+
+    @property
+    def lease_expires_at(self) -> datetime | None:
+        """When the present claim's lease ends, by the store's clock."""
+        return None if self.expires_ts is None else datetime.fromtimestamp(self.expires_ts, UTC)

@@ -1,0 +1,25 @@
+"""What a store knows of a bus and of its handlers: metadata, never code."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered handler (a subscription). The same code on two nodes has the same ``handler_id``."""
+
+    handler_id: str
+    pattern: str
+    created_ts: float = 0.0
+    """Set by the store when the handler is first registered."""
+    last_seen_ts: float = 0.0
+    """Set by the store at every registration."""
+
+
+class BusInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered bus."""
+
+    bus: str
+    created_ts: float
+    last_seen_ts: float
+    stopped_ts: float | None = None

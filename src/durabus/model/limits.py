@@ -1,0 +1,72 @@
+"""Limits on what a publisher may name, and the errors for what is outside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from durabus.errors import ConfigurationError, InvalidEventError
+
+MAX_PAYLOAD_BYTES = 1_048_576
+MAX_NAME_CHARS = 255
+MAX_TAGS = 32
+MAX_TAG_CHARS = 64
+MAX_PRIORITY = 1_000
+MAX_DEPTH = 64
+MAX_BATCH = 10_000
+
+Duration = float | timedelta
+
+
+def seconds(value: Duration, option: str, *, allow_zero: bool = True) -> float:
+    """A duration option as float seconds; refuses what is negative, infinite or not a number."""
+    number = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ConfigurationError(f"{option}={value!r}: must be seconds (a number) or a timedelta")
+    if not 0 <= number < float("inf") or (number == 0 and not allow_zero):
+        least = "0 or more" if allow_zero else "more than 0"
+        raise ConfigurationError(f"{option}={value!r}: must be {least} seconds and finite")
+    return float(number)
+
+
+def check_name(value: str, what: str) -> str:
+    """A bus, event type, handler id or key: 1 to 255 printable characters."""
+    if not isinstance(value, str):
+        raise InvalidEventError(f"{what}={value!r}: must be a string, not {type(value).__name__}")
+    if not value:
+        raise InvalidEventError(f"{what} is empty: it must have 1 to {MAX_NAME_CHARS} characters")
+    if len(value) > MAX_NAME_CHARS:
+        raise InvalidEventError(f"{what} has {len(value)} characters ({value[:40]!r}…): the limit is {MAX_NAME_CHARS}")
+    if not value.isprintable():
+        raise InvalidEventError(f"{what}={value!r}: control characters and surrogates are not allowed")
+    return value
+
+
+def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
+    """Tags as a tuple without doubles, in the order given."""
+    if isinstance(tags, str):
+        raise InvalidEventError(f"tags={tags!r}: must be a list of strings, not one string")
+    unique = tuple(dict.fromkeys(tags))
+    if len(unique) > MAX_TAGS:
+        raise InvalidEventError(f"{len(unique)} tags: the limit is {MAX_TAGS} an event")
+    for tag in unique:
+        check_name(tag, "tag")
+        if len(tag) > MAX_TAG_CHARS or "," in tag or tag != tag.strip():
+            raise InvalidEventError(
+                f"tag={tag!r}: must have at most {MAX_TAG_CHARS} characters, no comma, no space around it"
+            )
+    return unique
+
+
+def check_priority(priority: int) -> int:
+    """A priority: larger goes first, 0 is the default."""
+    if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_PRIORITY:
+        raise InvalidEventError(f"priority={priority!r}: must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
+    return priority
+
+
+def check_batch(size: int, option: str = "limit") -> int:
+    """How many items one call may ask for."""
+    if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BATCH:
+        raise ConfigurationError(f"{option}={size!r}: must be a whole number from 1 to {MAX_BATCH}")
+    return size

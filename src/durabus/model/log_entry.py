@@ -1,0 +1,64 @@
+"""One line of the event log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from durabus.model.payload import decode_payload
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import Action, EventStatus
+
+
+class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One transition of one event. Terminal entries carry payload, results and all errors: they stand alone."""
+
+    position: str = ""
+    """Opaque cursor in commit order, given by the store."""
+    action: Action
+    id: int
+    event_id: str
+    bus: str
+    type: str
+    status: EventStatus
+    """The event's status after this transition."""
+    at_ts: float
+    created_ts: float
+    attempt: int
+    generation: int
+    fence: int
+    worker_id: str | None = None
+    error: str | None = None
+    next_retry_ts: float | None = None
+    execution_time_ms: float | None = None
+    status_code: int | None = None
+    tags: tuple[str, ...] = ()
+    metadata_json: str | None = None
+    parent_id: str | None = None
+    payload_json: str | None = None
+    errors: tuple[str, ...] = ()
+    results: tuple[HandlerResult, ...] = ()
+
+    @property
+    def at(self) -> datetime:
+        """When the transition was committed, by the store's clock."""
+        return datetime.fromtimestamp(self.at_ts, UTC)
+
+    @property
+    def created_at(self) -> datetime:
+        """When the event was published."""
+        return datetime.fromtimestamp(self.created_ts, UTC)
+
+    @property
+    def payload(self) -> Any:
+        """The payload of a terminal entry; None in the others."""
+        return None if self.payload_json is None else decode_payload(self.payload_json)
+
+
+class LogPage(msgspec.Struct, frozen=True):
+    """A stretch of the log. ``next`` is what the next ``read_log(after=…)`` takes."""
+
+    entries: list[LogEntry]
+    next: str

@@ -1,0 +1,100 @@
+"""Payloads in and out of JSON. What would change on the way is refused, never silently converted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from durabus.errors import InvalidPayloadError, PayloadDecodeError
+from durabus.model.limits import MAX_DEPTH, MAX_PAYLOAD_BYTES
+
+T = TypeVar("T")
+
+_ENCODER = msgspec.json.Encoder()
+_DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_PLAIN = frozenset({str, bool, type(None)})
+_INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
+
+
+def encode_payload(value: Any, what: str = "payload") -> str:
+    """``value`` as JSON text, or ``InvalidPayloadError`` saying where the trouble is.
+
+    Plain JSON values, and dataclasses, msgspec structs and pydantic models made of them. NaN, infinities, bytes,
+    keys that are not strings, integers beyond 64 bits, cycles and anything over 1 MB are refused.
+    """
+    plain = _to_plain(value, what)
+    _check(plain, what, 0)
+    try:
+        text = _ENCODER.encode(plain)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidPayloadError(f"{what} is not JSON-serialisable: {error}") from error
+    if len(text) > MAX_PAYLOAD_BYTES:
+        raise InvalidPayloadError(
+            f"{what} has {len(text):,} bytes as JSON, the limit is {MAX_PAYLOAD_BYTES:,}: "
+            "store the large part elsewhere and publish a reference to it"
+        )
+    return text.decode()
+
+
+def decode_payload(text: str) -> Any:
+    """The plain JSON value behind ``text``."""
+    try:
+        return _DECODER.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise PayloadDecodeError(f"stored JSON does not decode: {error}") from error
+
+
+def decode_as(text: str, wanted: type[T]) -> T:
+    """``text`` as ``wanted``: a dataclass, msgspec struct, pydantic model, TypedDict or plain type."""
+    try:
+        from_json: Callable[[str], T] | None = getattr(wanted, "model_validate_json", None)
+        if from_json is not None:
+            return from_json(text)
+        return msgspec.json.decode(text, type=wanted)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise PayloadDecodeError(f"payload does not decode as {wanted!r}: {error}") from error
+
+
+def _to_plain(value: Any, what: str) -> Any:
+    if type(value) in (dict, list, str, int, float, bool, type(None)):
+        return value
+    try:
+        if hasattr(value, "model_dump"):
+            return value.model_dump(mode="json")
+        # bytes stay bytes, so that the check below can refuse them instead of storing base64 nobody asked for
+        return msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidPayloadError(f"{what} of type {type(value).__name__} is not JSON-serialisable: {error}") from error
+
+
+def _check(value: Any, where: str, depth: int) -> None:  # noqa: C901, PLR0912  (one flat switch, on the hot path)
+    kind = type(value)
+    if kind in _PLAIN:
+        return
+    if kind is dict:
+        if depth >= MAX_DEPTH:
+            raise InvalidPayloadError(f"{where}: nested deeper than {MAX_DEPTH} levels, or contains itself")
+        for key, item in value.items():
+            if type(key) is not str:
+                raise InvalidPayloadError(f"{where}: key {key!r} is {type(key).__name__}, JSON keys are strings")
+            if type(item) not in _PLAIN and not (type(item) is int and _INT_MIN <= item <= _INT_MAX):
+                _check(item, f"{where}.{key}", depth + 1)
+    elif kind is int:
+        if not _INT_MIN <= value <= _INT_MAX:
+            raise InvalidPayloadError(f"{where}: {value} does not fit 64 bits: send it as a string")
+    elif kind is float:
+        if not math.isfinite(value):
+            raise InvalidPayloadError(f"{where}: {value} is not a JSON number")
+    elif kind is list or kind is tuple:
+        if depth >= MAX_DEPTH:
+            raise InvalidPayloadError(f"{where}: nested deeper than {MAX_DEPTH} levels, or contains itself")
+        for item in value:
+            if type(item) not in _PLAIN:
+                _check(item, where, depth + 1)
+    else:
+        raise InvalidPayloadError(
+            f"{where}: {kind.__name__} is not JSON-serialisable; convert it first (str, isoformat, base64, …)"
+        )

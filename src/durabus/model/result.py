@@ -1,0 +1,52 @@
+"""What one handler did with one event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from durabus.model.limits import Duration, seconds
+from durabus.model.payload import decode_payload
+from durabus.model.statuses import ResultStatus
+
+
+class Success:
+    """Returned by a handler that wants its result kept: ``return Success(value)``."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
+
+
+class TransientError(Exception):
+    """Raised or returned by a handler: this may work later, try again (after ``retry_after``, or by policy)."""
+
+    def __init__(self, message: str = "transient error", *, retry_after: Duration | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = None if retry_after is None else seconds(retry_after, "retry_after")
+
+
+class UnrecoverableError(Exception):
+    """Raised or returned by a handler: trying again is of no use, end the event now."""
+
+    def __init__(self, message: str = "unrecoverable error") -> None:
+        super().__init__(message)
+
+
+class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The state of one handler on one event."""
+
+    handler_id: str
+    status: ResultStatus
+    attempts: int = 0
+    error: str | None = None
+    value_json: str | None = None
+    execution_time_ms: float | None = None
+    fence: int = 0
+    worker_id: str | None = None
+    expires_ts: float | None = None
+
+    @property
+    def value(self) -> Any:
+        """What the handler returned, if it was kept."""
+        return None if self.value_json is None else decode_payload(self.value_json)

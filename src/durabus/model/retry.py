@@ -1,0 +1,64 @@
+"""When a failed attempt is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from durabus.errors import ConfigurationError
+from durabus.model.limits import Duration, seconds
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempt 1 at once; attempt n waits ``min(base_delay × multiplier^(n-2), max_delay)``, give or take the jitter.
+
+    ``max_retries=3`` means four attempts in all. ``max_retries=None`` means no limit.
+    """
+
+    max_retries: int | None = 3
+    base_delay: Duration = 1.0
+    max_delay: Duration = 30.0
+    multiplier: float = 2.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be waited for."""
+        seconds(self.base_delay, "base_delay")
+        seconds(self.max_delay, "max_delay")
+        if self.max_retries is not None and (isinstance(self.max_retries, bool) or self.max_retries < 0):
+            raise ConfigurationError(f"max_retries={self.max_retries!r}: must be 0 or more, or None for no limit")
+        if not 1 <= self.multiplier < float("inf"):
+            raise ConfigurationError(f"multiplier={self.multiplier!r}: must be 1 or more")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"jitter={self.jitter!r}: must be from 0 to 1 (0.1 is ±10 %)")
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Attempts in all, the first included."""
+        return None if self.max_retries is None else self.max_retries + 1
+
+    def delay_before(self, attempt: int, random: Callable[[], float]) -> float:
+        """Seconds to wait before ``attempt`` (2 is the first retry). ``random`` gives a number from 0 to 1."""
+        if attempt <= 1:
+            return 0.0
+        base, limit = seconds(self.base_delay, "base_delay"), seconds(self.max_delay, "max_delay")
+        try:
+            plain = min(base * self.multiplier ** (attempt - 2), limit)
+        except OverflowError:
+            plain = limit
+        return plain * (1 + self.jitter * (2 * random() - 1))
+
+    def merged(self, override: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy:
+        """This policy with the fields that ``override`` names replaced."""
+        if override is None:
+            return self
+        if isinstance(override, RetryPolicy):
+            return override
+        unknown = set(override) - set(self.__struct_fields__)
+        if unknown:
+            raise ConfigurationError(
+                f"retry={dict(override)!r}: no such option {sorted(unknown)}; there are {list(self.__struct_fields__)}"
+            )
+        return msgspec.structs.replace(self, **override)

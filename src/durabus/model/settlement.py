@@ -1,0 +1,49 @@
+"""How a claim ends: completed, failed or given back. One batch may mix all three."""
+
+from __future__ import annotations
+
+import msgspec
+
+from durabus.model.claim import ClaimRef
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import EventStatus
+
+
+class Complete(msgspec.Struct, frozen=True, gc=False):
+    """Every handler is done. COMPLETED, or COMPLETED_WITH_ERRORS if ``errors`` or an unrecoverable result say so."""
+
+    ref: ClaimRef
+    results: tuple[HandlerResult, ...] = ()
+    errors: tuple[str, ...] = ()
+    execution_time_ms: float | None = None
+    status_code: int | None = None
+
+
+class Fail(msgspec.Struct, frozen=True, gc=False):
+    """The attempt failed. Eligible again after ``delay``; ``delay=None``, or no attempt left, means FAILED."""
+
+    ref: ClaimRef
+    error: str
+    delay: float | None
+    results: tuple[HandlerResult, ...] = ()
+    execution_time_ms: float | None = None
+    status_code: int | None = None
+
+
+class Release(msgspec.Struct, frozen=True, gc=False):
+    """Give the event back without costing it an attempt; ``results`` keeps what was done meanwhile."""
+
+    ref: ClaimRef
+    delay: float = 0.0
+    results: tuple[HandlerResult, ...] = ()
+
+
+Settlement = Complete | Fail | Release
+
+
+class Settled(msgspec.Struct, frozen=True, gc=False):
+    """What a settlement led to."""
+
+    id: int
+    status: EventStatus
+    next_retry_ts: float | None = None
