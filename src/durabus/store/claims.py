@@ -1,0 +1,94 @@
+"""Claims on events: who may work on what, and until when."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+
+from durabus.errors import LeaseLost
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest
+from durabus.model.event import Event
+from durabus.model.settlement import Settled, Settlement
+from durabus.store.events import EventRef
+
+
+class SettleAnswer(msgspec.Struct, frozen=True):
+    """One outcome per settlement, in their order, and the claims that ``then_claim`` brought."""
+
+    outcomes: list[Settled | LeaseLost]
+    claims: list[Claim]
+
+
+class Claims(Protocol):
+    """Every write is one conditional step on (status, token, fence). What does not match changes no byte."""
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: empty if there are none.
+
+        - First, every event of the bus whose lease is over is taken from its claim: PENDING again with its ABANDONED
+          entry and the error ``lease expired (worker …)``, or FAILED if its attempts are used up (its own
+          ``max_attempts``, else the request's).
+        - Eligible are then the PENDING events that are due; with ``request.tags``, only those that carry one of them.
+        - Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it.
+        - Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token, worker and lease; a
+          PICKED entry each.
+        - A second caller never gets an event whose lease is not over, however many race.
+        - ``request.mode`` bus-serial or global-serial: at most one event, and only if the lock ``event:bus:{bus}`` or
+          ``event:global`` is free or expired; the lock is taken in the same step under the claim's token and lease,
+          renewed with it, and freed when the claim is settled or the event reset.
+        - A repeat with the same token answers the claims that the token still holds, in the same order, and does
+          nothing else. If it holds none any more, it is a new request.
+        - ``Claim.results`` holds what the event's handlers did in earlier attempts.
+        """
+        ...
+
+    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+        """Record that work began: a STARTED entry each. A repeat records nothing. ``LeaseLost`` if not current."""
+        ...
+
+    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+        """Extend leases to ``lease`` seconds from the store's now; answers the new expiry for each.
+
+        Judged by the token alone: a claim whose lease is over but that nobody took is extended. Not logged.
+        """
+        ...
+
+    async def settle_events(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then_claim: ClaimRequest | None = None,
+        connection: object | None = None,
+    ) -> SettleAnswer:
+        """End claims in one step, each judged by itself; then claim the next ones in the same step.
+
+        - ``Complete``: COMPLETED, or COMPLETED_WITH_ERRORS if it carries errors or an UNRECOVERABLE result. The event
+          leaves the queue; its entry carries payload, results, errors, times and status code. Refused as ``LeaseLost``
+          while a handler result is neither SUCCEEDED nor UNRECOVERABLE, unless one is UNRECOVERABLE.
+        - ``Fail``: one more error; PENDING and due after ``delay``, or FAILED if ``delay`` is None or the event's own
+          ``max_attempts`` are used up. A FAILED entry either way (its ``status`` and ``next_retry_ts`` tell which).
+        - ``Release``: PENDING and due after ``delay``, the attempt given back; a RELEASED entry.
+        - ``results`` overwrite the stored ones of the same handlers.
+        - A claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised); nothing of it is written.
+        - An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the first
+          time did and writes nothing.
+        - ``connection``: as in ``add_events``; effect and completion are one commit. Not together with ``then_claim``.
+        """
+        ...
+
+    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        """Take events of any bus from claims whose lease is over, as ``claim_next_events`` does, and claim none.
+
+        Returns how many were taken. Safe to run anywhere, any number of times.
+        """
+        ...
+
+    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
+        """An administrator takes a PROCESSING event from its worker.
+
+        PENDING and due, the attempt given back, a RESET entry. The worker's token is dead at once. An event that is not
+        PROCESSING is answered unchanged. Raises ``EventNotFound``.
+        """
+        ...

@@ -1,0 +1,49 @@
+"""From a URL to an open store. Back ends are imported only when their scheme is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from urllib.parse import urlsplit
+
+from durabus.clock import Clock
+from durabus.errors import UnknownStoreError
+from durabus.store.contract import EventStore
+
+BACKENDS = {
+    "memory": "durabus.backends.memory.store:MemoryStore",
+    "sqlite": "durabus.backends.sqlite.store:SQLiteStore",
+}
+ENTRY_POINTS = "durabus.stores"
+
+
+async def open_store(url: str, *, clock: Clock | None = None) -> EventStore:
+    """Open the store behind ``url``: ``memory://`` or ``sqlite:///path/to/file.db`` (four slashes: absolute path).
+
+    ``clock`` is for tests, on stores that declare ``manual_clock``.
+    """
+    store = make_store(url, clock=clock)
+    await store.open()
+    return store
+
+
+def make_store(url: str, *, clock: Clock | None = None) -> EventStore:
+    """The store object behind ``url``, not opened yet."""
+    scheme = urlsplit(url).scheme
+    factory = _factory(scheme, url)
+    return factory(url) if clock is None else factory(url, clock)
+
+
+def _factory(scheme: str, url: str) -> Callable[..., EventStore]:
+    if scheme in BACKENDS:
+        module, name = BACKENDS[scheme].split(":")
+        found: Callable[..., EventStore] = getattr(import_module(module), name).from_url
+        return found
+    third_party = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    if scheme in third_party:
+        loaded: Callable[..., EventStore] = third_party[scheme].load()
+        return loaded
+    known = ", ".join(f"{name}://" for name in sorted({*BACKENDS, *third_party}))
+    shown = f"{scheme}://" if scheme else repr(url)
+    raise UnknownStoreError(f"no store for {shown}: known are {known} (others install an entry point {ENTRY_POINTS!r})")

@@ -1,0 +1,35 @@
+"""Events that ended FAILED or COMPLETED_WITH_ERRORS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from durabus.model.event import Event
+from durabus.model.query import DeadLetterPage
+from durabus.store.events import EventRef
+
+
+class DeadLetters(Protocol):
+    """Kept, with one error per attempt, until somebody retries or purges them."""
+
+    async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
+        """Dead letters newest ``created_ts`` first (then larger ``id``), and how many there are in all."""
+        ...
+
+    async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
+        """Bring dead letters back, all or none.
+
+        - PENDING and due, no attempts, no errors, ``generation + 1``, a REQUEUED entry each.
+        - Results of handlers that succeeded are kept, the others are dropped.
+        - An event that was requeued before and is no dead letter now is answered unchanged: a repeat is harmless.
+        - Raises ``EventNotFound``, or ``NotADeadLetter`` for an event that never was requeued.
+        """
+        ...
+
+    async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
+        """Delete dead letters with ``created_ts <= created_until_ts`` (inclusive), oldest first. Returns how many.
+
+        Their ids and keys are free again; their log entries stay.
+        """
+        ...
