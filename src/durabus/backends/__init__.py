@@ -1,0 +1,1 @@
+"""How the stores keep what the contract promises."""

@@ -1,0 +1,1 @@
+"""The kernel behind one lock: the model for every other store."""

@@ -1,0 +1,176 @@
+"""The shared state of the memory store and the one place where transitions are applied to it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import defaultdict
+from urllib.parse import parse_qsl, urlsplit
+
+from durabus.backends.memory.lane import Lane
+from durabus.backends.memory.log import MemoryLog
+from durabus.clock import Clock, SystemClock
+from durabus.errors import ConfigurationError, EventNotFound, StoreClosedError
+from durabus.kernel.handlers import release_lock
+from durabus.kernel.state import Applied, EventState, Expire, LockState, Refused
+from durabus.kernel.transition import transition
+from durabus.model.claim import LockClaim
+from durabus.model.event import Event
+from durabus.model.handler import BusInfo, HandlerInfo
+from durabus.model.statuses import EventStatus
+from durabus.store.events import EventRef
+from durabus.store.features import Features
+
+DEFAULT_HISTORY = 10_000
+
+FEATURES = Features(
+    scheme="memory",
+    survives_process_kill=False,
+    survives_power_loss=False,
+    shared_between_processes=False,
+    caller_transactions=False,
+    manual_clock=True,
+)
+
+
+class MemoryCore:
+    """All state, one lock. Every public call takes the lock once and never awaits inside it."""
+
+    features = FEATURES
+
+    def __init__(self, clock: Clock | None = None, *, max_history: int = DEFAULT_HISTORY) -> None:
+        self._clock = clock or SystemClock()
+        self._max_history = max_history
+        self._lock = threading.RLock()
+        self._closed = False
+        self._next_id = 1
+        self._last_fence = 0
+        self._states: dict[int, EventState] = {}
+        self._ids: dict[str, int] = {}
+        self._keys: dict[tuple[str, str], int] = {}
+        self._lanes: dict[str, Lane] = {}
+        self._dead: dict[int, None] = {}
+        self._held: dict[str, dict[int, None]] = {}
+        self._locks: dict[str, LockState] = {}
+        self._event_locks: dict[int, LockClaim] = {}
+        self._log = MemoryLog()
+        self._positions: dict[str, str] = {}
+        self._buses: dict[str, BusInfo] = {}
+        self._handlers: dict[str, dict[str, HandlerInfo]] = defaultdict(dict)
+        self._waiters: dict[str, list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}
+
+    @classmethod
+    def options_from_url(cls, url: str) -> dict[str, int]:
+        """``memory://?max_history=N``: how many COMPLETED events of a bus are remembered."""
+        options = dict(parse_qsl(urlsplit(url).query))
+        history = options.pop("max_history", str(DEFAULT_HISTORY))
+        if options or not history.isdigit():
+            raise ConfigurationError(f"{url!r}: the only option of memory:// is max_history=<whole number>")
+        return {"max_history": int(history)}
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("this memory store is closed: its events are gone, open a new one")
+
+    def _lane(self, bus: str) -> Lane:
+        lane = self._lanes.get(bus)
+        if lane is None:
+            lane = self._lanes[bus] = Lane(self._states)
+        return lane
+
+    def _state(self, ref: EventRef) -> EventState | None:
+        id_ = ref if isinstance(ref, int) else self._ids.get(ref)
+        return None if id_ is None else self._states.get(id_)
+
+    def _known(self, ref: EventRef) -> EventState:
+        state = self._state(ref)
+        if state is None:
+            raise EventNotFound(ref)
+        return state
+
+    def _apply(self, before: EventState | None, applied: Applied, now: float) -> None:
+        """Make a transition real: state, queue, holders, locks, log, history."""
+        after, records = applied.state, applied.records
+        event = after.event
+        self._states[event.id] = after
+        if not records:
+            return
+        self._log.append(records)
+        if before is not None and before.token is not None and after.token != before.token:
+            self._let_go(event.id, before.token)
+        status = event.status
+        if status is EventStatus.PENDING:
+            self._dead.pop(event.id, None)
+            self._lane(event.bus).pending(event, now)
+            if event.bus in self._waiters:
+                self._wake(event.bus)
+        elif status is EventStatus.PROCESSING:
+            if after.token is not None and (before is None or before.token != after.token):
+                self._lane(event.bus).leased(event)
+                self._held.setdefault(after.token, {})[event.id] = None
+        else:
+            self._ended(event)
+
+    def _ended(self, event: Event) -> None:
+        lane = self._lane(event.bus)
+        lane.live.discard(event.id)
+        if event.status is EventStatus.COMPLETED:
+            lane.history[event.id] = None
+            if len(lane.history) > self._max_history + self._max_history // 5:
+                self._forget_excess(lane, self._max_history)
+        else:
+            self._dead[event.id] = None
+
+    def _let_go(self, id_: int, token: str) -> None:
+        held = self._held.get(token)
+        if held is not None:
+            held.pop(id_, None)
+            if not held:
+                del self._held[token]
+        lock = self._event_locks.pop(id_, None)
+        if lock is not None:
+            freed = release_lock(self._locks.get(lock.key), lock)
+            if not isinstance(freed, Refused):
+                self._locks[lock.key] = freed
+
+    def _expire(self, lane: Lane, max_attempts: int | None, now: float, limit: int | None = None) -> int:
+        count = 0
+        for id_ in lane.expired(now):
+            state = self._states[id_]
+            applied = transition(state, Expire(max_attempts), now)
+            if isinstance(applied, Applied):
+                self._apply(state, applied, now)
+                count += 1
+                if count == limit:
+                    break
+        return count
+
+    def _forget(self, state: EventState, *, with_log: bool) -> None:
+        event = state.event
+        del self._states[event.id]
+        self._ids.pop(event.event_id, None)
+        if event.idempotency_key is not None:
+            self._keys.pop((event.bus, event.idempotency_key), None)
+        if state.token is not None:
+            self._let_go(event.id, state.token)
+        lane = self._lane(event.bus)
+        lane.live.discard(event.id)
+        lane.history.pop(event.id, None)
+        self._dead.pop(event.id, None)
+        if with_log:
+            self._log.forget(event.id)
+
+    def _forget_excess(self, lane: Lane, keep: int, limit: int | None = None) -> int:
+        excess = sorted(lane.history)[: max(len(lane.history) - keep, 0)][:limit]
+        for id_ in excess:
+            self._forget(self._states[id_], with_log=True)
+        return len(excess)
+
+    def _fence(self) -> int:
+        self._last_fence += 1
+        return self._last_fence
+
+    def _wake(self, bus: str) -> None:
+        for loop, signal in self._waiters.pop(bus, ()):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(signal.set)

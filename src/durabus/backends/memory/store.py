@@ -1,0 +1,318 @@
+"""The memory store: events, registrations, log, dead letters, signals. Claims and results are beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from durabus.backends.memory.claims import MemoryClaims
+from durabus.backends.memory.results import MemoryResults
+from durabus.clock import Clock
+from durabus.errors import LeaseLost, NotADeadLetter
+from durabus.kernel.state import Refused, Requeue
+from durabus.kernel.transition import publish, transition
+from durabus.model.claim import LockClaim
+from durabus.model.event import Event, NewEvent
+from durabus.model.handler import BusInfo, HandlerInfo
+from durabus.model.log_entry import LogEntry, LogPage
+from durabus.model.pattern import matches
+from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
+from durabus.model.statuses import EventStatus
+from durabus.store.events import EventRef
+from durabus.store.features import require
+from durabus.store.log import START
+
+
+class MemoryStore(MemoryClaims, MemoryResults):
+    """Everything in this process, nothing on disk. It ends with the process."""
+
+    @classmethod
+    def from_url(cls, url: str, clock: Clock | None = None) -> MemoryStore:
+        """The store behind ``memory://``."""
+        return cls(clock, **cls.options_from_url(url))
+
+    async def open(self) -> None:
+        """See ``EventStore``."""
+        self._check_open()
+
+    async def close(self) -> None:
+        """See ``EventStore``."""
+        with self._lock:
+            self._closed = True
+            for bus in list(self._waiters):
+                self._wake(bus)
+
+    async def verify(self) -> None:
+        """See ``EventStore``: there is no schema to differ from."""
+        self._check_open()
+
+    async def now(self) -> float:
+        """See ``EventStore``."""
+        self._check_open()
+        return self._clock.now()
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        """See ``EventStore``."""
+        signal = asyncio.Event()
+        waiter = (asyncio.get_running_loop(), signal)
+        with self._lock:
+            self._check_open()
+            now, lane = self._clock.now(), self._lane(bus)
+            self._waiters.setdefault(bus, []).append(waiter)
+            instant = lane.next_instant()
+        due_in = timeout if instant is None else max(instant - now, 0.0)
+        if instant is not None and due_in == 0:
+            signal.set()
+        try:
+            async with asyncio.timeout(min(timeout, due_in)):
+                await signal.wait()
+        except TimeoutError:
+            return due_in < timeout
+        finally:
+            with self._lock:
+                waiters = self._waiters.get(bus)
+                if waiters is not None and waiter in waiters:
+                    waiters.remove(waiter)
+        return True
+
+    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        """See ``Events``."""
+        if connection is not None:
+            require(self.features, "caller_transactions", "add_events(connection=…)")
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            return [self._add(one, now) for one in new]
+
+    async def get_event(self, ref: EventRef) -> Event | None:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            state = self._state(ref)
+            return None if state is None else state.event
+
+    async def has_event(self, ref: EventRef) -> bool:
+        """See ``Events``."""
+        return await self.get_event(ref) is not None
+
+    async def remove_event(self, ref: EventRef) -> bool:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            state = self._state(ref)
+            if state is None:
+                return False
+            self._forget(state, with_log=False)
+            return True
+
+    async def find(self, query: EventQuery) -> EventPage:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            found: list[Event] = []
+            for id_ in sorted(self._states, reverse=True):
+                event = self._states[id_].event
+                if _meets(event, query):
+                    found.append(event)
+                    if len(found) > query.limit:
+                        return EventPage(events=found[:-1], next_before_id=found[-2].id)
+            return EventPage(events=found)
+
+    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            cutoff = self._clock.now() - older_than
+            old = [id_ for id_ in sorted(self._lane(bus).history) if self._states[id_].event.updated_ts <= cutoff]
+            for id_ in old[:limit]:
+                self._forget(self._states[id_], with_log=True)
+            return len(old[:limit])
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            return self._forget_excess(self._lane(bus), keep, limit)
+
+    async def counts(self, bus: str | None = None) -> Counts:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            totals = dict.fromkeys(EventStatus, 0)
+            for state in self._states.values():
+                if bus is None or state.event.bus == bus:
+                    totals[state.event.status] += 1
+            return Counts(**{status.value.lower(): total for status, total in totals.items()})
+
+    async def register_handlers(self, bus: str, handlers: Sequence[HandlerInfo]) -> None:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            known = self._buses.get(bus)
+            self._buses[bus] = BusInfo(
+                bus=bus, created_ts=known.created_ts if known else now, last_seen_ts=now, stopped_ts=None
+            )
+            registered = self._handlers[bus]
+            for handler in handlers:
+                old = registered.get(handler.handler_id)
+                registered[handler.handler_id] = replace(
+                    handler, created_ts=old.created_ts if old else now, last_seen_ts=now
+                )
+
+    async def unregister_handler(self, bus: str, handler_id: str) -> bool:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            return self._handlers[bus].pop(handler_id, None) is not None
+
+    async def list_handlers(self, bus: str) -> list[HandlerInfo]:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            return [info for _, info in sorted(self._handlers[bus].items())]
+
+    async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            return [self._buses[bus] for bus in sorted(bus for bus in self._buses if bus > after)[:limit]]
+
+    async def active_buses(self, *, after: str = "", limit: int = 100) -> list[str]:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            return sorted(bus for bus, lane in self._lanes.items() if lane.live and bus > after)[:limit]
+
+    async def stop_bus(self, bus: str) -> None:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            if bus in self._buses:
+                self._buses[bus] = replace(self._buses[bus], stopped_ts=self._clock.now())
+
+    async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            cutoff = self._clock.now() - stopped_for
+            gone = [
+                info.bus
+                for info in self._buses.values()
+                if info.stopped_ts is not None and info.stopped_ts <= cutoff and not self._lane(info.bus).live
+            ][:limit]
+            for bus in gone:
+                del self._buses[bus]
+                self._handlers.pop(bus, None)
+            return len(gone)
+
+    async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._log.page(after, until, limit)
+
+    async def log_head(self) -> str:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._log.head
+
+    async def log_lag(self, after: str) -> int:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._log.count_after(after)
+
+    async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            state = self._state(ref)
+            return [] if state is None else self._log.trail(state.event.id)
+
+    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            held = self._locks.get(lock.key)
+            if held is None or held.token != lock.token or held.fence != lock.fence:
+                raise LeaseLost(lock.key, "the lock is not held by this claim")
+            self._positions[name] = position
+
+    async def read_position(self, name: str) -> str:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._positions.get(name, START)
+
+    async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
+        """See ``DeadLetters``."""
+        with self._lock:
+            self._check_open()
+            dead = [self._states[id_].event for id_ in self._dead]
+            chosen = [event for event in dead if bus is None or event.bus == bus]
+            chosen.sort(key=lambda event: (event.created_ts, event.id), reverse=True)
+            return DeadLetterPage(events=chosen[offset : offset + limit], total=len(chosen))
+
+    async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
+        """See ``DeadLetters``."""
+        with self._lock:
+            self._check_open()
+            now, states = self._clock.now(), [self._known(ref) for ref in refs]
+            applied = [transition(state, Requeue(), now) for state in states]
+            for ref, state, done in zip(refs, states, applied, strict=True):
+                if isinstance(done, Refused) and state.event.generation == 0:
+                    raise NotADeadLetter(ref, state.event.status)
+            answer: list[Event] = []
+            for state, done in zip(states, applied, strict=True):
+                if isinstance(done, Refused) or state.event.id not in self._dead:
+                    answer.append(self._states[state.event.id].event)
+                    continue
+                self._apply(state, done, now)
+                answer.append(done.state.event)
+            return answer
+
+    async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
+        """See ``DeadLetters``."""
+        with self._lock:
+            self._check_open()
+            dead = sorted((self._states[id_].event.created_ts, id_) for id_ in self._dead)
+            old = [
+                id_
+                for created, id_ in dead
+                if created <= created_until_ts and (bus is None or self._states[id_].event.bus == bus)
+            ][:limit]
+            for id_ in old:
+                self._forget(self._states[id_], with_log=False)
+            return len(old)
+
+    def _add(self, new: NewEvent, now: float) -> Event:
+        known = self._ids.get(new.event_id)
+        if known is None and new.idempotency_key is not None:
+            known = self._keys.get((new.bus, new.idempotency_key))
+        if known is not None:
+            return self._states[known].event
+        applied = publish(new, self._next_id, now)
+        self._next_id += 1
+        event = applied.state.event
+        self._ids[event.event_id] = event.id
+        if event.idempotency_key is not None:
+            self._keys[event.bus, event.idempotency_key] = event.id
+        self._apply(None, applied, now)
+        return event
+
+
+def _meets(event: Event, query: EventQuery) -> bool:
+    return (
+        (query.bus is None or event.bus == query.bus)
+        and (not query.statuses or event.status in query.statuses)
+        and (query.type is None or matches(query.type, event.type))
+        and (not query.tags or not set(query.tags).isdisjoint(event.tags))
+        and (query.parent_id is None or event.parent_id == query.parent_id)
+        and (query.created_from_ts is None or event.created_ts >= query.created_from_ts)
+        and (query.created_until_ts is None or event.created_ts <= query.created_until_ts)
+        and (query.before_id is None or event.id < query.before_id)
+    )
