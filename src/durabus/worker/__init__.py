@@ -1,0 +1,1 @@
+"""The flow of work, one file a step: loop → dispatch → execution → settlement."""

@@ -1,0 +1,158 @@
+"""One handler on one event: call it, hold it to its time, make its return or raise into a result."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Coroutine, Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from durabus.clock import perf_counter
+from durabus.errors import InvalidPayloadError, PayloadDecodeError
+from durabus.model.payload import encode_payload
+from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
+from durabus.model.statuses import ResultStatus
+from durabus.worker.context import Context
+from durabus.worker.handler import Handler
+
+MAX_ERROR_CHARS = 8_192
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """What came of the call. ``retry_after`` is the handler's own wish."""
+
+    status: ResultStatus
+    milliseconds: float
+    value: Any = None
+    error: str | None = None
+    retry_after: float | None = None
+
+
+async def execute(handler: Handler, context: Context, threads: ThreadPoolExecutor) -> Outcome:
+    """Run the handler to its end, its timeout, or the cancellation of this task."""
+    started = perf_counter()
+    try:
+        if handler.is_async:
+            returned = await _run(handler.call(context.event, context), handler.timeout)
+        else:
+            returned = await _in_thread(handler, context, threads)
+    except TimeoutExpired:
+        error = f"TimeoutError: handler {handler.id} took longer than {handler.timeout:g} s"
+        return Outcome(ResultStatus.TIMED_OUT, _since(started), None, error)
+    except Exception as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
+        return _from_exception(raised, _since(started))
+    if returned is None:
+        return Outcome(ResultStatus.SUCCEEDED, _since(started))
+    return _from_return(returned, _since(started))
+
+
+def _since(started: float) -> float:
+    return (perf_counter() - started) * 1000
+
+
+class TimeoutExpired(Exception):  # noqa: N818  (internal signal, told apart from a handler's own TimeoutError)
+    """The handler used up its time."""
+
+
+async def _run(coroutine: Any, timeout: float | None) -> Any:  # noqa: ASYNC109  (applied only once it suspends)
+    """Await ``coroutine`` within ``timeout``.
+
+    The first step runs without a timer: a handler that never suspends, the common case of a short one, cannot be
+    interrupted anyway, and a timer costs more than such a handler.
+    """
+    if timeout is None or not inspect.iscoroutine(coroutine):
+        return await coroutine
+    try:
+        waits_for = coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    scope = asyncio.timeout(timeout)
+    try:
+        async with scope:
+            return await _Resumed(coroutine, waits_for)
+    except TimeoutError:
+        if scope.expired():
+            raise TimeoutExpired from None
+        raise
+
+
+class _Resumed:
+    """The rest of a coroutine whose first step ran already and waits for ``waits_for``."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        coroutine, waits_for = self._coroutine, self._waits_for
+        try:
+            while True:
+                try:
+                    sent = yield waits_for
+                except GeneratorExit:
+                    coroutine.close()
+                    raise
+                except BaseException as thrown:  # noqa: BLE001  (delegation: everything goes to the handler)
+                    waits_for = coroutine.throw(thrown)
+                else:
+                    waits_for = coroutine.send(sent)
+        except StopIteration as stop:
+            return stop.value
+
+
+async def _in_thread(handler: Handler, context: Context, threads: ThreadPoolExecutor) -> Any:
+    """Run a plain function in a thread. After its timeout it runs on unseen: a thread cannot be killed."""
+    call = partial(contextvars.copy_context().run, handler.call, context.event, context)
+    future = asyncio.get_running_loop().run_in_executor(threads, call)
+    if handler.timeout is None:
+        return await future
+    done, _ = await asyncio.wait({future}, timeout=handler.timeout)
+    if not done:
+        future.cancel()
+        raise TimeoutExpired
+    return future.result()
+
+
+def _from_return(returned: Any, milliseconds: float) -> Outcome:
+    if isinstance(returned, Success):
+        return Outcome(ResultStatus.SUCCEEDED, milliseconds, returned.value)
+    if isinstance(returned, BaseException):
+        return _from_exception(returned, milliseconds)
+    return Outcome(ResultStatus.SUCCEEDED, milliseconds, returned)
+
+
+def _from_exception(raised: BaseException, milliseconds: float) -> Outcome:
+    text = describe(raised)
+    if isinstance(raised, UnrecoverableError | PayloadDecodeError):
+        return Outcome(ResultStatus.UNRECOVERABLE, milliseconds, None, text)
+    retry_after = raised.retry_after if isinstance(raised, TransientError) else None
+    return Outcome(ResultStatus.TRANSIENT, milliseconds, None, text, retry_after)
+
+
+def describe(error: BaseException) -> str:
+    """An exception as one text of bounded length."""
+    text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    return text if len(text) <= MAX_ERROR_CHARS else text[:MAX_ERROR_CHARS] + "…"
+
+
+def result_of(handler: Handler, outcome: Outcome, attempts: int) -> HandlerResult:
+    """The outcome as it is stored. A value that is not JSON is kept out, and said so, but does not undo the work."""
+    value_json, error = None, outcome.error
+    if outcome.value is not None:
+        try:
+            value_json = encode_payload(outcome.value, "handler result")
+        except InvalidPayloadError as not_json:
+            error = f"result not stored: {not_json}"
+    return HandlerResult(
+        handler_id=handler.id,
+        status=outcome.status,
+        attempts=attempts,
+        error=error,
+        value_json=value_json,
+        execution_time_ms=round(outcome.milliseconds, 3),
+    )

@@ -1,0 +1,330 @@
+"""The worker: claims as many events as it has free slots, runs them, settles what is done in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from durabus.clock import monotonic
+from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, StoreError
+from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
+from durabus.model.event import Event
+from durabus.model.limits import check_batch
+from durabus.model.settlement import Fail, Release, Settled, Settlement
+from durabus.model.statuses import EventMode
+from durabus.store.contract import EventStore
+from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.execution import describe
+from durabus.worker.heartbeat import SAFETY, Heartbeat, Held
+from durabus.worker.metrics import Metrics
+
+logger = logging.getLogger("durabus.worker")
+
+POLL_FLOOR = 1.0
+STORE_PAUSE = 0.5
+"""How long to wait after the store failed before it is asked again."""
+
+HINT_PAUSE = 0.05
+
+OnSettled = Callable[[Event, Settlement, Settled], None]
+
+
+class Running(Held):
+    """A claim that a slot works on."""
+
+    __slots__ = ("claim", "lost", "returning", "task")
+
+    def __init__(self, claim: Claim, deadline: float) -> None:
+        super().__init__(claim.ref, deadline)
+        self.claim = claim
+        self.task: asyncio.Task[None] | None = None
+        """The slot while it is inside the handlers, and only then: cancelling it must not hit the next event."""
+        self.lost = False
+        self.returning = False
+
+
+class Worker:
+    """Serves one bus of one store.
+
+    A slot is a task that runs one event after another; a new one starts only when all others are waiting inside a
+    handler. So short handlers share one task, and long ones run side by side up to ``concurrency``.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        bus: str,
+        dispatcher: Dispatcher,
+        *,
+        concurrency: int = 100,
+        lease: float = DEFAULT_LEASE,
+        poll_interval: float = POLL_FLOOR,
+        mode: EventMode = EventMode.PARALLEL,
+        metrics: Metrics | None = None,
+        on_settled: OnSettled | None = None,
+    ) -> None:
+        check_batch(concurrency, "concurrency")
+        if not lease > max(store.features.minimum_lease, 0):
+            raise ConfigurationError(
+                f"lease={lease!r}: {store.features.scheme}:// needs more than {store.features.minimum_lease:g} s"
+            )
+        self._store = store
+        self._bus = bus
+        self._dispatcher = dispatcher
+        self._concurrency = concurrency
+        # Two half batches, so that one is run while the other is settled.
+        self._batch = concurrency if concurrency < 8 else concurrency // 2  # noqa: PLR2004
+        self._lease = lease
+        self._poll_interval = poll_interval
+        self._mode = mode
+        self.metrics = metrics or Metrics()
+        self._on_settled = on_settled
+        self._queue: deque[Running] = deque()
+        self._running: dict[int, Running] = {}
+        self._outcomes: list[tuple[Running, Settlement]] = []
+        self._slots: set[asyncio.Task[None]] = set()
+        self._idle_slots_asked = False
+        self._hungry = True
+        self._sated = asyncio.Event()
+        self._last_claim_empty = False
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._failed_claim: ClaimRequest | None = None
+        self._heartbeat = Heartbeat(store, lease=lease, held=self._held, lost=self._lost_from_thread)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._base_context = contextvars.copy_context()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """Events claimed and not yet settled."""
+        return len(self._running)
+
+    def is_running(self, id_: int) -> bool:
+        """Whether this worker holds a claim on the event."""
+        return id_ in self._running
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._loop = asyncio.get_running_loop()
+        self._heartbeat.start()
+        self._tasks = [
+            self._loop.create_task(self._serve(), name=f"durabus-worker-{self._bus}"),
+            self._loop.create_task(self._listen(), name=f"durabus-listen-{self._bus}"),
+        ]
+
+    def nudge(self) -> None:
+        """There may be something to claim."""
+        self._hungry = True
+        self._sated.clear()
+        self._wake.set()
+
+    async def stop(self, timeout: float) -> None:  # noqa: ASYNC109  (the whole of it is bounded)
+        """Claim nothing more, finish what runs, give back what does not finish in ``timeout`` seconds."""
+        if self._stopping or not self._tasks:
+            self._stopping = True
+            return
+        self._stopping = True
+        self._wake.set()
+        serve, listen = self._tasks
+        listen.cancel()
+        await asyncio.wait({serve}, timeout=timeout)
+        if not serve.done():
+            for running in list(self._running.values()):
+                self._give_back(running)
+            await asyncio.wait({serve}, timeout=5.0)
+        for task in (*self._tasks, *self._slots):
+            task.cancel()
+        results = await asyncio.gather(*self._tasks, *self._slots, return_exceptions=True)
+        await self._heartbeat.stop()
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    def _give_back(self, running: Running) -> None:
+        """The shutdown's time is over: return the event to the queue without costing it an attempt."""
+        running.returning = True
+        if running.task is not None:
+            running.task.cancel()
+        elif running in self._queue:
+            self._queue.remove(running)
+            self._done(running, Release(running.ref))
+
+    async def _serve(self) -> None:
+        """Settle and claim until stopped and drained. A failing store is asked again; nothing is dropped."""
+        while not (self._stopping and not self._running):
+            free = self._batch if not self._stopping else 0
+            free = min(free, self._concurrency - len(self._running))
+            claim = free > 0 and self._hungry
+            if not self._outcomes and not claim:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            try:
+                await self._settle_and_claim(free if claim else 0)
+            except StoreClosedError:
+                logger.error("the store was closed under the worker of bus %r: it stops", self._bus)  # noqa: TRY400
+                raise
+            except StoreError as error:
+                logger.warning("store failed, trying again in %s s: %s", STORE_PAUSE, error)
+                await asyncio.sleep(STORE_PAUSE)
+
+    async def _settle_and_claim(self, limit: int) -> None:
+        batch, self._outcomes = self._outcomes, []
+        request = self._request(limit) if limit else None
+        sent = monotonic()
+        try:
+            if batch:
+                answer = await self._store.settle_events([settlement for _, settlement in batch], then_claim=request)
+                claims = answer.claims
+                self._settled(batch, answer.outcomes)
+            else:
+                claims = [] if request is None else await self._store.claim_next_events(request)
+        except StoreError:
+            self._outcomes = batch + self._outcomes
+            self._failed_claim = request
+            raise
+        self._failed_claim = None
+        if limit:
+            self._last_claim_empty = not claims
+            if len(claims) < limit:
+                self._hungry = False
+                self._sated.set()
+            self._accept(claims, sent + self._lease * SAFETY)
+
+    def _request(self, limit: int) -> ClaimRequest:
+        """A new request, or the one whose answer was lost: repeating it cannot claim twice."""
+        if self._failed_claim is not None:
+            return self._failed_claim
+        return ClaimRequest(
+            bus=self._bus,
+            worker_id=self._dispatcher.worker_id,
+            token=new_token(),
+            limit=limit,
+            lease=self._lease,
+            mode=self._mode,
+            max_attempts=self._dispatcher.max_attempts,
+        )
+
+    def _accept(self, claims: Sequence[Claim], deadline: float) -> None:
+        if not claims:
+            return
+        for claim in claims:
+            running = Running(claim, deadline)
+            self._running[claim.event.id] = running
+            self._queue.append(running)
+        self._add_slot()
+
+    def _settled(self, batch: list[tuple[Running, Settlement]], outcomes: Sequence[Settled | LeaseLost]) -> None:
+        for (running, settlement), outcome in zip(batch, outcomes, strict=True):
+            event = running.claim.event
+            if self._running.get(event.id) is running:
+                del self._running[event.id]
+            if isinstance(outcome, LeaseLost):
+                self._report_lost(event, outcome.reason)
+                continue
+            self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
+            if self._on_settled is not None:
+                self._on_settled(event, settlement, outcome)
+
+    def _add_slot(self) -> None:
+        if self._loop is None or len(self._slots) >= self._concurrency:
+            return
+        # A fresh context for each slot, so that what handlers set does not travel from event to event.
+        context = self._base_context.copy()
+        task = self._loop.create_task(self._slot(), context=context)
+        self._slots.add(task)
+        task.add_done_callback(self._slots.discard)
+
+    async def _slot(self) -> None:
+        """Run queued events one after another; leave when none is left, or when a handler changed the context."""
+        untouched = contextvars.copy_context()
+        while self._queue:
+            running = self._queue.popleft()
+            self._ask_for_another_slot()
+            settlement = await self._run(running)
+            if not running.lost:
+                self._done(running, settlement)
+            if contextvars.copy_context() != untouched:
+                self._add_slot()
+                return
+
+    async def _run(self, running: Running) -> Settlement:
+        """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
+        task = running.task = asyncio.current_task()
+        try:
+            return await self._dispatcher.dispatch(running.claim)
+        except asyncio.CancelledError:
+            if not (running.lost or running.returning):
+                raise
+            return Release(running.ref)
+        except StoreError as error:
+            logger.warning("event %s goes back to the queue: %s", running.claim.event.event_id, error)
+            return Release(running.ref, STORE_PAUSE)
+        except Exception as error:
+            logger.exception("dispatch of event %s failed", running.claim.event.event_id)
+            return Fail(running.ref, describe(error), STORE_PAUSE)
+        finally:
+            running.task = None
+            while task is not None and (running.lost or running.returning) and task.uncancel():
+                pass
+
+    def _done(self, running: Running, settlement: Settlement) -> None:
+        self._outcomes.append((running, settlement))
+        self._wake.set()
+
+    def _ask_for_another_slot(self) -> None:
+        """Once the loop turns, whoever runs now is waiting: let another slot take what is still queued."""
+        if self._queue and not self._idle_slots_asked and self._loop is not None:
+            self._idle_slots_asked = True
+            self._loop.call_soon(self._add_slots_for_queued)
+
+    def _add_slots_for_queued(self) -> None:
+        self._idle_slots_asked = False
+        for _ in range(min(len(self._queue), self._concurrency - len(self._slots))):
+            self._add_slot()
+
+    async def _listen(self) -> None:
+        """Turn the store's hints into wake-ups; without any, wake at the poll floor."""
+        while True:
+            await self._sated.wait()
+            asked = monotonic()
+            try:
+                heard = await self._store.wait_for_work(self._bus, timeout=self._poll_interval)
+            except StoreClosedError:
+                raise
+            except StoreError as error:
+                logger.warning("no hints from the store, polling: %s", error)
+                heard = True
+            if heard and self._last_claim_empty and monotonic() - asked < HINT_PAUSE:
+                # There is work that this worker may not have, such as behind a lock: do not ask in circles.
+                await asyncio.sleep(HINT_PAUSE)
+            self.nudge()
+
+    def _held(self) -> list[Held]:
+        return list(self._running.copy().values())  # copied at once: this runs in the heartbeat's thread
+
+    def _lost_from_thread(self, held: Held, reason: str) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._cancel_lost, held, reason)
+
+    def _cancel_lost(self, held: Held, reason: str) -> None:
+        """Another worker may have the event already: stop the handler, write nothing."""
+        running = self._running.get(held.ref.id)
+        if running is not held or running.lost:
+            return
+        running.lost = True
+        del self._running[running.claim.event.id]
+        if running in self._queue:
+            self._queue.remove(running)
+        self._report_lost(running.claim.event, reason)
+        if running.task is not None:
+            running.task.cancel()
+        self._wake.set()
+
+    def _report_lost(self, event: Event, reason: str) -> None:
+        self.metrics.lost(event)
+        logger.warning("claim on event %s (%s) lost: %s", event.event_id, event.type, reason)
