@@ -1,0 +1,95 @@
+"""durabus: a durable event bus for Python."""
+
+from durabus.bus.event_bus import EventBus
+from durabus.bus.handle import Handle
+from durabus.clock import Clock, ManualClock, SystemClock
+from durabus.dead_letters import DLQInspector
+from durabus.errors import (
+    ConfigurationError,
+    DuplicateHandlerError,
+    DurabusError,
+    EventBusShutdownError,
+    EventFailed,
+    EventNotFound,
+    InvalidEventError,
+    InvalidPayloadError,
+    LeaseLost,
+    NotADeadLetter,
+    PayloadDecodeError,
+    SchemaError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+    UnknownStoreError,
+    UnsupportedByStore,
+)
+from durabus.event_manager import EventHandler, EventManager
+from durabus.event_queue import EventQueue
+from durabus.model.event import Event, NewEvent, new_event
+from durabus.model.log_entry import LogEntry
+from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
+from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
+from durabus.model.retry import RetryPolicy
+from durabus.model.statuses import Action, EventMode, EventStatus, HandlerMode, ResultStatus
+from durabus.projections import EventLogProjectionBuilder, ProjectionStatus
+from durabus.store.connect import open_store
+from durabus.store.contract import EventStore
+from durabus.store.features import Features
+from durabus.sync_event_bus import SyncEventBus
+from durabus.worker.context import Context
+from durabus.worker.dispatcher import Dispatcher
+
+__all__ = [
+    "Action",
+    "Clock",
+    "ConfigurationError",
+    "Context",
+    "Counts",
+    "DLQInspector",
+    "DeadLetterPage",
+    "Dispatcher",
+    "DuplicateHandlerError",
+    "DurabusError",
+    "Event",
+    "EventBus",
+    "EventBusShutdownError",
+    "EventFailed",
+    "EventHandler",
+    "EventLogProjectionBuilder",
+    "EventManager",
+    "EventMode",
+    "EventNotFound",
+    "EventPage",
+    "EventQuery",
+    "EventQueue",
+    "EventStatus",
+    "EventStore",
+    "Features",
+    "Handle",
+    "HandlerMode",
+    "HandlerResult",
+    "InvalidEventError",
+    "InvalidPayloadError",
+    "LeaseLost",
+    "LogEntry",
+    "ManualClock",
+    "NewEvent",
+    "NotADeadLetter",
+    "PayloadDecodeError",
+    "ProjectionStatus",
+    "ResultStatus",
+    "RetryPolicy",
+    "SchemaError",
+    "StoreClosedError",
+    "StoreError",
+    "StoreUnavailableError",
+    "Success",
+    "SyncEventBus",
+    "SystemClock",
+    "TransientError",
+    "UnknownStoreError",
+    "UnrecoverableError",
+    "UnsupportedByStore",
+    "new_event",
+    "open_store",
+]

@@ -1,0 +1,1 @@
+"""The event bus: publish and emit, subscribe, start, shut down."""

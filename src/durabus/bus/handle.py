@@ -1,0 +1,102 @@
+"""What ``emit`` returns: a grip on an event that is on its way."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+from typing import Any
+
+from durabus.errors import EventFailed
+from durabus.model.event import Event, NewEvent
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import DEAD_LETTER, ResultStatus
+
+
+class Handle:
+    """Await it for the event's end; ``stored()`` for its safe arrival; ``result()`` for what the handler returned."""
+
+    __slots__ = ("_event", "_results", "_stored", "_waiters", "new")
+
+    def __init__(self, new: NewEvent) -> None:
+        self.new = new
+        self._stored: Event | BaseException | None = None
+        self._event: Event | BaseException | None = None
+        self._results: tuple[HandlerResult, ...] = ()
+        # Futures are made only for those who wait: most events are emitted and never awaited.
+        self._waiters: list[asyncio.Future[None]] = []
+
+    @property
+    def event_id(self) -> str:
+        """The event's id, known before it is stored."""
+        return self.new.event_id
+
+    @property
+    def done(self) -> bool:
+        """Whether the event has ended."""
+        return self._event is not None
+
+    async def stored(self) -> Event:
+        """Wait until the store has accepted the event durably."""
+        while self._stored is None:
+            await self._wait()
+        return _value(self._stored)
+
+    async def completed(self) -> Event:
+        """Wait until the event has ended, whatever its status."""
+        while self._event is None:
+            await self._wait()
+        return _value(self._event)
+
+    async def results(self) -> tuple[HandlerResult, ...]:
+        """Wait for the end; the results that carry news, by handler."""
+        await self.completed()
+        return self._results
+
+    async def result(self) -> Any:
+        """Wait for the end; the first value a handler returned. Raises ``EventFailed`` for a dead letter."""
+        event = await self.completed()
+        if event.status in DEAD_LETTER:
+            raise EventFailed(event.event_id, event.status, event.errors)
+        kept = (r for r in self._results if r.status is ResultStatus.SUCCEEDED and r.value_json is not None)
+        first = next(kept, None)
+        return None if first is None else first.value
+
+    def __await__(self) -> Generator[Any, None, Event]:
+        """The event at its end."""
+        return self.completed().__await__()
+
+    def accept(self, event: Event) -> None:
+        """The store has it."""
+        self._stored = event
+        self._notify()
+
+    def refuse(self, error: BaseException) -> None:
+        """It was not stored, or its end will not be known here."""
+        if self._stored is None:
+            self._stored = error
+        self._event = error
+        self._notify()
+
+    def finish(self, event: Event, results: tuple[HandlerResult, ...]) -> None:
+        """It has ended."""
+        self._event, self._results = event, results
+        if self._stored is None:
+            self._stored = event
+        self._notify()
+
+    async def _wait(self) -> None:
+        waiter = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _notify(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+
+def _value(outcome: Event | BaseException) -> Event:
+    if isinstance(outcome, BaseException):
+        raise outcome
+    return outcome

@@ -1,0 +1,141 @@
+"""The manager of seed 001: polls a queue, runs every registered handler, keeps their results, finalizes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Protocol, runtime_checkable
+
+from durabus.errors import ConfigurationError, LeaseLost, StoreError
+from durabus.event_queue import EventQueue
+from durabus.model.event import Event
+from durabus.model.limits import Duration, seconds
+from durabus.model.retry import RetryPolicy
+from durabus.model.settlement import Fail
+from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.handler import Handler, HandlerFunction
+from durabus.worker.loop import Worker
+from durabus.worker.metrics import Metrics
+
+logger = logging.getLogger("durabus.manager")
+
+CLEANUP_EVERY = 60.0
+
+
+@runtime_checkable
+class EventHandler(Protocol):
+    """A handler as an object: the recommended way. ``event_type`` may be a glob."""
+
+    id: str
+    event_type: str
+
+    @property
+    def handle(self) -> Callable[..., Any]:
+        """An async or plain method that takes the event."""
+        ...
+
+
+class EventManager:
+    """Runs the handlers of one process over an ``EventQueue``."""
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        *,
+        poll_delay: Duration = 0.1,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        concurrency: int = 10,
+    ) -> None:
+        self.queue = queue
+        self._poll_delay = seconds(poll_delay, "poll_delay", allow_zero=False)
+        self._retry = retry or RetryPolicy(max_retries=None)
+        self._timeout = timeout
+        self._concurrency = concurrency
+        self._dispatcher = Dispatcher(
+            worker_id=queue.worker_id,
+            threads=ThreadPoolExecutor(concurrency, thread_name_prefix="durabus-manager"),
+        )
+        self.metrics = Metrics()
+        self._stop: asyncio.Event | None = None
+
+    def register(
+        self,
+        handler: EventHandler | str,
+        id: str | None = None,  # noqa: A002  (the word users know)
+        function: HandlerFunction | None = None,
+    ) -> None:
+        """``register(handler_object)``, or ``register(event_type, id, function)``. A taken id is refused."""
+        if isinstance(handler, str):
+            if id is None or function is None:
+                raise ConfigurationError(f"register({handler!r}, …): a function needs an explicit, unique id")
+            event_type, handler_id, call = handler, id, function
+        elif isinstance(handler, EventHandler):
+            event_type, handler_id, call = handler.event_type, handler.id, handler.handle
+        else:
+            raise ConfigurationError(
+                f"register({handler!r}): a handler object has `id`, `event_type` and `async def handle(self, event)`"
+            )
+        self._dispatcher.add(
+            Handler(handler_id=handler_id, pattern=event_type, function=call, timeout=self._timeout, retry=self._retry)
+        )
+
+    async def process_next(self) -> Event | None:
+        """One step: poll, dispatch, settle. Answers the event that was worked on, or None if there was none."""
+        event = await self.queue.poll()
+        claim = None if event is None else self.queue.claim_on(event.id)
+        if event is None or claim is None:
+            return None
+        settlement = await self._dispatcher.dispatch(claim)
+        outcome = (await self.queue.store.settle_events([settlement])).outcomes[0]
+        self.queue.forget_claim(event.id)
+        if isinstance(outcome, LeaseLost):
+            self.metrics.lost(event)
+            raise outcome
+        self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
+        return event
+
+    async def run_process_loop(self) -> None:
+        """Work until ``stop()``. Claims are kept alive while handlers run; old handler states are cleaned up."""
+        self._stop = asyncio.Event()
+        worker = Worker(
+            self.queue.store,
+            self.queue.bus,
+            self._dispatcher,
+            concurrency=self._concurrency,
+            lease=self.queue.abandoned_after,
+            poll_interval=self._poll_delay,
+            metrics=self.metrics,
+        )
+        worker.start()
+        cleaner = asyncio.create_task(self._clean_up_now_and_then())
+        try:
+            await self._stop.wait()
+        finally:
+            cleaner.cancel()
+            await asyncio.gather(cleaner, return_exceptions=True)
+            await worker.stop(30.0)
+
+    def stop(self) -> None:
+        """Let ``run_process_loop`` finish what runs and return."""
+        if self._stop is not None:
+            self._stop.set()
+
+    async def cleanup_finalized_events(self) -> int:
+        """Delete the handler states of events that are COMPLETED. Answers how many."""
+        removed, batch = 0, 10_000
+        while True:
+            gone = await self.queue.store.cleanup_results(limit=batch)
+            removed += gone
+            if gone < batch:
+                return removed
+
+    async def _clean_up_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(CLEANUP_EVERY)
+            try:
+                await self.cleanup_finalized_events()
+            except StoreError as error:
+                logger.warning("handler states not cleaned up, trying again in %s s: %s", CLEANUP_EVERY, error)

@@ -1,0 +1,117 @@
+"""The queue of seeds 000 and 001: publish, poll, finalize."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from durabus.errors import ConfigurationError, LeaseLost
+from durabus.model.claim import Claim, ClaimRequest, default_worker_id, new_token
+from durabus.model.event import DEFAULT_BUS, Event, NewEvent, new_event
+from durabus.model.limits import Duration, check_name, seconds
+from durabus.model.settlement import Complete, Fail, Settlement
+from durabus.model.statuses import TERMINAL
+from durabus.store.contract import EventStore
+
+DEFAULT_ABANDONED_AFTER = 60.0
+
+
+class EventQueue:
+    """A queue worked by hand: take one event, do the work, say how it ended.
+
+    An event that is not finalized within ``abandoned_after`` seconds counts as abandoned and is handed out again.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        *,
+        bus: str = DEFAULT_BUS,
+        abandoned_after: Duration = DEFAULT_ABANDONED_AFTER,
+        worker_id: str | None = None,
+    ) -> None:
+        self.store = store
+        self.bus = check_name(bus, "bus")
+        self.abandoned_after = seconds(abandoned_after, "abandoned_after", allow_zero=False)
+        self.worker_id = worker_id or default_worker_id()
+        self._claims: dict[int, Claim] = {}
+
+    async def publish(
+        self,
+        event_type: str,
+        payload: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        *,
+        connection: object | None = None,
+        **options: Any,
+    ) -> Event:
+        """Store an event: PENDING, no attempts.
+
+        ``options`` are those of ``new_event``: tags, delay, priority, … ``connection`` puts the event into the caller's
+        own open transaction, on stores that can.
+        """
+        new = new_event(event_type, payload, bus=self.bus, metadata=metadata, **options)
+        return (await self.store.add_events([new], connection=connection))[0]
+
+    async def publish_batch(self, events: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        """Store many events in one step, all or none. Make them with ``new_event(…, bus=queue.bus)``."""
+        strangers = {event.bus for event in events} - {self.bus}
+        if strangers:
+            raise ConfigurationError(f"events for bus {sorted(strangers)} on the queue of bus {self.bus!r}")
+        return await self.store.add_events(events, connection=connection)
+
+    async def poll(self) -> Event | None:
+        """Take the next eligible event: PROCESSING, one attempt more. None if there is none; never waits."""
+        claims = await self.store.claim_next_events(
+            ClaimRequest(bus=self.bus, worker_id=self.worker_id, token=new_token(), limit=1, lease=self.abandoned_after)
+        )
+        if not claims:
+            return None
+        self._claims[claims[0].event.id] = claims[0]
+        return claims[0].event
+
+    async def finalize(
+        self,
+        id: int,  # noqa: A002  (the word users know)
+        success: bool = True,  # noqa: FBT001, FBT002  (seed 000 has it positional)
+        *,
+        error_results: Sequence[BaseException | str] = (),
+    ) -> None:
+        """End an event this queue polled: COMPLETED; FAILED with ``success=False``; COMPLETED_WITH_ERRORS with errors.
+
+        An event that has ended already is left as it is. One that this object did not poll, or whose claim was taken
+        over, raises ``LeaseLost`` and changes nothing.
+        """
+        if not success and error_results:
+            raise ConfigurationError("finalize: give either success=False (FAILED) or error_results, not both")
+        claim = self._claims.get(id)
+        if claim is None:
+            await self._refuse_unless_ended(id, "this queue object has no claim on it")
+            return
+        outcome = (await self.store.settle_events([_settlement(claim, error_results, success=success)])).outcomes[0]
+        del self._claims[id]
+        if isinstance(outcome, LeaseLost):
+            await self._refuse_unless_ended(id, outcome.reason)
+
+    def claim_on(self, id: int) -> Claim | None:  # noqa: A002  (the word users know)
+        """The claim that ``poll`` was given and that is not finalized yet."""
+        return self._claims.get(id)
+
+    def forget_claim(self, id: int) -> None:  # noqa: A002  (the word users know)
+        """The claim was settled by somebody else's hand."""
+        self._claims.pop(id, None)
+
+    async def _refuse_unless_ended(self, id_: int, reason: str) -> None:
+        event = await self.store.get_event(id_)
+        if event is None or event.status not in TERMINAL:
+            raise LeaseLost(id_, reason)
+
+
+def _settlement(claim: Claim, errors: Sequence[BaseException | str], *, success: bool) -> Settlement:
+    if not success:
+        return Fail(claim.ref, "finalized with success=False", None)
+    return Complete(claim.ref, (), tuple(_text(error) for error in errors))
+
+
+def _text(error: BaseException | str) -> str:
+    return error if isinstance(error, str) else f"{type(error).__name__}: {error}"

@@ -1,0 +1,127 @@
+"""The bus for scripts without an event loop: the same verbs, blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from durabus.bus.event_bus import EventBus
+from durabus.bus.handle import Handle
+from durabus.errors import EventBusShutdownError
+from durabus.model.event import Event
+from durabus.model.result import HandlerResult
+from durabus.worker.handler import HandlerFunction
+
+
+class SyncHandle:
+    """What ``SyncEventBus.emit`` returns."""
+
+    def __init__(self, portal: BlockingPortal, handle: Handle) -> None:
+        self._portal = portal
+        self._handle = handle
+        self.event_id = handle.event_id
+
+    def stored(self) -> Event:
+        """Wait until the store has accepted the event durably."""
+        return self._portal.call(self._handle.stored)
+
+    def completed(self) -> Event:
+        """Wait until the event has ended."""
+        return self._portal.call(self._handle.completed)
+
+    def results(self) -> tuple[HandlerResult, ...]:
+        """Wait for the end; the results that carry news."""
+        return self._portal.call(self._handle.results)
+
+    def result(self) -> Any:
+        """Wait for the end; the first value a handler returned."""
+        return self._portal.call(self._handle.result)
+
+
+class SyncEventBus:
+    """An ``EventBus`` in a background thread. Plain-function handlers run in worker threads."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._runner: AbstractContextManager[BlockingPortal] = start_blocking_portal("asyncio")
+        self._portal: BlockingPortal | None = self._runner.__enter__()
+        try:
+            self._bus = self._portal.call(lambda: EventBus(*args, **options))
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def bus(self) -> EventBus:
+        """The bus behind, for its metrics and options."""
+        return self._bus
+
+    def start(self) -> Self:
+        """As ``EventBus.start``."""
+        self._running().call(self._bus.start)
+        return self
+
+    def subscribe(self, *args: Any, **options: Any) -> str:
+        """As ``EventBus.subscribe``."""
+        return self._running().call(lambda: self._bus.subscribe(*args, **options))
+
+    def on(self, *args: Any, **options: Any) -> Any:
+        """As ``EventBus.on``."""
+
+        def decorate(handler: HandlerFunction) -> HandlerFunction:
+            self.subscribe(*args, handler, **options)
+            return handler
+
+        return decorate
+
+    def unsubscribe(self, subscription_id: str) -> bool:
+        """As ``EventBus.unsubscribe``."""
+        return self._running().call(self._bus.unsubscribe, subscription_id)
+
+    def publish(
+        self,
+        event_type: str | object,
+        payload: Any = None,
+        metadata: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> str:
+        """As ``EventBus.publish``: returns when dispatch is over."""
+        return self._running().call(lambda: self._bus.publish(event_type, payload, metadata, **options))
+
+    def emit(self, *args: Any, **options: Any) -> SyncHandle:
+        """As ``EventBus.emit``: returns at once."""
+        portal = self._running()
+        # In a list, because the portal would await a bare handle to its end.
+        (handle,) = portal.call(lambda: [self._bus.emit(*args, **options)])
+        return SyncHandle(portal, handle)
+
+    def wait_until_idle(self, timeout: float | None = None) -> bool:
+        """As ``EventBus.wait_until_idle``."""
+        return self._running().call(self._bus.wait_until_idle, timeout)
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """As ``EventBus.shutdown``; ends the background thread."""
+        if self._portal is not None:
+            try:
+                self._portal.call(self._bus.shutdown, timeout)
+            finally:
+                self._end()
+
+    def __enter__(self) -> Self:
+        """Start."""
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Shut down."""
+        self.shutdown()
+
+    def _running(self) -> BlockingPortal:
+        if self._portal is None:
+            raise EventBusShutdownError("this SyncEventBus is shut down; make a new one")
+        return self._portal
+
+    def _end(self) -> None:
+        self._portal = None
+        self._runner.__exit__(None, None, None)
