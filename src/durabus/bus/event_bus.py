@@ -19,7 +19,7 @@ from durabus.model.event import DEFAULT_BUS, Event, new_event
 from durabus.model.limits import Duration, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.retry import RetryPolicy
-from durabus.model.settlement import Complete, Settled, Settlement
+from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import TERMINAL, EventMode, EventStatus
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
@@ -67,7 +67,7 @@ class EventBus:
             "poll_interval": seconds(poll_interval, "poll_interval", allow_zero=False),
             "mode": _mode(mode),
         }
-        self._outbox = Outbox(self.store, on_lost_sight=self._worker_runs)
+        self._outbox = Outbox(self.store, runs_here=self._worker_runs)
         self._worker: Worker | None = None
         self._opened = False
         self._opening = asyncio.Lock()
@@ -237,12 +237,15 @@ class EventBus:
         return self._worker is not None and self._worker.is_running(id_)
 
     def _on_settled(self, event: Event, settlement: Settlement, settled: Settled) -> None:
-        if settled.status in TERMINAL and self._outbox.awaits(event.event_id):
-            results = settlement.results if isinstance(settlement, Complete) else ()
+        if settled.status not in TERMINAL:
+            return
+        handle = self._outbox.take(event.event_id)
+        if handle is not None:
             errors = event.errors
             if settled.status is not EventStatus.COMPLETED:
                 errors = (*errors, _error_of(settlement))
-            self._outbox.finish(replace(event, status=settled.status, errors=errors, expires_ts=None), results)
+            ended = replace(event, status=settled.status, errors=errors, expires_ts=None)
+            handle.finish(ended, () if isinstance(settlement, Release) else settlement.results)
 
     def _free_id(self, pattern: str, handler: HandlerFunction) -> str:
         """Two subscriptions of one function to one pattern are told apart by their order, which every node shares."""
@@ -284,6 +287,10 @@ def _mode(mode: EventMode | str) -> EventMode:
 
 
 def _error_of(settlement: Settlement) -> str:
-    if isinstance(settlement, Complete):
-        return "; ".join(settlement.errors or [r.error for r in settlement.results if r.error])
-    return getattr(settlement, "error", "")
+    match settlement:
+        case Complete():
+            return "; ".join(settlement.errors or [r.error for r in settlement.results if r.error])
+        case Fail():
+            return settlement.error
+        case Release():
+            return ""

@@ -23,7 +23,12 @@ class Handle:
         self._event: Event | BaseException | None = None
         self._results: tuple[HandlerResult, ...] = ()
         # Futures are made only for those who wait: most events are emitted and never awaited.
-        self._waiters: list[asyncio.Future[None]] = []
+        self._waiters: list[asyncio.Future[None]] | None = None
+
+    @property
+    def id(self) -> int | None:
+        """The number the store gave the event; None until it is stored."""
+        return self._stored.id if isinstance(self._stored, Event) else None
 
     @property
     def event_id(self) -> str:
@@ -68,7 +73,8 @@ class Handle:
     def accept(self, event: Event) -> None:
         """The store has it."""
         self._stored = event
-        self._notify()
+        if self._waiters:
+            self._notify()
 
     def refuse(self, error: BaseException) -> None:
         """It was not stored, or its end will not be known here."""
@@ -82,18 +88,19 @@ class Handle:
         self._event, self._results = event, results
         if self._stored is None:
             self._stored = event
-        self._notify()
+        if self._waiters:
+            self._notify()
 
     async def _wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
+        self._waiters = [*(self._waiters or ()), waiter]
         await waiter
 
     def _notify(self) -> None:
-        for waiter in self._waiters:
+        waiters, self._waiters = self._waiters or (), None
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
-        self._waiters.clear()
 
 
 def _value(outcome: Event | BaseException) -> Event:

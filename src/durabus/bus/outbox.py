@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from itertools import islice
 
 from durabus.bus.handle import Handle
-from durabus.clock import monotonic
 from durabus.errors import DurabusError
-from durabus.model.event import Event
 from durabus.model.limits import MAX_BATCH
-from durabus.model.result import HandlerResult
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
 
@@ -25,12 +23,11 @@ LOOK_AT_ONCE = 200
 class Outbox:
     """Stores what was emitted in one turn of the loop as one batch, and tells handles how their events end."""
 
-    def __init__(self, store: EventStore, *, on_lost_sight: Callable[[int], bool]) -> None:
+    def __init__(self, store: EventStore, *, runs_here: Callable[[int], bool]) -> None:
         self._store = store
-        self._runs_here = on_lost_sight
+        self._runs_here = runs_here
         self._unsent: list[Handle] = []
         self._open: dict[str, Handle] = {}
-        self._ids: dict[str, int] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._looking: asyncio.Task[None] | None = None
@@ -46,18 +43,12 @@ class Outbox:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send_unsent)
 
-    def awaits(self, event_id: str) -> bool:
-        """Whether the event was sent from here and has not ended."""
-        return event_id in self._open
-
-    def finish(self, event: Event, results: tuple[HandlerResult, ...]) -> None:
-        """The event has ended."""
-        handle = self._open.pop(event.event_id, None)
-        self._ids.pop(event.event_id, None)
-        if handle is not None:
-            handle.finish(event, results)
+    def take(self, event_id: str) -> Handle | None:
+        """The handle of an event that has ended, if it was sent from here."""
+        handle = self._open.pop(event_id, None)
         if not self._open:
             self._empty.set()
+        return handle
 
     async def flush(self) -> None:
         """Wait until everything emitted so far is stored or refused."""
@@ -81,7 +72,6 @@ class Outbox:
         for handle in self._open.values():
             handle.refuse(error)
         self._open.clear()
-        self._ids.clear()
         self._empty.set()
 
     def _send_unsent(self) -> None:
@@ -97,45 +87,31 @@ class Outbox:
             events = await self._store.add_events([handle.new for handle in batch])
         except DurabusError as error:
             for handle in batch:
-                self._open.pop(handle.event_id, None)
+                self.take(handle.event_id)
                 handle.refuse(error)
-            if not self._open:
-                self._empty.set()
             return
         for handle, event in zip(batch, events, strict=True):
-            if handle.done:
-                continue
             handle.accept(event)
-            if event.event_id != handle.event_id:
-                self._follow_original(handle, event)
-            elif event.status in TERMINAL:
-                self.finish(event, ())
-            else:
-                self._ids[event.event_id] = event.id
+            # Ended already, or published before under the same idempotency key: then the first one is what counts.
+            if event.status in TERMINAL or event.event_id != handle.event_id:
+                self.take(handle.event_id)
+                handle.finish(event, ())
         if self._looking is None and self._store.features.shared_between_processes:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_ends())
-
-    def _follow_original(self, handle: Handle, original: Event) -> None:
-        """An idempotency key was known: the handle speaks of an event that was published before."""
-        self._open.pop(handle.event_id, None)
-        handle.finish(original, ())
-        if not self._open:
-            self._empty.set()
 
     async def _look_for_ends(self) -> None:
         """Ask about events that run in other processes; those that run here report by themselves."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            if not self._ids:
-                continue
-            started = monotonic()
-            unseen = [id_ for id_ in list(self._ids.values())[:LOOK_AT_ONCE] if not self._runs_here(id_)]
+            oldest = list(islice(self._open.values(), LOOK_AT_ONCE))
+            unseen = [handle for handle in oldest if handle.id is not None and not self._runs_here(handle.id)]
             try:
-                for id_ in unseen:
-                    event = await self._store.get_event(id_)
-                    if event is not None and event.status in TERMINAL:
-                        self.finish(event, tuple(await self._store.list_results(id_)))
+                for handle in unseen:
+                    await self._look_at(handle)
             except DurabusError as error:
-                logger.warning("cannot look after %s events: %s", len(unseen), error)
-            if monotonic() - started > LOOK_EVERY:
-                await asyncio.sleep(LOOK_EVERY)
+                logger.warning("cannot look after %s events, trying again: %s", len(unseen), error)
+
+    async def _look_at(self, handle: Handle) -> None:
+        event = await self._store.get_event(handle.event_id)
+        if event is not None and event.status in TERMINAL and self.take(handle.event_id) is handle:
+            handle.finish(event, tuple(await self._store.list_results(event.id)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 from collections.abc import Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -38,7 +37,15 @@ async def execute(handler: Handler, context: Context, threads: ThreadPoolExecuto
     started = perf_counter()
     try:
         if handler.is_async:
-            returned = await _run(handler.call(context.event, context), handler.timeout)
+            coroutine = handler.call(context.event, context)
+            # The first step runs without a timer: a handler that never suspends, the common case of a short one,
+            # cannot be interrupted anyway, and a timer costs more than such a handler.
+            try:
+                waits_for = coroutine.send(None)
+            except StopIteration as stop:
+                returned = stop.value
+            else:
+                returned = await _rest(coroutine, waits_for, handler.timeout)
         else:
             returned = await _in_thread(handler, context, threads)
     except TimeoutExpired:
@@ -59,18 +66,8 @@ class TimeoutExpired(Exception):  # noqa: N818  (internal signal, told apart fro
     """The handler used up its time."""
 
 
-async def _run(coroutine: Any, timeout: float | None) -> Any:  # noqa: ASYNC109  (applied only once it suspends)
-    """Await ``coroutine`` within ``timeout``.
-
-    The first step runs without a timer: a handler that never suspends, the common case of a short one, cannot be
-    interrupted anyway, and a timer costs more than such a handler.
-    """
-    if timeout is None or not inspect.iscoroutine(coroutine):
-        return await coroutine
-    try:
-        waits_for = coroutine.send(None)
-    except StopIteration as stop:
-        return stop.value
+async def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float | None) -> Any:  # noqa: ASYNC109
+    """What is left of a coroutine after its first step, within ``timeout``."""
     scope = asyncio.timeout(timeout)
     try:
         async with scope:

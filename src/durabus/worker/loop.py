@@ -38,7 +38,8 @@ class Running(Held):
     __slots__ = ("claim", "lost", "returning", "task")
 
     def __init__(self, claim: Claim, deadline: float) -> None:
-        super().__init__(claim.ref, deadline)
+        self.ref = claim.ref
+        self.deadline = deadline
         self.claim = claim
         self.task: asyncio.Task[None] | None = None
         """The slot while it is inside the handlers, and only then: cancelling it must not hit the next event."""

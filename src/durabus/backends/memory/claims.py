@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -107,17 +108,19 @@ class MemoryClaims(MemoryCore):
         return claims
 
     def _candidates(self, lane: Lane, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
+        if not request.tags:
+            yield from islice(lane.eligible(now), limit)
+            return
         wanted, passed_over, found = frozenset(request.tags), [], 0
-        if found < limit:
-            for id_ in lane.eligible(now):
-                event = self._states[id_].event
-                if wanted and wanted.isdisjoint(event.tags):
-                    passed_over.append(event)
-                    continue
-                yield id_
-                found += 1
-                if found == limit:
-                    break
+        for id_ in lane.eligible(now):
+            event = self._states[id_].event
+            if wanted.isdisjoint(event.tags):
+                passed_over.append(event)
+                continue
+            yield id_
+            found += 1
+            if found == limit:
+                break
         for event in passed_over:
             lane.pending(event, now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
+from collections.abc import Sequence
 from urllib.parse import parse_qsl, urlsplit
 
 from durabus.backends.memory.lane import Lane
@@ -145,7 +146,7 @@ class MemoryCore:
                     break
         return count
 
-    def _forget(self, state: EventState, *, with_log: bool) -> None:
+    def _forget(self, state: EventState) -> None:
         event = state.event
         del self._states[event.id]
         self._ids.pop(event.event_id, None)
@@ -157,14 +158,21 @@ class MemoryCore:
         lane.live.discard(event.id)
         lane.history.pop(event.id, None)
         self._dead.pop(event.id, None)
-        if with_log:
-            self._log.forget(event.id)
 
     def _forget_excess(self, lane: Lane, keep: int, limit: int | None = None) -> int:
         excess = sorted(lane.history)[: max(len(lane.history) - keep, 0)][:limit]
-        for id_ in excess:
-            self._forget(self._states[id_], with_log=True)
+        self._forget_completed(lane, excess)
         return len(excess)
+
+    def _forget_completed(self, lane: Lane, ids: Sequence[int]) -> None:
+        """Forget events that nobody claims or queues for any more: they are only in the history."""
+        for id_ in ids:
+            event = self._states.pop(id_).event
+            del lane.history[id_]
+            del self._ids[event.event_id]
+            if event.idempotency_key is not None:
+                self._keys.pop((event.bus, event.idempotency_key), None)
+        self._log.forget(ids)
 
     def _fence(self) -> int:
         self._last_fence += 1

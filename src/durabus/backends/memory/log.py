@@ -29,9 +29,9 @@ class MemoryLog:
             self._numbers.append(self._last)
             self._records.append(record)
 
-    def forget(self, id_: int) -> None:
-        """Drop all entries of one event."""
-        self._forgotten.add(id_)
+    def forget(self, ids: Iterable[int]) -> None:
+        """Drop all entries of these events."""
+        self._forgotten.update(ids)
         if len(self._forgotten) > SWEEP_AFTER and len(self._forgotten) > len(self._records) // 8:
             self._sweep()
 

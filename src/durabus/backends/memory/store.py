@@ -104,7 +104,7 @@ class MemoryStore(MemoryClaims, MemoryResults):
             state = self._state(ref)
             if state is None:
                 return False
-            self._forget(state, with_log=False)
+            self._forget(state)
             return True
 
     async def find(self, query: EventQuery) -> EventPage:
@@ -126,8 +126,7 @@ class MemoryStore(MemoryClaims, MemoryResults):
             self._check_open()
             cutoff = self._clock.now() - older_than
             old = [id_ for id_ in sorted(self._lane(bus).history) if self._states[id_].event.updated_ts <= cutoff]
-            for id_ in old[:limit]:
-                self._forget(self._states[id_], with_log=True)
+            self._forget_completed(self._lane(bus), old[:limit])
             return len(old[:limit])
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
@@ -286,7 +285,7 @@ class MemoryStore(MemoryClaims, MemoryResults):
                 if created <= created_until_ts and (bus is None or self._states[id_].event.bus == bus)
             ][:limit]
             for id_ in old:
-                self._forget(self._states[id_], with_log=False)
+                self._forget(self._states[id_])
             return len(old)
 
     def _add(self, new: NewEvent, now: float) -> Event:
