@@ -225,7 +225,9 @@ class Worker:
             if self._running.get(event.id) is running:
                 del self._running[event.id]
             if isinstance(outcome, LeaseLost):
-                self._report_lost(event, outcome.reason)
+                if not running.lost:
+                    running.lost = True
+                    self._report_lost(event, outcome.reason)
                 continue
             self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
             if self._on_settled is not None:
