@@ -117,5 +117,5 @@ async def test_claims_racing_from_processes_never_overlap(tmp_path: Path) -> Non
 
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110  (another process changes it)
             await asyncio.sleep(0.02)
