@@ -37,11 +37,8 @@ class ManualClock:
         self._now += seconds
 
 
-def monotonic() -> float:
-    """Local time that never jumps: for deadlines and durations inside one process, never stored."""
-    return time.monotonic()
+monotonic = time.monotonic
+"""Local time that never jumps: for deadlines and durations inside one process, never stored."""
 
-
-def perf_counter() -> float:
-    """Local time of the finest resolution: for measuring how long a handler ran."""
-    return time.perf_counter()
+perf_counter = time.perf_counter
+"""Local time of the finest resolution: for measuring how long a handler ran."""

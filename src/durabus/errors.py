@@ -26,9 +26,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class DurabusError(Exception):
     """Catches everything durabus raises on its own account."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (type(self), self.args, vars(self))
+
+
+def _rebuilt(cls: type[DurabusError], args: tuple[Any, ...], fields: dict[str, Any]) -> DurabusError:
+    """An error from another process: with its text and fields, past a constructor that would make the text anew."""
+    error = cls.__new__(cls, *args)
+    error.args = args
+    vars(error).update(fields)
+    return error
 
 
 class InvalidPayloadError(DurabusError):

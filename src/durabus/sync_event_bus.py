@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -67,7 +67,7 @@ class SyncEventBus:
         """As ``EventBus.subscribe``."""
         return self._running().call(lambda: self._bus.subscribe(*args, **options))
 
-    def on(self, *args: Any, **options: Any) -> Any:
+    def on(self, *args: Any, **options: Any) -> Callable[[HandlerFunction], HandlerFunction]:
         """As ``EventBus.on``."""
 
         def decorate(handler: HandlerFunction) -> HandlerFunction:

@@ -76,6 +76,11 @@ class EventBus:
         self._shutdown_done: asyncio.Event | None = None
         Worker(self.store, self.name, self._dispatcher, **self._worker_options)  # refuses bad options now
 
+    @property
+    def in_flight(self) -> int:
+        """Events that this process has claimed and not yet settled."""
+        return 0 if self._worker is None else self._worker.in_flight
+
     def subscribe(
         self,
         pattern: str | type | HandlerFunction = ANY,
@@ -239,13 +244,14 @@ class EventBus:
     def _on_settled(self, event: Event, settlement: Settlement, settled: Settled) -> None:
         if settled.status not in TERMINAL:
             return
-        handle = self._outbox.take(event.event_id)
-        if handle is not None:
+        handles = self._outbox.take(event.event_id)
+        if handles:
             errors = event.errors
             if settled.status is not EventStatus.COMPLETED:
                 errors = (*errors, _error_of(settlement))
             ended = replace(event, status=settled.status, errors=errors, expires_ts=None)
-            handle.finish(ended, () if isinstance(settlement, Release) else settlement.results)
+            for handle in handles:
+                handle.finish(ended, () if isinstance(settlement, Release) else settlement.results)
 
     def _free_id(self, pattern: str, handler: HandlerFunction) -> str:
         """Two subscriptions of one function to one pattern are told apart by their order, which every node shares."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from durabus.bus.handle import Handle
@@ -27,7 +27,7 @@ class Outbox:
         self._store = store
         self._runs_here = runs_here
         self._unsent: list[Handle] = []
-        self._open: dict[str, Handle] = {}
+        self._open: dict[str, list[Handle]] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._looking: asyncio.Task[None] | None = None
@@ -37,18 +37,18 @@ class Outbox:
     def send(self, handle: Handle) -> None:
         """Store the event with everything else that is emitted in this turn of the loop."""
         self._unsent.append(handle)
-        self._open[handle.new.event_id] = handle
+        self._open.setdefault(handle.new.event_id, []).append(handle)
         self._empty.clear()
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send_unsent)
 
-    def take(self, event_id: str) -> Handle | None:
-        """The handle of an event that has ended, if it was sent from here."""
-        handle = self._open.pop(event_id, None)
+    def take(self, event_id: str) -> Sequence[Handle]:
+        """The handles of an event that has ended, if it was sent from here."""
+        handles = self._open.pop(event_id, ())
         if not self._open:
             self._empty.set()
-        return handle
+        return handles
 
     async def flush(self) -> None:
         """Wait until everything emitted so far is stored or refused."""
@@ -69,8 +69,9 @@ class Outbox:
         """Whoever still waits learns that the end will not be known here."""
         if self._looking is not None:
             self._looking.cancel()
-        for handle in self._open.values():
-            handle.refuse(error)
+        for handles in self._open.values():
+            for handle in handles:
+                handle.refuse(error)
         self._open.clear()
         self._empty.set()
 
@@ -92,10 +93,13 @@ class Outbox:
             return
         for handle, event in zip(batch, events, strict=True):
             handle.accept(event)
-            # Ended already, or published before under the same idempotency key: then the first one is what counts.
-            if event.status in TERMINAL or event.event_id != handle.event_id:
-                self.take(handle.event_id)
-                handle.finish(event, ())
+            if event.event_id != handle.event_id:
+                # Published before under the same idempotency key: the first one's end is this one's end too.
+                self._open.pop(handle.event_id, None)
+                self._open.setdefault(event.event_id, []).append(handle)
+            if event.status in TERMINAL:
+                for ended in self.take(event.event_id):
+                    ended.finish(event, ())
         if self._looking is None and self._store.features.shared_between_processes:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_ends())
 
@@ -103,15 +107,21 @@ class Outbox:
         """Ask about events that run in other processes; those that run here report by themselves."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            oldest = list(islice(self._open.values(), LOOK_AT_ONCE))
-            unseen = [handle for handle in oldest if handle.id is not None and not self._runs_here(handle.id)]
-            try:
-                for handle in unseen:
-                    await self._look_at(handle)
-            except DurabusError as error:
-                logger.warning("cannot look after %s events, trying again: %s", len(unseen), error)
+            for event_id in list(islice(self._open, LOOK_AT_ONCE)):
+                handles = self._open.get(event_id)
+                id_ = handles[0].id if handles else None
+                if handles and id_ is not None and not self._runs_here(id_):
+                    self._open[event_id] = self._open.pop(event_id)  # to the end, so that everyone's turn comes
+                    await self._look_at(event_id)
 
-    async def _look_at(self, handle: Handle) -> None:
-        event = await self._store.get_event(handle.event_id)
-        if event is not None and event.status in TERMINAL and self.take(handle.event_id) is handle:
-            handle.finish(event, tuple(await self._store.list_results(event.id)))
+    async def _look_at(self, event_id: str) -> None:
+        try:
+            event = await self._store.get_event(event_id)
+            if event is None or event.status not in TERMINAL:
+                return
+            results = tuple(await self._store.list_results(event.id))
+        except DurabusError as error:
+            logger.warning("cannot look after event %s, trying again: %s", event_id, error)
+            return
+        for handle in self.take(event_id):
+            handle.finish(event, results)

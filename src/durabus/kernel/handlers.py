@@ -59,10 +59,7 @@ def release_handler(state: EventState, claim: HandlerClaim) -> Applied | Refused
     """Give a handler claim back, and its attempt with it. A repeat changes nothing."""
     handler = _held(state, claim)
     if handler is None:
-        repeated = _find(state, claim.handler_id)
-        if repeated is not None and repeated.settled_token == claim.token:
-            return Applied(state)
-        return Refused(NOT_YOURS)
+        return Applied(state) if _settled_so(state, claim, ResultStatus.PENDING) else Refused(NOT_YOURS)
     result = replace(
         handler.result,
         status=ResultStatus.PENDING,
@@ -77,11 +74,7 @@ def complete_handler(state: EventState, claim: HandlerClaim, outcome: HandlerRes
     """Write what the handler did. Attempts and fence stay those of the claim."""
     handler = _held(state, claim)
     if handler is None:
-        repeated = _find(state, claim.handler_id)
-        same = repeated is not None and repeated.settled_token == claim.token
-        if same and repeated is not None and repeated.result.status is outcome.status:
-            return Applied(state)
-        return Refused(NOT_YOURS)
+        return Applied(state) if _settled_so(state, claim, outcome.status) else Refused(NOT_YOURS)
     result = replace(
         handler.result,
         status=outcome.status,
@@ -91,6 +84,15 @@ def complete_handler(state: EventState, claim: HandlerClaim, outcome: HandlerRes
         expires_ts=None,
     )
     return Applied(_with(state, HandlerState(result, None, claim.token)))
+
+
+def void_handler(state: EventState, token: str) -> EventState:
+    """Somebody took the handler lock that the claim ``token`` let expire: that claim is over, its attempt spent."""
+    held = next((handler for handler in state.handlers if handler.token == token), None)
+    if held is None:
+        return state
+    result = replace(held.result, status=ResultStatus.PENDING, worker_id=None, expires_ts=None)
+    return _with(state, HandlerState(result, None, held.settled_token))
 
 
 def handlers_done(state: EventState, handler_ids: tuple[str, ...]) -> bool:
@@ -155,6 +157,14 @@ def _held(state: EventState, claim: HandlerClaim) -> HandlerState | None:
     if handler is None or handler.token != claim.token or handler.result.fence != claim.fence:
         return None
     return handler if state.event.status is EventStatus.PROCESSING else None
+
+
+def _settled_so(state: EventState, claim: HandlerClaim, status: ResultStatus) -> bool:
+    """Whether the row is as this claim left it when it settled with ``status``."""
+    handler = _find(state, claim.handler_id)
+    if handler is None or handler.token is not None or handler.settled_token != claim.token:
+        return False
+    return handler.result.fence == claim.fence and handler.result.status is status
 
 
 def _with(state: EventState, changed: HandlerState) -> EventState:

@@ -174,8 +174,15 @@ def _requeue(state: EventState, _command: Requeue, now: float) -> Applied | Refu
     if state.event.status not in DEAD_LETTER:
         return Refused(NOT_DEAD)
     event = _pending_again(state.event, now, due=now, errors=(), attempts=0, generation=state.event.generation + 1)
-    kept = tuple(h for h in state.handlers if h.result.status is ResultStatus.SUCCEEDED)
-    return Applied(EventState(event, None, kept, state.settled), (Record(Action.REQUEUED, event, now),))
+    kept = [h for h in state.handlers if h.result.status is ResultStatus.SUCCEEDED or h.result.fence]
+    handlers = tuple(h if h.result.status is ResultStatus.SUCCEEDED else _anew(h) for h in kept)
+    return Applied(EventState(event, None, handlers, state.settled), (Record(Action.REQUEUED, event, now),))
+
+
+def _anew(handler: HandlerState) -> HandlerState:
+    """As if it had never run, but for the fence, which only grows."""
+    result = handler.result
+    return HandlerState(HandlerResult(handler_id=result.handler_id, status=ResultStatus.PENDING, fence=result.fence))
 
 
 def _reset(state: EventState, command: Reset, now: float) -> Applied | Refused:
@@ -192,7 +199,10 @@ def merge_results(handlers: tuple[HandlerState, ...], results: tuple[HandlerResu
     if not results:
         return handlers
     merged = {handler.result.handler_id: handler for handler in handlers}
-    merged.update((result.handler_id, HandlerState(result)) for result in results)
+    for result in results:
+        old = merged.get(result.handler_id)
+        fence = result.fence if old is None else max(result.fence, old.result.fence)
+        merged[result.handler_id] = HandlerState(replace(result, fence=fence))
     return tuple(merged.values())
 
 

@@ -50,8 +50,12 @@ def new_event(
     idempotency_key: str | None = None,
 ) -> NewEvent:
     """Check and encode what a publisher hands over. Raises before anything is stored."""
-    if max_attempts is not None and (not isinstance(max_attempts, int) or max_attempts < 1):
+    if max_attempts is not None and (
+        isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1
+    ):
         raise InvalidEventError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidEventError(f"metadata={metadata!r}: must be a mapping, not {type(metadata).__name__}")
     return NewEvent(
         event_id=new_event_id() if event_id is None else check_event_id(event_id),
         bus=check_name(bus, "bus"),

@@ -26,7 +26,10 @@ def seconds(value: Duration, option: str, *, allow_zero: bool = True) -> float:
     if not 0 <= number < float("inf") or (number == 0 and not allow_zero):
         least = "0 or more" if allow_zero else "more than 0"
         raise ConfigurationError(f"{option}={value!r}: must be {least} seconds and finite")
-    return float(number)
+    try:
+        return float(number)
+    except OverflowError as error:
+        raise ConfigurationError(f"{option}: more seconds than a float can count") from error
 
 
 def check_name(value: str, what: str) -> str:
@@ -46,11 +49,14 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     """Tags as a tuple without doubles, in the order given."""
     if isinstance(tags, str):
         raise InvalidEventError(f"tags={tags!r}: must be a list of strings, not one string")
-    unique = tuple(dict.fromkeys(tags))
+    try:
+        given = tuple(tags)
+    except TypeError as error:
+        raise InvalidEventError(f"tags={tags!r}: must be a list of strings") from error
+    unique = tuple(dict.fromkeys(check_name(tag, "tag") for tag in given))
     if len(unique) > MAX_TAGS:
         raise InvalidEventError(f"{len(unique)} tags: the limit is {MAX_TAGS} an event")
     for tag in unique:
-        check_name(tag, "tag")
         if len(tag) > MAX_TAG_CHARS or "," in tag or tag != tag.strip():
             raise InvalidEventError(
                 f"tag={tag!r}: must have at most {MAX_TAG_CHARS} characters, no comma, no space around it"

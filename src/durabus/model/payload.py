@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -63,11 +64,25 @@ def _to_plain(value: Any, what: str) -> Any:
         return value
     try:
         if hasattr(value, "model_dump"):
+            _check_numbers(value.model_dump(), what)  # pydantic writes null for a NaN in a field of type Any
             return value.model_dump(mode="json")
+        if not (is_dataclass(value) or isinstance(value, msgspec.Struct | Mapping | tuple)):
+            return value
         # bytes stay bytes, so that the check below can refuse them instead of storing base64 nobody asked for
         return msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidPayloadError(f"{what} of type {type(value).__name__} is not JSON-serialisable: {error}") from error
+
+
+def _check_numbers(value: Any, where: str) -> None:
+    if type(value) is float and not math.isfinite(value):
+        raise InvalidPayloadError(f"{where}: {value} is not a JSON number")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            _check_numbers(item, f"{where}.{key}")
+    elif isinstance(value, list | tuple):
+        for item in value:
+            _check_numbers(item, where)
 
 
 def _check(value: Any, where: str, depth: int) -> None:  # noqa: C901, PLR0912  (one flat switch, on the hot path)
@@ -79,12 +94,14 @@ def _check(value: Any, where: str, depth: int) -> None:  # noqa: C901, PLR0912  
             raise InvalidPayloadError(f"{where}: nested deeper than {MAX_DEPTH} levels, or contains itself")
         for key, item in value.items():
             if type(key) is not str:
-                raise InvalidPayloadError(f"{where}: key {key!r} is {type(key).__name__}, JSON keys are strings")
+                shown = "" if isinstance(key, int) else f" {key!r}"  # an int may be too long to print
+                raise InvalidPayloadError(f"{where}: key{shown} is {type(key).__name__}, JSON keys are strings")
             if type(item) not in _PLAIN and not (type(item) is int and _INT_MIN <= item <= _INT_MAX):
                 _check(item, f"{where}.{key}", depth + 1)
     elif kind is int:
         if not _INT_MIN <= value <= _INT_MAX:
-            raise InvalidPayloadError(f"{where}: {value} does not fit 64 bits: send it as a string")
+            shown = value if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"  # noqa: PLR2004
+            raise InvalidPayloadError(f"{where}: {shown} does not fit 64 bits: send it as a string")
     elif kind is float:
         if not math.isfinite(value):
             raise InvalidPayloadError(f"{where}: {value} is not a JSON number")

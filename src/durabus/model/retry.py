@@ -27,11 +27,12 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what could not be waited for."""
         seconds(self.base_delay, "base_delay")
         seconds(self.max_delay, "max_delay")
-        if self.max_retries is not None and (isinstance(self.max_retries, bool) or self.max_retries < 0):
+        retries = self.max_retries
+        if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
             raise ConfigurationError(f"max_retries={self.max_retries!r}: must be 0 or more, or None for no limit")
-        if not 1 <= self.multiplier < float("inf"):
+        if not isinstance(self.multiplier, int | float) or not 1 <= self.multiplier < float("inf"):
             raise ConfigurationError(f"multiplier={self.multiplier!r}: must be 1 or more")
-        if not 0 <= self.jitter <= 1:
+        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter <= 1:
             raise ConfigurationError(f"jitter={self.jitter!r}: must be from 0 to 1 (0.1 is ±10 %)")
 
     @property
@@ -41,11 +42,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def delay_before(self, attempt: int, random: Callable[[], float]) -> float:
         """Seconds to wait before ``attempt`` (2 is the first retry). ``random`` gives a number from 0 to 1."""
-        if attempt <= 1:
-            return 0.0
         base, limit = seconds(self.base_delay, "base_delay"), seconds(self.max_delay, "max_delay")
+        if attempt <= 1 or base == 0:
+            return 0.0
         try:
-            plain = min(base * self.multiplier ** (attempt - 2), limit)
+            plain = min(base * float(self.multiplier) ** (attempt - 2), limit)
         except OverflowError:
             plain = limit
         return plain * (1 + self.jitter * (2 * random() - 1))

@@ -37,7 +37,8 @@ class Claims(Protocol):
         - A second caller never gets an event whose lease is not over, however many race.
         - ``request.mode`` bus-serial or global-serial: at most one event, and only if the lock ``event:bus:{bus}`` or
           ``event:global`` is free or expired; the lock is taken in the same step under the claim's token and lease,
-          renewed with it, and freed when the claim is settled or the event reset.
+          renewed with it, and freed when the claim is settled or the event reset. A lock that its holder let expire is
+          taken together with the holder's event: that is taken from its claim as above, whatever bus it is on.
         - A repeat with the same token answers the claims that the token still holds, in the same order, and does
           nothing else. If it holds none any more, it is a new request.
         - ``Claim.results`` holds what the event's handlers did in earlier attempts.

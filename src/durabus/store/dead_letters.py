@@ -21,7 +21,7 @@ class DeadLetters(Protocol):
         """Bring dead letters back, all or none.
 
         - PENDING and due, no attempts, no errors, ``generation + 1``, a REQUEUED entry each.
-        - Results of handlers that succeeded are kept, the others are dropped.
+        - Results of handlers that succeeded are kept, the others are dropped; only a fence they had is remembered.
         - An event that was requeued before and is no dead letter now is answered unchanged: a repeat is harmless.
         - Raises ``EventNotFound``, or ``NotADeadLetter`` for an event that never was requeued.
         """

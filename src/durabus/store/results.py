@@ -28,7 +28,8 @@ class Results(Protocol):
         - None too if ``request.event`` is not the event's current claim.
         - Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, token and lease of its own.
         - ``mode`` serial: only if the lock ``handler:event:{event_id}`` is free or expired; it is taken in the same
-          step under the claim's token and lease, renewed with it and freed with it. ``mode`` parallel: no lock.
+          step under the claim's token and lease, renewed with it and freed with it. Who lets it expire and loses it to
+          another handler has lost the handler claim too. ``mode`` parallel: no lock.
         - A repeat with the same token answers the claim that the token holds.
         """
         ...

@@ -90,7 +90,7 @@ class Dispatcher:
             wait = handler.breaker.admit()
             if wait:
                 return Release(claim.ref, wait)
-            outcome = await self._execute(handler, context)
+            outcome = await execute(handler, context, self._threads)
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
                 return Complete(claim.ref, (), (), outcome.milliseconds)
             return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0)
@@ -116,23 +116,11 @@ class Dispatcher:
             if wait:
                 blocked_for = min(blocked_for or wait, wait)
                 continue
-            outcome = await self._execute(handler, context)
+            outcome = await execute(handler, context, self._threads)
             attempts.append((handler, outcome, result_of(handler, outcome, before.attempts + 1 if before else 1)))
             if outcome.status is ResultStatus.UNRECOVERABLE:
                 break
         return self._settlement(claim, attempts, blocked_for)
-
-    async def _execute(self, handler: Handler, context: Context) -> Outcome:
-        try:
-            outcome = await execute(handler, context, self._threads)
-        except BaseException:
-            handler.breaker.abandoned()
-            raise
-        if outcome.status is ResultStatus.SUCCEEDED:
-            handler.breaker.succeeded(context.event.id)
-        else:
-            handler.breaker.failed(context.event.id)
-        return outcome
 
     def _settlement(self, claim: Claim, attempts: list[Attempt], blocked_for: float) -> Settlement:
         event, results = claim.event, tuple(result for _, _, result in attempts)

@@ -33,7 +33,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 async def execute(handler: Handler, context: Context, threads: ThreadPoolExecutor) -> Outcome:
-    """Run the handler to its end, its timeout, or the cancellation of this task."""
+    """Run the handler to its end, its timeout, or the cancellation of this task; tell its breaker how it went."""
     started = perf_counter()
     try:
         if handler.is_async:
@@ -50,12 +50,19 @@ async def execute(handler: Handler, context: Context, threads: ThreadPoolExecuto
             returned = await _in_thread(handler, context, threads)
     except TimeoutExpired:
         error = f"TimeoutError: handler {handler.id} took longer than {handler.timeout:g} s"
-        return Outcome(ResultStatus.TIMED_OUT, _since(started), None, error)
+        outcome = Outcome(ResultStatus.TIMED_OUT, _since(started), None, error)
     except Exception as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
-        return _from_exception(raised, _since(started))
-    if returned is None:
-        return Outcome(ResultStatus.SUCCEEDED, _since(started))
-    return _from_return(returned, _since(started))
+        outcome = _from_exception(raised, _since(started))
+    except BaseException:
+        handler.breaker.abandoned()
+        raise
+    else:
+        outcome = _from_return(returned, _since(started))
+    if outcome.status is ResultStatus.SUCCEEDED:
+        handler.breaker.succeeded(context.event.id)
+    else:
+        handler.breaker.failed(context.event.id)
+    return outcome
 
 
 def _since(started: float) -> float:
@@ -116,6 +123,8 @@ async def _in_thread(handler: Handler, context: Context, threads: ThreadPoolExec
 
 
 def _from_return(returned: Any, milliseconds: float) -> Outcome:
+    if returned is None:
+        return Outcome(ResultStatus.SUCCEEDED, milliseconds)
     if isinstance(returned, Success):
         return Outcome(ResultStatus.SUCCEEDED, milliseconds, returned.value)
     if isinstance(returned, BaseException):

@@ -90,7 +90,8 @@ class Worker:
         self._idle_slots_asked = False
         self._hungry = True
         self._sated = asyncio.Event()
-        self._last_claim_empty = False
+        self._hinted = False
+        self._hinted_in_vain = False
         self._wake = asyncio.Event()
         self._stopping = False
         self._failed_claim: ClaimRequest | None = None
@@ -157,9 +158,10 @@ class Worker:
     async def _serve(self) -> None:
         """Settle and claim until stopped and drained. A failing store is asked again; nothing is dropped."""
         while not (self._stopping and not self._running):
-            free = self._batch if not self._stopping else 0
-            free = min(free, self._concurrency - len(self._running))
-            claim = free > 0 and self._hungry
+            # What is done frees its slot in the very call that claims the next.
+            busy = len(self._running) - len(self._outcomes)
+            free = min(self._batch, self._concurrency - busy)
+            claim = free > 0 and self._hungry and not self._stopping
             if not self._outcomes and not claim:
                 self._wake.clear()
                 await self._wake.wait()
@@ -190,7 +192,7 @@ class Worker:
             raise
         self._failed_claim = None
         if limit:
-            self._last_claim_empty = not claims
+            self._hinted_in_vain, self._hinted = self._hinted and not claims, False
             if len(claims) < limit:
                 self._hungry = False
                 self._sated.set()
@@ -302,9 +304,10 @@ class Worker:
             except StoreError as error:
                 logger.warning("no hints from the store, polling: %s", error)
                 heard = True
-            if heard and self._last_claim_empty and monotonic() - asked < HINT_PAUSE:
+            if heard and self._hinted_in_vain and monotonic() - asked < HINT_PAUSE:
                 # There is work that this worker may not have, such as behind a lock: do not ask in circles.
                 await asyncio.sleep(HINT_PAUSE)
+            self._hinted = heard
             self.nudge()
 
     def _held(self) -> list[Held]:

@@ -11,7 +11,7 @@ from durabus.backends.memory.core import MemoryCore
 from durabus.backends.memory.lane import Lane
 from durabus.errors import ConfigurationError, LeaseLost
 from durabus.kernel.handlers import claim_lock, renew_lock
-from durabus.kernel.state import Applied, Command, Grant, LockState, Refused, Renew, Reset, Start
+from durabus.kernel.state import Applied, Command, Expire, Grant, LockState, Refused, Renew, Reset, Start
 from durabus.kernel.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, LockClaim, event_lock_key
 from durabus.model.event import Event
@@ -94,6 +94,7 @@ class MemoryClaims(MemoryCore):
         if key is not None:
             if isinstance(self._try_lock(key, request, now), Refused):
                 return []
+            self._take_from_holder(key, request.max_attempts, now)
             limit = 1
         grant = Grant(request.worker_id, request.token, request.lease, request.max_attempts)
         claims: list[Claim] = []
@@ -127,6 +128,15 @@ class MemoryClaims(MemoryCore):
     def _claim_value(self, id_: int) -> Claim:
         state = self._states[id_]
         return Claim(state.event, state.token or "", state.results)
+
+    def _take_from_holder(self, key: str, max_attempts: int | None, now: float) -> None:
+        """Whoever let the lock expire loses the event it belongs to, on whatever bus that is."""
+        lock = self._locks.get(key)
+        for id_ in list(self._held.get(lock.token, ())) if lock is not None and lock.token is not None else ():
+            state = self._states[id_]
+            expired = transition(state, Expire(max_attempts), now)
+            if isinstance(expired, Applied):
+                self._apply(state, expired, now)
 
     def _try_lock(self, key: str, request: ClaimRequest, now: float) -> LockState | Refused:
         return claim_lock(

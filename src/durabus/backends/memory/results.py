@@ -15,6 +15,7 @@ from durabus.kernel.handlers import (
     release_lock,
     renew_handler,
     renew_lock,
+    void_handler,
 )
 from durabus.kernel.state import NOT_DONE, NOT_YOURS, Applied, EventState, LockState, Refused
 from durabus.kernel.transition import transition
@@ -47,8 +48,11 @@ class MemoryResults(MemoryCore):
             after, claim = claimed
             if request.mode is HandlerMode.SERIAL:
                 key = handler_lock_key(state.event.event_id)
+                lost = self._locks.get(key)
                 if self._grant(key, request.worker_id, request.token, request.lease, now) is None:
                     return None
+                if lost is not None and lost.token not in (None, request.token):
+                    after = void_handler(after, lost.token)
             self._states[state.event.id] = after
             return claim
 
