@@ -1,0 +1,239 @@
+"""One event with its handlers: every message that could arrive, in every state."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+from tests.unit.kernel.event_rules import MAX_ATTEMPTS, REPEATED, allowed, check_state, check_step, standing
+from tests.unit.kernel.explorer import FENCE, LEASE, NOW, OVER, Broken, Tally
+from tests.unit.kernel.handler_model import HandlerModel
+from tests.unit.kernel.lock_model import alive as lock_alive
+from tests.unit.kernel.part import (
+    LOST,
+    NEW,
+    SETTLED_LAST,
+    SHAPES,
+    Effect,
+    Move,
+    Part,
+    alive,
+    event_claim,
+    find_row,
+    live_handler_claim,
+    renamed,
+)
+
+from durabus.kernel import transition
+from durabus.kernel.state import Applied, Command, EventState, Expire, Grant, Refused, Renew, Requeue, Reset, Start
+from durabus.model.event import new_event
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action, EventStatus, ResultStatus
+
+RETRY_DELAY = 5.0
+LAST_GENERATION = 1
+
+
+class EventModel:
+    """One event and ``handler_ids``.
+
+    ``serial``: the handlers exclude each other by a lock. ``own_limit``: ``max_attempts`` is the event's own, else the
+    workers bring it. ``starts``: workers say when they begin. ``careless`` names what a badly
+    composed store leaves out.
+    """
+
+    def __init__(
+        self,
+        handler_ids: tuple[str, ...] = (),
+        *,
+        serial: bool = False,
+        own_limit: bool = True,
+        starts: bool = True,
+        careless: str = "",
+    ) -> None:
+        self.tally = Tally()
+        self._starts = starts
+        self._handler_ids = handler_ids
+        self._handlers = [
+            HandlerModel(handler_id, self.tally, serial=serial, careless=careless) for handler_id in handler_ids
+        ]
+        self._serial = serial
+        self._own_limit = own_limit
+        self._asked_limit = None if own_limit else MAX_ATTEMPTS
+        self._commands = self._all_commands()
+        self._writes = [(shape, _writes(*shape)) for shape in SHAPES]
+        self._trying = ""
+
+    @property
+    def trying(self) -> str:
+        """The step that is being tried."""
+        return self._trying or next((handler.trying for handler in self._handlers if handler.trying), "")
+
+    def start(self) -> Part:
+        """Just published."""
+        new = new_event("order.placed", max_attempts=MAX_ATTEMPTS if self._own_limit else None)
+        return Part(transition.publish(new, 1, NOW).state, None, False, frozenset())
+
+    def check(self, part: Part) -> None:
+        """Rules about a state by itself."""
+        check_state(part.state)
+        valid = [row.result.handler_id for row in part.state.handlers if live_handler_claim(row)]
+        if self._serial and len(valid) > 1:
+            raise Broken(f"serial handlers have a valid claim each: {valid}")
+        if self._serial and valid and not lock_alive(part.lock):
+            raise Broken(f"the valid claim on {valid} goes without its lock")
+
+    def moves(self, part: Part) -> list[tuple[str, Part]]:
+        """Every step that changes something."""
+        return [(move.name, move.after) for move in self.effects(part)]
+
+    def effects(self, part: Part) -> list[Move]:
+        """Every step that changes something, with what it means for a lock that goes with the claim."""
+        state = part.state
+        found: list[Move] = []
+        for name, command in self._commands:
+            found += self._command(part, name, command)
+        last = state.settled
+        counted = (SHAPES[0] if state.token is not None else None, None if last is None else (last.token, last.fence))
+        for shape, writes in self._writes:
+            if shape in counted:
+                for name, command in writes:
+                    found += self._command(part, name, command)
+            else:
+                self._check_refused(state, writes)
+        self._trying = ""
+        for handler in self._handlers:
+            found += handler.moves(part)
+            handler.trying = ""
+        found += self._time(part)
+        return [move for move in found if move.after != part]
+
+    def _all_commands(self) -> list[tuple[str, Command]]:
+        """Claims by a new request and by late doubles of old ones, settlements with results, the administrator."""
+        limit = self._asked_limit
+        tokens = (NEW, SETTLED_LAST)
+        found: list[tuple[str, Command]] = [(f"claim by {token}", Grant("w", token, LEASE, limit)) for token in tokens]
+        found += [("expire", Expire(limit)), ("requeue", Requeue()), ("reset", Reset("admin"))]
+        return found + self._writes_with_results()
+
+    def _writes_with_results(self) -> list[tuple[str, Command]]:
+        if not self._handler_ids:
+            return []
+        ref = event_claim(*SHAPES[0])
+        done = tuple(HandlerResult(handler_id=h, status=ResultStatus.SUCCEEDED) for h in self._handler_ids)
+        found: list[tuple[str, Command]] = [("complete with results", Complete(ref, results=done))]
+        for handler_id in self._handler_ids:
+            failed = HandlerResult(handler_id=handler_id, status=ResultStatus.TRANSIENT, error="boom")
+            found += [
+                (f"fail with the result of {handler_id}", Fail(ref, "boom", RETRY_DELAY, results=(failed,))),
+                (f"release with the result of {handler_id}", Release(ref, results=(failed,))),
+            ]
+        return found
+
+    def _beyond_bounds(self, state: EventState, command: Command) -> bool:
+        """What nobody sends."""
+        match command:
+            case Requeue():
+                return state.event.status in DEAD_LETTER and state.event.generation == LAST_GENERATION
+            case Start():
+                return not self._starts
+            case Fail() | Release():
+                return self._worker_would_not(state, command)
+            case _:
+                return False
+
+    def _worker_would_not(self, state: EventState, command: Fail | Release) -> bool:
+        """Nobody runs a handler that succeeded; where the event has no limit, the worker minds its own."""
+        used_up = state.event.attempts >= MAX_ATTEMPTS and not self._own_limit
+        if isinstance(command, Fail) and command.delay is not None and used_up:
+            return True
+        rows = (find_row(state, result.handler_id) for result in command.results)
+        return any(row is not None and row.result.status is ResultStatus.SUCCEEDED for row in rows)
+
+    def _check_refused(self, state: EventState, writes: list[tuple[str, Command]]) -> None:
+        """The bulk of all messages: those that carry neither the current claim nor the one settled last."""
+        for self._trying, command in writes:
+            if not isinstance(transition.transition(state, command, NOW), Refused):
+                raise Broken("a stale write is accepted")
+            self.tally.refused[type(command).__name__] += 1
+        self.tally.seen["stale write"] += len(writes)
+
+    def _command(self, part: Part, name: str, command: Command) -> list[Move]:
+        state = part.state
+        if self._beyond_bounds(state, command):
+            return []
+        self._trying = name
+        how = standing(state, command)
+        outcome = transition.transition(state, command, NOW)
+        if isinstance(outcome, Refused):
+            self.tally.refused[type(command).__name__] += 1
+            if allowed(state, command, how):
+                raise Broken(f"refused although the table allows it: {outcome.reason}")
+            return []
+        check_step(state, command, outcome, how)
+        if not allowed(state, command, how):
+            raise Broken("applied although the table refuses it")
+        effect = _effect(state, command, outcome)
+        self.tally.seen["repeat answered"] += how == REPEATED
+        self._count(state, command, effect)
+        return [Move(name, self._next(part, outcome), effect)]
+
+    def _count(self, state: EventState, command: Command, effect: Effect) -> None:
+        seen = self.tally.seen
+        self.tally.applied[type(command).__name__] += 1
+        if isinstance(command, Grant):
+            seen["takeover"] += effect is Effect.TAKE and state.event.status is EventStatus.PROCESSING
+            seen["token granted again"] += command.token == SETTLED_LAST and state.settled is not None
+
+    def _next(self, part: Part, applied: Applied) -> Part:
+        ended = part.ended
+        for record in applied.records:
+            if record.action is Action.REQUEUED:
+                ended = False
+                self.tally.seen["requeue"] += 1
+            elif record.event.status in TERMINAL:
+                if ended:
+                    raise Broken("a second terminal entry in one generation")
+                ended = True
+                self.tally.seen["dead letter"] += record.event.status in DEAD_LETTER
+        for handler in self._handlers:
+            handler.check_untouched(part, applied.state)
+        return renamed(part._replace(state=applied.state, ended=ended))
+
+    def _time(self, part: Part) -> list[Move]:
+        state, found = part.state, []
+        if state.event.due_ts > NOW:
+            due = replace(state, event=replace(state.event, due_ts=NOW))
+            found.append(Move("retry falls due", part._replace(state=due)))
+        if alive(state.event.expires_ts):
+            over = replace(state, event=replace(state.event, expires_ts=OVER))
+            found.append(Move("lease over", part._replace(state=over), Effect.OVER))
+        if part.lock is not None and part.lock.token == LOST and lock_alive(part.lock):
+            found.append(Move("lease of the lock over", part._replace(lock=replace(part.lock, expires_ts=OVER))))
+        return found
+
+
+def _writes(token: str, fence: int) -> list[tuple[str, Command]]:
+    ref, by = event_claim(token, fence), f"by {token}/{fence}"
+    found: list[tuple[str, Command]] = [
+        (f"start {by}", Start(ref)),
+        (f"renew {by}", Renew(ref, LEASE)),
+        (f"complete {by}", Complete(ref)),
+        (f"fail {by}", Fail(ref, "boom", RETRY_DELAY)),
+        (f"release {by}", Release(ref)),
+    ]
+    if (token, fence) in (SHAPES[0], (SETTLED_LAST, FENCE)):
+        found += [
+            (f"complete with errors {by}", Complete(ref, errors=("of no use",))),
+            (f"give up {by}", Fail(ref, "boom", None)),
+        ]
+    return found
+
+
+def _effect(before: EventState, command: Command, applied: Applied) -> Effect:
+    if any(record.action is Action.PICKED for record in applied.records):
+        return Effect.TAKE
+    if isinstance(command, Renew):
+        return Effect.KEEP
+    if before.token is None or applied.state.token is not None:
+        return Effect.NONE
+    return Effect.LOSE if isinstance(command, Grant | Expire) else Effect.FREE

@@ -1,0 +1,200 @@
+"""What must hold for an event in every state and over every step: the rules the explorer checks.
+
+They are written from the lifecycle's table and the store contract, not from the code that they judge.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tests.unit.kernel.explorer import NOW, Broken
+from tests.unit.kernel.part import alive, live_claim
+
+from durabus.kernel.state import Applied, Command, EventState, Expire, Grant, Renew, Requeue, Reset, Start
+from durabus.kernel.transition import transition
+from durabus.model.log_entry import LogEntry
+from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.statuses import DEAD_LETTER, SETTLED, TERMINAL, Action, EventStatus, ResultStatus
+
+MAX_ATTEMPTS = 2
+
+HELD, REPEATED, STALE = "held", "repeated", "stale"
+"""What a claim is that a command shows: the current one, the one that settled last, or neither."""
+_KINDS = {
+    Complete: (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS),
+    Fail: (Action.FAILED,),
+    Release: (Action.RELEASED,),
+}
+_ERRORS_SHORT_OF_ATTEMPTS = {
+    EventStatus.PENDING: 0,
+    EventStatus.PROCESSING: 1,
+    EventStatus.COMPLETED: 1,
+    EventStatus.COMPLETED_WITH_ERRORS: 0,
+    EventStatus.FAILED: 0,
+}
+"""Every attempt that ended without success left one error; the one that runs, or that succeeded, left none."""
+
+
+class Folded(NamedTuple):
+    """An event as its log tells it."""
+
+    status: EventStatus
+    attempts: int
+    generation: int
+    fence: int
+
+
+def standing(state: EventState, command: Command) -> str:
+    """Whether the claim that ``command`` carries is the current one, or the one that settled last, or neither."""
+    if not isinstance(command, Start | Renew | Complete | Fail | Release):
+        return HELD
+    shown = (command.ref.token, command.ref.fence)
+    if state.event.status is EventStatus.PROCESSING and shown == (state.token, state.event.fence):
+        return HELD
+    last = state.settled
+    if last is not None and shown == (last.token, last.fence) and last.action in _KINDS.get(type(command), ()):
+        return REPEATED
+    return STALE
+
+
+def allowed(state: EventState, command: Command, how: str) -> bool:
+    """What the lifecycle's table says."""
+    event = state.event
+    over = event.status is EventStatus.PROCESSING and not alive(event.expires_ts)
+    match command:
+        case Grant():
+            return over or (event.status is EventStatus.PENDING and event.due_ts <= NOW)
+        case Expire():
+            return over
+        case Requeue():
+            return event.status in DEAD_LETTER
+        case Reset():
+            return event.status is EventStatus.PROCESSING
+        case Complete() if how == HELD:
+            return _done(state, command)
+        case _:
+            return how != STALE
+
+
+def check_step(before: EventState, command: Command, applied: Applied, how: str) -> None:
+    """The rules about what an applied command may change."""
+    after = applied.state
+    if how == STALE:
+        raise Broken("a stale write is accepted")
+    if how == REPEATED or _started_already(before, command):
+        if applied.records or after != before:
+            raise Broken("the repeat of an applied call wrote again")
+        return
+    _check_displacement(before, command, after)
+    _check_fence(before, command, applied)
+    _check_terminal(before, command, after)
+    _check_log(before, applied)
+    _check_repeat(before, command, after)
+
+
+def check_state(state: EventState) -> None:
+    """The rules about a state by itself."""
+    event = state.event
+    if (state.token is None) is (event.status is EventStatus.PROCESSING):
+        raise Broken(f"a token and PROCESSING belong together, not {state.token} and {event.status}")
+    if (event.expires_ts is None) is (event.status is EventStatus.PROCESSING):
+        raise Broken(f"a lease and PROCESSING belong together, not {event.expires_ts} and {event.status}")
+    if len(event.errors) != event.attempts - _ERRORS_SHORT_OF_ATTEMPTS[event.status]:
+        raise Broken(f"{event.status} after {event.attempts} attempts has {len(event.errors)} errors")
+    if not 0 <= event.attempts <= MAX_ATTEMPTS:
+        raise Broken(f"{event.attempts} attempts are outside 0 to {MAX_ATTEMPTS}")
+    if event.status is EventStatus.PENDING and event.attempts == MAX_ATTEMPTS:
+        raise Broken("an event whose attempts are used up waits for another one")
+
+
+def fold(folded: Folded, entry: LogEntry) -> Folded:
+    """The event after ``entry``, told from the action; the entry's own fields must tell the same."""
+    status, attempts, generation, fence = folded
+    match entry.action:
+        case Action.PICKED:
+            told = Folded(EventStatus.PROCESSING, attempts + 1, generation, fence + 1)
+        case Action.STARTED:
+            told = folded
+        case Action.COMPLETED | Action.COMPLETED_WITH_ERRORS:
+            told = Folded(EventStatus(entry.action.value), attempts, generation, fence)
+        case Action.FAILED:
+            told = Folded(entry.status, attempts, generation, fence)
+        case Action.RELEASED | Action.RESET:
+            told = Folded(EventStatus.PENDING, attempts - 1, generation, fence)
+        case Action.ABANDONED:
+            told = Folded(EventStatus.PENDING, attempts, generation, fence)
+        case Action.REQUEUED:
+            told = Folded(EventStatus.PENDING, 0, generation + 1, fence)
+        case Action.PUBLISHED:
+            told = Folded(EventStatus.PENDING, 0, 0, 0)
+    if told != (entry.status, entry.attempt, entry.generation, entry.fence):
+        raise Broken(
+            f"the {entry.action} entry contradicts the log before it: {status} {attempts} {generation} {fence}"
+        )
+    return told
+
+
+def told_by(state: EventState) -> Folded:
+    """What a fold of the whole log must give."""
+    event = state.event
+    return Folded(event.status, event.attempts, event.generation, event.fence)
+
+
+def _done(state: EventState, command: Complete) -> bool:
+    statuses = {row.result.handler_id: row.result.status for row in state.handlers}
+    statuses.update((result.handler_id, result.status) for result in command.results)
+    of_no_use = bool(command.errors) or ResultStatus.UNRECOVERABLE in statuses.values()
+    return of_no_use or all(status in SETTLED for status in statuses.values())
+
+
+def _started_already(before: EventState, command: Command) -> bool:
+    return isinstance(command, Start) and before.event.started_ts is not None
+
+
+def _check_displacement(before: EventState, command: Command, after: EventState) -> None:
+    held = live_claim(before)
+    gone = held is not None and live_claim(after) != held
+    own = isinstance(command, Complete | Fail | Release | Reset)
+    if gone and not own:
+        raise Broken("a live claim is displaced by somebody else")
+
+
+def _check_fence(before: EventState, command: Command, applied: Applied) -> None:
+    after = applied.state
+    if any(record.action is Action.PICKED for record in applied.records):
+        if after.event.fence <= before.event.fence:
+            raise Broken("a claim is granted with a fence that is not larger")
+        if not isinstance(command, Grant) or after.token != command.token:
+            raise Broken("a claim is granted to another token than the one that asked")
+    elif after.event.fence != before.event.fence:
+        raise Broken("something other than a grant moved the fence")
+
+
+def _check_terminal(before: EventState, command: Command, after: EventState) -> None:
+    if before.event.status in TERMINAL and after.event.status is not before.event.status:
+        if not isinstance(command, Requeue):
+            raise Broken(f"{before.event.status} is left by {type(command).__name__}")
+        if after.event.generation != before.event.generation + 1:
+            raise Broken("a requeue begins no new generation")
+    elif after.event.generation != before.event.generation:
+        raise Broken("something other than a requeue began a generation")
+
+
+def _check_repeat(before: EventState, command: Command, after: EventState) -> None:
+    """Whatever ends a claim by its holder is answered again, until the next one does; nothing else touches that."""
+    if not isinstance(command, Complete | Fail | Release):
+        if after.settled != before.settled:
+            raise Broken(f"{type(command).__name__} forgot how the last claim was settled")
+        return
+    if transition(after, command, NOW) != Applied(after):
+        raise Broken("the repeat of an applied call is refused, or writes again")
+    if after.settled is None or after.settled.answer.status is not after.event.status:
+        raise Broken("the answer of a settlement is not the event's status")
+
+
+def _check_log(before: EventState, applied: Applied) -> None:
+    folded = told_by(before)
+    for entry in applied.entries:
+        folded = fold(folded, entry)
+    if folded != told_by(applied.state):
+        raise Broken(f"the log folds to {folded}, the event is {told_by(applied.state)}")
