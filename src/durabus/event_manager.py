@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from durabus.errors import ConfigurationError, LeaseLost, StoreError
 from durabus.event_queue import EventQueue
 from durabus.model.event import Event
-from durabus.model.limits import Duration, seconds
+from durabus.model.limits import Duration, check_batch, seconds
 from durabus.model.retry import RetryPolicy
 from durabus.model.settlement import Fail
 from durabus.worker.dispatcher import Dispatcher
@@ -56,10 +56,10 @@ class EventManager:
         self._concurrency = concurrency
         self._dispatcher = Dispatcher(
             worker_id=queue.worker_id,
-            threads=ThreadPoolExecutor(concurrency, thread_name_prefix="durabus-manager"),
+            threads=ThreadPoolExecutor(check_batch(concurrency, "concurrency"), thread_name_prefix="durabus-manager"),
         )
         self.metrics = Metrics()
-        self._stop: asyncio.Event | None = None
+        self._stop = asyncio.Event()
 
     def register(
         self,
@@ -99,7 +99,6 @@ class EventManager:
 
     async def run_process_loop(self) -> None:
         """Work until ``stop()``. Claims are kept alive while handlers run; old handler states are cleaned up."""
-        self._stop = asyncio.Event()
         worker = Worker(
             self.queue.store,
             self.queue.bus,
@@ -117,11 +116,11 @@ class EventManager:
             cleaner.cancel()
             await asyncio.gather(cleaner, return_exceptions=True)
             await worker.stop(30.0)
+            self._stop.clear()
 
     def stop(self) -> None:
-        """Let ``run_process_loop`` finish what runs and return."""
-        if self._stop is not None:
-            self._stop.set()
+        """Let ``run_process_loop`` finish what runs and return; one that has not begun returns at once."""
+        self._stop.set()
 
     async def cleanup_finalized_events(self) -> int:
         """Delete the handler states of events that are COMPLETED. Answers how many."""

@@ -89,7 +89,7 @@ class EventQueue:
             await self._refuse_unless_ended(id, "this queue object has no claim on it")
             return
         outcome = (await self.store.settle_events([_settlement(claim, error_results, success=success)])).outcomes[0]
-        del self._claims[id]
+        self._claims.pop(id, None)
         if isinstance(outcome, LeaseLost):
             await self._refuse_unless_ended(id, outcome.reason)
 

@@ -84,7 +84,6 @@ class EventLogProjectionBuilder:
 
     async def run(self) -> None:
         """Follow the log until ``stop()``."""
-        self._stop.clear()
         while not self._stop.is_set():
             lock = await self._claim()
             if lock is not None:
@@ -95,9 +94,10 @@ class EventLogProjectionBuilder:
                 finally:
                     await self._release(lock)
             await self._pause()
+        self._stop.clear()
 
     def stop(self) -> None:
-        """Let ``run`` return after the present batch."""
+        """Let ``run`` return after the present batch; one that has not begun returns at once."""
         self._stop.set()
 
     async def _follow(self, lock: LockClaim) -> None:

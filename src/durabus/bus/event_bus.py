@@ -14,9 +14,9 @@ from durabus.bus.handle import Handle
 from durabus.bus.outbox import Outbox
 from durabus.bus.registry import Registry
 from durabus.errors import ConfigurationError, EventBusShutdownError
-from durabus.model.claim import DEFAULT_LEASE, default_worker_id
-from durabus.model.event import DEFAULT_BUS, Event, new_event
-from durabus.model.limits import Duration, check_name, seconds
+from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
+from durabus.model.event import DEFAULT_BUS, new_event
+from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.retry import RetryPolicy
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
@@ -57,7 +57,9 @@ class EventBus:
         self._registry = Registry(self.store, self.name)
         self._dispatcher = Dispatcher(
             worker_id=default_worker_id(),
-            threads=ThreadPoolExecutor(concurrency, thread_name_prefix=f"durabus-{self.name}"),
+            threads=ThreadPoolExecutor(
+                check_batch(concurrency, "concurrency"), thread_name_prefix=f"durabus-{self.name}"
+            ),
             handled_elsewhere=self._registry.has_handler_for,
         )
         self.metrics = Metrics()
@@ -108,6 +110,8 @@ class EventBus:
         self._registry.announce(self._dispatcher.handlers)
         if self._started:
             self._start_worker()
+        if self._worker is not None:
+            self._worker.nudge()
         return subscription.id
 
     def on(self, pattern: str | type = ANY, **options: Any) -> Callable[[HandlerFunction], HandlerFunction]:
@@ -161,7 +165,7 @@ class EventBus:
         handle = Handle(new)
         self._outbox.send(handle)
         event = await handle.stored()
-        if self._worker is not None and event.status not in TERMINAL:
+        if self._worker is not None and self._dispatcher and event.status not in TERMINAL:
             self._worker.nudge()
             await handle.completed()
         return event.event_id
@@ -241,7 +245,8 @@ class EventBus:
     def _worker_runs(self, id_: int) -> bool:
         return self._worker is not None and self._worker.is_running(id_)
 
-    def _on_settled(self, event: Event, settlement: Settlement, settled: Settled) -> None:
+    def _on_settled(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
+        event = claim.event
         if settled.status not in TERMINAL:
             return
         handles = self._outbox.take(event.event_id)
@@ -250,8 +255,9 @@ class EventBus:
             if settled.status is not EventStatus.COMPLETED:
                 errors = (*errors, _error_of(settlement))
             ended = replace(event, status=settled.status, errors=errors, expires_ts=None)
+            results = {result.handler_id: result for result in (*claim.results, *settlement.results)}
             for handle in handles:
-                handle.finish(ended, () if isinstance(settlement, Release) else settlement.results)
+                handle.finish(ended, tuple(results.values()))
 
     def _free_id(self, pattern: str, handler: HandlerFunction) -> str:
         """Two subscriptions of one function to one pattern are told apart by their order, which every node shares."""

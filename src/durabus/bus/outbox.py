@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from durabus.bus.handle import Handle
-from durabus.errors import DurabusError
+from durabus.errors import DurabusError, EventNotFound
 from durabus.model.limits import MAX_BATCH
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
@@ -100,7 +100,7 @@ class Outbox:
             if event.status in TERMINAL:
                 for ended in self.take(event.event_id):
                     ended.finish(event, ())
-        if self._looking is None and self._store.features.shared_between_processes:
+        if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_ends())
 
     async def _look_for_ends(self) -> None:
@@ -117,7 +117,11 @@ class Outbox:
     async def _look_at(self, event_id: str) -> None:
         try:
             event = await self._store.get_event(event_id)
-            if event is None or event.status not in TERMINAL:
+            if event is None:
+                for handle in self.take(event_id):
+                    handle.refuse(EventNotFound(event_id))
+                return
+            if event.status not in TERMINAL:
                 return
             results = tuple(await self._store.list_results(event.id))
         except DurabusError as error:

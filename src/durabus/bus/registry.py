@@ -59,12 +59,16 @@ class Registry:
             await self._announce()
 
     async def has_handler_for(self, event_type: str) -> bool:
-        """Whether another node has lately announced a handler for this type."""
-        if monotonic() >= self._known_until:
-            now = await self._store.now()
-            known = await self._store.list_handlers(self._bus)
-            self._known = [h for h in known if h.last_seen_ts > now - GONE_AFTER and h.handler_id not in self._mine]
-            self._known_until = monotonic() + CACHE
+        """Whether another node has lately announced a handler for this type. Only a yes is remembered for a while."""
+        if monotonic() < self._known_until and self._matches(event_type):
+            return True
+        now = await self._store.now()
+        known = await self._store.list_handlers(self._bus)
+        self._known = [h for h in known if h.last_seen_ts > now - GONE_AFTER and h.handler_id not in self._mine]
+        self._known_until = monotonic() + CACHE
+        return self._matches(event_type)
+
+    def _matches(self, event_type: str) -> bool:
         return any(matches(handler.pattern, event_type) for handler in self._known)
 
     async def _keep_announcing(self) -> None:

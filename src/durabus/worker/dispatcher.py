@@ -43,6 +43,10 @@ class Dispatcher:
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
 
+    def __bool__(self) -> bool:
+        """Whether there is any handler."""
+        return bool(self._handlers)
+
     @property
     def handlers(self) -> tuple[Handler, ...]:
         """In the order of registration."""
@@ -80,8 +84,11 @@ class Dispatcher:
             self._routes[event_type] = found
         return found
 
-    async def dispatch(self, claim: Claim) -> Settlement:
-        """Run what is left to run and say how the claim is to be settled. Raises only if it is cancelled."""
+    async def dispatch(self, claim: Claim, succeeded: list[HandlerResult] | None = None) -> Settlement:
+        """Run what is left to run and say how the claim is to be settled.
+
+        ``succeeded`` collects the handlers that are done, for a caller that may have to cancel the rest.
+        """
         event = claim.event
         handlers = self.route(event.type)
         context = Context(event, self.worker_id)
@@ -98,13 +105,15 @@ class Dispatcher:
             if self._elsewhere is not None and await self._elsewhere(event.type):
                 return Release(claim.ref, ELSEWHERE_DELAY)
             return _unless_spent(claim, (), None)
-        return await self._run_all(claim, handlers, context)
+        return await self._run_all(claim, handlers, context, [] if succeeded is None else succeeded)
 
     def close(self) -> None:
         """Let go of the threads without waiting for handlers that overstayed their time."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def _run_all(self, claim: Claim, handlers: tuple[Handler, ...], context: Context) -> Settlement:
+    async def _run_all(
+        self, claim: Claim, handlers: tuple[Handler, ...], context: Context, succeeded: list[HandlerResult]
+    ) -> Settlement:
         earlier = {result.handler_id: result for result in claim.results}
         attempts: list[Attempt] = []
         blocked_for = 0.0
@@ -117,8 +126,11 @@ class Dispatcher:
                 blocked_for = min(blocked_for or wait, wait)
                 continue
             outcome = await execute(handler, context, self._threads)
-            attempts.append((handler, outcome, result_of(handler, outcome, before.attempts + 1 if before else 1)))
-            if outcome.status is ResultStatus.UNRECOVERABLE:
+            result = result_of(handler, outcome, before.attempts + 1 if before else 1)
+            attempts.append((handler, outcome, result))
+            if outcome.status is ResultStatus.SUCCEEDED:
+                succeeded.append(result)
+            elif outcome.status is ResultStatus.UNRECOVERABLE:
                 break
         return self._settlement(claim, attempts, blocked_for)
 

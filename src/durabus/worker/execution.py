@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -32,7 +33,9 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     retry_after: float | None = None
 
 
-async def execute(handler: Handler, context: Context, threads: ThreadPoolExecutor) -> Outcome:
+async def execute(  # noqa: C901  (one flat list of endings, on the hot path)
+    handler: Handler, context: Context, threads: ThreadPoolExecutor
+) -> Outcome:
     """Run the handler to its end, its timeout, or the cancellation of this task; tell its breaker how it went."""
     started = perf_counter()
     try:
@@ -53,6 +56,11 @@ async def execute(handler: Handler, context: Context, threads: ThreadPoolExecuto
         outcome = Outcome(ResultStatus.TIMED_OUT, _since(started), None, error)
     except Exception as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
         outcome = _from_exception(raised, _since(started))
+    except asyncio.CancelledError as raised:
+        if _is_cancelled():
+            handler.breaker.abandoned()
+            raise
+        outcome = _from_exception(raised, _since(started))  # raised by the handler itself, nobody cancelled it
     except BaseException:
         handler.breaker.abandoned()
         raise
@@ -63,6 +71,11 @@ async def execute(handler: Handler, context: Context, threads: ThreadPoolExecuto
     else:
         handler.breaker.failed(context.event.id)
     return outcome
+
+
+def _is_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 def _since(started: float) -> float:
@@ -78,11 +91,14 @@ async def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: fl
     scope = asyncio.timeout(timeout)
     try:
         async with scope:
-            return await _Resumed(coroutine, waits_for)
+            returned = await _Resumed(coroutine, waits_for)
     except TimeoutError:
         if scope.expired():
             raise TimeoutExpired from None
         raise
+    if scope.expired():
+        raise TimeoutExpired  # it swallowed the cancellation and came back all the same
+    return returned
 
 
 class _Resumed:
@@ -111,15 +127,36 @@ class _Resumed:
 
 async def _in_thread(handler: Handler, context: Context, threads: ThreadPoolExecutor) -> Any:
     """Run a plain function in a thread. After its timeout it runs on unseen: a thread cannot be killed."""
-    call = partial(contextvars.copy_context().run, handler.call, context.event, context)
+    started = perf_counter()
+    call = partial(contextvars.copy_context().run, _call_plainly, handler, context)
     future = asyncio.get_running_loop().run_in_executor(threads, call)
-    if handler.timeout is None:
-        return await future
+    future.add_done_callback(_take_notice)
     done, _ = await asyncio.wait({future}, timeout=handler.timeout)
     if not done:
         future.cancel()
         raise TimeoutExpired
-    return future.result()
+    returned = future.result()
+    if not inspect.iscoroutine(returned):
+        return returned
+    left = None if handler.timeout is None else max(handler.timeout - (perf_counter() - started), 0.0)
+    try:
+        waits_for = returned.send(None)
+    except StopIteration as stop:
+        return stop.value
+    return await _rest(returned, waits_for, left)
+
+
+def _take_notice(future: asyncio.Future[Any]) -> None:
+    """A function that outlived its claim may still fail: nobody waits for that any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _call_plainly(handler: Handler, context: Context) -> Any:
+    try:
+        return handler.call(context.event, context)
+    except StopIteration as error:
+        raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
 
 
 def _from_return(returned: Any, milliseconds: float) -> Outcome:
@@ -142,7 +179,10 @@ def _from_exception(raised: BaseException, milliseconds: float) -> Outcome:
 
 def describe(error: BaseException) -> str:
     """An exception as one text of bounded length."""
-    text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    try:
+        text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+    except Exception:  # noqa: BLE001  (an error whose own text cannot be made is still an error)
+        text = type(error).__name__
     return text if len(text) <= MAX_ERROR_CHARS else text[:MAX_ERROR_CHARS] + "…"
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from functools import partial
 from typing import Any, get_type_hints
 
 from durabus.errors import ConfigurationError
@@ -44,11 +45,10 @@ class Handler:
 
 
 def is_async_callable(function: HandlerFunction) -> bool:
-    """Whether calling it gives a coroutine: async functions, and objects with an async ``__call__``."""
-    target = inspect.unwrap(function) if hasattr(function, "__wrapped__") else function
-    while hasattr(target, "func") and hasattr(target, "keywords"):
-        target = target.func
-    return inspect.iscoroutinefunction(target) or inspect.iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004
+    """Whether calling it gives a coroutine: async functions, partials of them, objects with an async ``__call__``."""
+    while isinstance(function, partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def derived_id(pattern: str, function: HandlerFunction) -> str:
@@ -101,6 +101,3 @@ def _hints(function: HandlerFunction) -> dict[str, Any]:
                 "define the payload type at module level"
             ) from error
         return {}
-
-
-HandlerCoroutine = Awaitable[Any]

@@ -13,6 +13,7 @@ from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, Stor
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.event import Event
 from durabus.model.limits import check_batch
+from durabus.model.result import HandlerResult
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
@@ -28,14 +29,16 @@ STORE_PAUSE = 0.5
 """How long to wait after the store failed before it is asked again."""
 
 HINT_PAUSE = 0.05
+GRACE = 2.0
+"""How long a shutdown waits for handlers that it had to cancel."""
 
-OnSettled = Callable[[Event, Settlement, Settled], None]
+OnSettled = Callable[[Claim, Settlement, Settled], None]
 
 
 class Running(Held):
     """A claim that a slot works on."""
 
-    __slots__ = ("claim", "lost", "returning", "task")
+    __slots__ = ("claim", "lost", "returning", "succeeded", "task")
 
     def __init__(self, claim: Claim, deadline: float) -> None:
         self.ref = claim.ref
@@ -45,6 +48,7 @@ class Running(Held):
         """The slot while it is inside the handlers, and only then: cancelling it must not hit the next event."""
         self.lost = False
         self.returning = False
+        self.succeeded: list[HandlerResult] = []
 
 
 class Worker:
@@ -87,6 +91,7 @@ class Worker:
         self._running: dict[int, Running] = {}
         self._outcomes: list[tuple[Running, Settlement]] = []
         self._slots: set[asyncio.Task[None]] = set()
+        self._active_slots = 0
         self._idle_slots_asked = False
         self._hungry = True
         self._sated = asyncio.Event()
@@ -137,14 +142,13 @@ class Worker:
         if not serve.done():
             for running in list(self._running.values()):
                 self._give_back(running)
-            await asyncio.wait({serve}, timeout=5.0)
-        for task in (*self._tasks, *self._slots):
+            await asyncio.wait({serve}, timeout=GRACE)
+        left = {*self._tasks, *self._slots}
+        for task in left:
             task.cancel()
-        results = await asyncio.gather(*self._tasks, *self._slots, return_exceptions=True)
+        # A handler that refuses to be cancelled is left behind: what it holds runs out with its lease.
+        await asyncio.wait(left, timeout=GRACE)
         await self._heartbeat.stop()
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
 
     def _give_back(self, running: Running) -> None:
         """The shutdown's time is over: return the event to the queue without costing it an attempt."""
@@ -161,7 +165,7 @@ class Worker:
             # What is done frees its slot in the very call that claims the next.
             busy = len(self._running) - len(self._outcomes)
             free = min(self._batch, self._concurrency - busy)
-            claim = free > 0 and self._hungry and not self._stopping
+            claim = free > 0 and self._hungry and not self._stopping and bool(self._dispatcher)
             if not self._outcomes and not claim:
                 self._wake.clear()
                 await self._wake.wait()
@@ -217,7 +221,10 @@ class Worker:
             return
         for claim in claims:
             running = Running(claim, deadline)
-            self._running[claim.event.id] = running
+            id_ = claim.event.id
+            if id_ in self._running:
+                self._lose(self._running[id_], "its lease ended and this worker claimed it again")
+            self._running[id_] = running
             self._queue.append(running)
         self._add_slot()
 
@@ -233,11 +240,12 @@ class Worker:
                 continue
             self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
             if self._on_settled is not None:
-                self._on_settled(event, settlement, outcome)
+                self._on_settled(running.claim, settlement, outcome)
 
     def _add_slot(self) -> None:
-        if self._loop is None or len(self._slots) >= self._concurrency:
+        if self._loop is None or self._active_slots >= self._concurrency:
             return
+        self._active_slots += 1
         # A fresh context for each slot, so that what handlers set does not travel from event to event.
         context = self._base_context.copy()
         task = self._loop.create_task(self._slot(), context=context)
@@ -247,35 +255,41 @@ class Worker:
     async def _slot(self) -> None:
         """Run queued events one after another; leave when none is left, or when a handler changed the context."""
         untouched = contextvars.copy_context()
-        while self._queue:
-            running = self._queue.popleft()
-            self._ask_for_another_slot()
-            settlement = await self._run(running)
-            if not running.lost:
-                self._done(running, settlement)
-            if contextvars.copy_context() != untouched:
+        try:
+            while self._queue and contextvars.copy_context() == untouched:
+                running = self._queue.popleft()
+                self._ask_for_another_slot()
+                settlement = await self._run(running)
+                if not running.lost:
+                    self._done(running, settlement)
+        finally:
+            self._active_slots -= 1
+            if self._queue:
                 self._add_slot()
-                return
 
     async def _run(self, running: Running) -> Settlement:
         """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
         task = running.task = asyncio.current_task()
         try:
-            return await self._dispatcher.dispatch(running.claim)
+            settlement = await self._dispatcher.dispatch(running.claim, running.succeeded)
         except asyncio.CancelledError:
             if not (running.lost or running.returning):
                 raise
-            return Release(running.ref)
+            settlement = Release(running.ref)
         except StoreError as error:
             logger.warning("event %s goes back to the queue: %s", running.claim.event.event_id, error)
-            return Release(running.ref, STORE_PAUSE)
+            settlement = Release(running.ref, STORE_PAUSE)
         except Exception as error:
             logger.exception("dispatch of event %s failed", running.claim.event.event_id)
-            return Fail(running.ref, describe(error), STORE_PAUSE)
+            settlement = Fail(running.ref, describe(error), STORE_PAUSE)
         finally:
             running.task = None
             while task is not None and (running.lost or running.returning) and task.uncancel():
                 pass
+        if running.returning:
+            # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
+            return Release(running.ref, 0.0, tuple(running.succeeded))
+        return settlement
 
     def _done(self, running: Running, settlement: Settlement) -> None:
         self._outcomes.append((running, settlement))
@@ -289,7 +303,7 @@ class Worker:
 
     def _add_slots_for_queued(self) -> None:
         self._idle_slots_asked = False
-        for _ in range(min(len(self._queue), self._concurrency - len(self._slots))):
+        for _ in range(min(len(self._queue), self._concurrency - self._active_slots)):
             self._add_slot()
 
     async def _listen(self) -> None:
@@ -318,10 +332,12 @@ class Worker:
             self._loop.call_soon_threadsafe(self._cancel_lost, held, reason)
 
     def _cancel_lost(self, held: Held, reason: str) -> None:
-        """Another worker may have the event already: stop the handler, write nothing."""
         running = self._running.get(held.ref.id)
-        if running is not held or running.lost:
-            return
+        if running is held and not running.lost:
+            self._lose(running, reason)
+
+    def _lose(self, running: Running, reason: str) -> None:
+        """Another claim may hold the event already: stop the handler, write nothing."""
         running.lost = True
         del self._running[running.claim.event.id]
         if running in self._queue:
