@@ -18,7 +18,7 @@ from durabus.worker.execution import Outcome, execute, result_of
 from durabus.worker.handler import Handler
 from durabus.worker.retry_log import log_failed_attempt
 
-ELSEWHERE_DELAY = 1.0
+ELSEWHERE_DELAY = 0.5
 """How long an event rests that only other nodes have a handler for."""
 
 Attempt = tuple[Handler, Outcome, HandlerResult]
@@ -42,6 +42,8 @@ class Dispatcher:
         self._elsewhere = handled_elsewhere
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
+        self.gave_away = False
+        """Whether an event went back for another node's handler: let the others ask first next time."""
 
     def __bool__(self) -> bool:
         """Whether there is any handler."""
@@ -92,6 +94,7 @@ class Dispatcher:
         event = claim.event
         handlers = self.route(event.type)
         context = Context(event, self.worker_id)
+        self.gave_away = False
         if len(handlers) == 1 and not claim.results:
             handler = handlers[0]
             wait = handler.breaker.admit()
@@ -103,6 +106,7 @@ class Dispatcher:
             return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0)
         if not handlers:
             if self._elsewhere is not None and await self._elsewhere(event.type):
+                self.gave_away = True
                 return Release(claim.ref, ELSEWHERE_DELAY)
             return _unless_spent(claim, (), None)
         return await self._run_all(claim, handlers, context, [] if succeeded is None else succeeded)

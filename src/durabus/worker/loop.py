@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -318,9 +319,11 @@ class Worker:
             except StoreError as error:
                 logger.warning("no hints from the store, polling: %s", error)
                 heard = True
-            if heard and self._hinted_in_vain and monotonic() - asked < HINT_PAUSE:
-                # There is work that this worker may not have, such as behind a lock: do not ask in circles.
-                await asyncio.sleep(HINT_PAUSE)
+            in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
+            if heard and (in_vain or self._dispatcher.gave_away):
+                # There is work that this worker may not have, such as behind a lock, or that others have the handler
+                # for: do not ask in circles, and let the others ask first.
+                await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))  # noqa: S311  (spreads workers, hides nothing)
             self._hinted = heard
             self.nudge()
 
