@@ -323,7 +323,7 @@ class Worker:
             if heard and (in_vain or self._dispatcher.gave_away):
                 # There is work that this worker may not have, such as behind a lock, or that others have the handler
                 # for: do not ask in circles, and let the others ask first.
-                await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))  # noqa: S311  (spreads workers, hides nothing)
+                await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))
             self._hinted = heard
             self.nudge()
 

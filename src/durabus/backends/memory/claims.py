@@ -7,13 +7,13 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from durabus.backends.memory.core import MemoryCore
+from durabus.backends.memory.core import MemoryCore, lock_claim
 from durabus.backends.memory.lane import Lane
 from durabus.errors import ConfigurationError, LeaseLost
 from durabus.kernel.handlers import claim_lock, renew_lock
-from durabus.kernel.state import Applied, Command, Expire, Grant, LockState, Refused, Renew, Reset, Start
+from durabus.kernel.state import Applied, Command, Grant, LockState, Refused, Renew, Reset, Start
 from durabus.kernel.transition import transition
-from durabus.model.claim import Claim, ClaimRef, ClaimRequest, LockClaim, event_lock_key
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event
 from durabus.model.settlement import Settled, Settlement
 from durabus.store.claims import SettleAnswer
@@ -94,7 +94,6 @@ class MemoryClaims(MemoryCore):
         if key is not None:
             if isinstance(self._try_lock(key, request, now), Refused):
                 return []
-            self._take_from_holder(key, request.max_attempts, now)
             limit = 1
         grant = Grant(request.worker_id, request.token, request.lease, request.max_attempts)
         claims: list[Claim] = []
@@ -129,15 +128,6 @@ class MemoryClaims(MemoryCore):
         state = self._states[id_]
         return Claim(state.event, state.token or "", state.results)
 
-    def _take_from_holder(self, key: str, max_attempts: int | None, now: float) -> None:
-        """Whoever let the lock expire loses the event it belongs to, on whatever bus that is."""
-        lock = self._locks.get(key)
-        for id_ in list(self._held.get(lock.token, ())) if lock is not None and lock.token is not None else ():
-            state = self._states[id_]
-            expired = transition(state, Expire(max_attempts), now)
-            if isinstance(expired, Applied):
-                self._apply(state, expired, now)
-
     def _try_lock(self, key: str, request: ClaimRequest, now: float) -> LockState | Refused:
         return claim_lock(
             self._locks.get(key),
@@ -153,10 +143,8 @@ class MemoryClaims(MemoryCore):
         lock = self._try_lock(key, request, now)
         if not isinstance(lock, Refused):
             self._last_fence = max(self._last_fence, lock.fence)
-            self._locks[key] = lock
-            self._event_locks[id_] = LockClaim(
-                key=key, worker_id=lock.worker_id, token=request.token, fence=lock.fence, expires_ts=lock.expires_ts
-            )
+            self._take_lock(lock, now, request.max_attempts)
+            self._event_locks[id_] = lock_claim(lock, request.token)
 
     def _command(self, ref: ClaimRef, command: Command, now: float) -> Applied | LeaseLost:
         state = self._states.get(ref.id)
@@ -181,9 +169,12 @@ class MemoryClaims(MemoryCore):
         return now + lease
 
     def _settle(self, settlement: Settlement, now: float) -> Settled | LeaseLost:
+        before = self._states.get(settlement.ref.id)
         done = self._command(settlement.ref, settlement, now)
         if isinstance(done, LeaseLost):
             return done
+        if before is not None and before.handlers:
+            self._free_handler_locks(before, done.state)
         settled = done.state.settled
         if settled is None:
             raise ConfigurationError("a settlement left no trace: the kernel is broken")

@@ -6,16 +6,17 @@ import asyncio
 import threading
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import islice
 from urllib.parse import parse_qsl, urlsplit
 
 from durabus.backends.memory.lane import Lane
 from durabus.backends.memory.log import MemoryLog
 from durabus.clock import Clock, SystemClock
 from durabus.errors import ConfigurationError, EventNotFound, StoreClosedError
-from durabus.kernel.handlers import release_lock
+from durabus.kernel.handlers import release_lock, void_handler
 from durabus.kernel.state import Applied, EventState, Expire, LockState, Refused
 from durabus.kernel.transition import transition
-from durabus.model.claim import LockClaim
+from durabus.model.claim import LockClaim, handler_lock_key
 from durabus.model.event import Event
 from durabus.model.handler import BusInfo, HandlerInfo
 from durabus.model.statuses import EventStatus
@@ -130,21 +131,44 @@ class MemoryCore:
                 del self._held[token]
         lock = self._event_locks.pop(id_, None)
         if lock is not None:
-            freed = release_lock(self._locks.get(lock.key), lock)
-            if not isinstance(freed, Refused):
-                self._locks[lock.key] = freed
+            self._free(lock)
+
+    def _free(self, claim: LockClaim) -> None:
+        freed = release_lock(self._locks.get(claim.key), claim)
+        if not isinstance(freed, Refused):
+            self._locks[claim.key] = freed
+
+    def _free_handler_locks(self, before: EventState, after: EventState) -> None:
+        """Free the serial lock of a handler whose claim a settlement ended by writing its result."""
+        held = self._locks.get(handler_lock_key(before.event.event_id))
+        gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
+        if held is not None and held.token is not None and held.token in gone:
+            self._free(lock_claim(held, held.token))
 
     def _expire(self, lane: Lane, max_attempts: int | None, now: float, limit: int | None = None) -> int:
         count = 0
-        for id_ in lane.expired(now):
+        for id_ in sorted(islice(lane.expired(now), limit)):
             state = self._states[id_]
             applied = transition(state, Expire(max_attempts), now)
             if isinstance(applied, Applied):
                 self._apply(state, applied, now)
                 count += 1
-                if count == limit:
-                    break
         return count
+
+    def _take_lock(self, lock: LockState, now: float, max_attempts: int | None = None) -> None:
+        """Write a granted lock. Whoever let it expire has lost what it came with: an event, or a handler."""
+        lost = self._locks.get(lock.key)
+        self._locks[lock.key] = lock
+        if lost is None or lost.token in (None, lock.token):
+            return
+        for id_ in [id_ for id_, held in self._event_locks.items() if held.token == lost.token]:
+            state = self._states[id_]
+            applied = transition(state, Expire(max_attempts), now)
+            if isinstance(applied, Applied):
+                self._apply(state, applied, now)
+        owner = self._state(lock.key.removeprefix("handler:event:"))
+        if owner is not None and lost.token is not None:
+            self._states[owner.event.id] = void_handler(owner, lost.token)
 
     def _forget(self, state: EventState) -> None:
         event = state.event
@@ -182,3 +206,8 @@ class MemoryCore:
         for loop, signal in self._waiters.pop(bus, ()):
             if not loop.is_closed():
                 loop.call_soon_threadsafe(signal.set)
+
+
+def lock_claim(lock: LockState, token: str) -> LockClaim:
+    """A lock's state as its holder sees it."""
+    return LockClaim(key=lock.key, worker_id=lock.worker_id, token=token, fence=lock.fence, expires_ts=lock.expires_ts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from durabus.backends.memory.core import MemoryCore
+from durabus.backends.memory.core import MemoryCore, lock_claim
 from durabus.errors import LeaseLost
 from durabus.kernel.handlers import (
     claim_handler,
@@ -15,7 +15,6 @@ from durabus.kernel.handlers import (
     release_lock,
     renew_handler,
     renew_lock,
-    void_handler,
 )
 from durabus.kernel.state import NOT_DONE, NOT_YOURS, Applied, EventState, LockState, Refused
 from durabus.kernel.transition import transition
@@ -48,11 +47,9 @@ class MemoryResults(MemoryCore):
             after, claim = claimed
             if request.mode is HandlerMode.SERIAL:
                 key = handler_lock_key(state.event.event_id)
-                lost = self._locks.get(key)
                 if self._grant(key, request.worker_id, request.token, request.lease, now) is None:
                     return None
-                if lost is not None and lost.token not in (None, request.token):
-                    after = void_handler(after, lost.token)
+                after, claim = claim_handler(self._states[state.event.id], request, now) or claimed
             self._states[state.event.id] = after
             return claim
 
@@ -114,7 +111,7 @@ class MemoryResults(MemoryCore):
         with self._lock:
             self._check_open()
             lock = self._grant(key, worker_id, token, lease, self._clock.now())
-            return None if lock is None else _lock_claim(lock, token)
+            return None if lock is None else lock_claim(lock, token)
 
     async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
         """See ``Locks``."""
@@ -124,7 +121,7 @@ class MemoryResults(MemoryCore):
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)
             self._locks[claim.key] = lock
-            return _lock_claim(lock, claim.token)
+            return lock_claim(lock, claim.token)
 
     async def release_lock(self, claim: LockClaim) -> None:
         """See ``Locks``."""
@@ -142,7 +139,7 @@ class MemoryResults(MemoryCore):
             now = self._clock.now()
             held = (lock for lock in self._locks.values() if lock.token is not None and lock.expires_ts > now)
             ordered = sorted((lock for lock in held if lock.key > after), key=lambda lock: lock.key)
-            return [_lock_claim(lock, "") for lock in ordered[:limit]]
+            return [lock_claim(lock, "") for lock in ordered[:limit]]
 
     def _grant(self, key: str, worker_id: str, token: str, lease: float, now: float) -> LockState | None:
         fence = self._fence()
@@ -151,7 +148,7 @@ class MemoryResults(MemoryCore):
         )
         if isinstance(lock, Refused):
             return None
-        self._locks[key] = lock
+        self._take_lock(lock, now)
         return lock
 
     def _renew_handler(self, claim: HandlerClaim, lease: float, now: float) -> float | LeaseLost:
@@ -162,7 +159,7 @@ class MemoryResults(MemoryCore):
         self._states[claim.id] = applied.state
         lock = self._locks.get(handler_lock_key(applied.state.event.event_id))
         if lock is not None and lock.token == claim.token:
-            renewed = renew_lock(lock, _lock_claim(lock, claim.token), lease, now)
+            renewed = renew_lock(lock, lock_claim(lock, claim.token), lease, now)
             if not isinstance(renewed, Refused):
                 self._locks[lock.key] = renewed
         return now + lease
@@ -179,11 +176,7 @@ class MemoryResults(MemoryCore):
         self._states[claim.id] = applied.state
         lock = self._locks.get(handler_lock_key(applied.state.event.event_id))
         if lock is not None and lock.token == claim.token:
-            freed = release_lock(lock, _lock_claim(lock, claim.token))
+            freed = release_lock(lock, lock_claim(lock, claim.token))
             if not isinstance(freed, Refused):
                 self._locks[lock.key] = freed
         return applied.state
-
-
-def _lock_claim(lock: LockState, token: str) -> LockClaim:
-    return LockClaim(key=lock.key, worker_id=lock.worker_id, token=token, fence=lock.fence, expires_ts=lock.expires_ts)

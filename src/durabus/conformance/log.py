@@ -1,0 +1,235 @@
+"""Proof of ``durabus.store.log``: reading, positions, readers."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from durabus.conformance.lab import ALICE, BUS, Lab, batch
+from durabus.errors import InvalidEventError, LeaseLost
+from durabus.model.claim import LockClaim, new_token
+from durabus.model.event import new_event_id
+from durabus.model.log_entry import LogEntry
+from durabus.model.settlement import Complete
+from durabus.model.statuses import Action, EventStatus
+from durabus.store.contract import EventStore
+from durabus.store.log import START
+
+NOT_POSITIONS = ["nonsense", "-1", " ", "1.5", "0x10", "1; drop table", "\u0661", "9" * 40, "\x00"]
+
+
+async def _lock(lab: Lab) -> LockClaim:
+    lock = await lab.store.claim_lock("reader", worker_id=ALICE, token=new_token(), lease=lab.lease)
+    assert lock is not None
+    return lock
+
+
+class LogTests:
+    """The log as its readers see it."""
+
+    async def test_an_empty_log_has_no_entries_and_no_head(self, lab: Lab) -> None:
+        """The position of the newest readable entry; ``START`` if there is none."""
+        page = await lab.store.read_log()
+        assert (page.entries, page.next) == ([], START)
+        assert await lab.store.log_head() == START
+        assert await lab.store.log_lag(START) == 0
+
+    @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
+    async def test_pages_give_every_entry_once_and_in_order(self, lab: Lab, limit: int) -> None:
+        """Entries after position ``after``, up to and with ``until``, in commit order, at most ``limit``."""
+        await lab.publish(5)
+        await lab.claim(limit=2)
+        whole = (await lab.store.read_log()).entries
+        assert len(whole) == 7
+        assert await lab.log(lab.other, limit=limit) == whole
+        first = await lab.store.read_log(limit=limit)
+        assert len(first.entries) == min(limit, 7)
+        assert first.next == first.entries[-1].position
+
+    async def test_the_start_is_before_the_first_entry(self, lab: Lab) -> None:
+        """The position before the first entry."""
+        first, second = await lab.publish(2)
+        assert [entry.id for entry in (await lab.store.read_log(after=START)).entries] == [first.id, second.id]
+        assert (await lab.store.read_log(until=START)).entries == []
+
+    async def test_entries_can_be_read_up_to_a_position(self, lab: Lab) -> None:
+        """Entries after position ``after``, up to and with ``until``, in commit order, at most ``limit``."""
+        await lab.publish(6)
+        entries = await lab.log()
+        until = entries[3].position
+        assert (await lab.store.read_log(until=until)).entries == entries[:4]
+        middle = await lab.store.read_log(after=entries[1].position, until=until)
+        assert middle.entries == entries[2:4]
+        none = await lab.store.read_log(after=until, until=until)
+        assert (none.entries, none.next) == ([], until)
+        assert (await lab.store.read_log(after=until, until=entries[0].position)).entries == []
+
+    async def test_with_nothing_new_the_position_stays(self, lab: Lab) -> None:
+        """With nothing new, ``next`` is ``after``."""
+        await lab.publish(2)
+        head = await lab.store.log_head()
+        page = await lab.store.read_log(after=head)
+        assert (page.entries, page.next) == ([], head)
+
+    async def test_head_and_lag_follow_the_log(self, lab: Lab) -> None:
+        """How many readable entries lie after ``after``."""
+        await lab.publish(5)
+        entries = await lab.log()
+        assert await lab.other.log_head() == entries[-1].position
+        assert await lab.other.log_lag(START) == 5
+        assert [await lab.store.log_lag(entry.position) for entry in entries] == [4, 3, 2, 1, 0]
+
+    async def test_every_entry_has_a_position_of_its_own_and_both_nodes_agree(self, lab: Lab) -> None:
+        """A position is opaque, stays valid, and is never given to a second entry."""
+        await lab.publish(3)
+        await lab.other.add_events(batch(3))
+        entries = await lab.log()
+        assert len({entry.position for entry in entries} - {START}) == 6
+        assert await lab.log(lab.other) == entries
+
+    @pytest.mark.parametrize("gone_by", ["trim", "remove"])
+    async def test_a_position_stays_valid_when_its_entry_is_gone(self, lab: Lab, gone_by: str) -> None:
+        """A position is opaque, stays valid, and is never given to a second entry."""
+        await lab.ended(EventStatus.COMPLETED)
+        old = [entry.position for entry in await lab.log()]
+        if gone_by == "trim":
+            assert await lab.store.trim_event_history(BUS, older_than=0) == 1
+            assert await lab.log() == []
+        else:
+            await lab.store.remove_event((await lab.all_events())[0].id)
+        for position in old:
+            assert await lab.store.log_lag(position) == len(await lab.log(after=position))
+        await lab.publish(2)
+        new = await lab.log(after=old[-1])
+        assert [entry.action for entry in new] == [Action.PUBLISHED] * 2
+        assert not {entry.position for entry in new} & set(old)
+        assert (await lab.log(after=old[0]))[-2:] == new
+
+    @pytest.mark.parametrize("position", NOT_POSITIONS)
+    async def test_a_position_that_this_store_did_not_make_is_refused(self, lab: Lab, position: str) -> None:
+        """Raises ``InvalidEventError`` for a position this store did not make."""
+        await lab.publish(2)
+        with pytest.raises(InvalidEventError):
+            await lab.store.read_log(after=position)
+        with pytest.raises(InvalidEventError):
+            await lab.store.read_log(until=position)
+        with pytest.raises(InvalidEventError):
+            await lab.store.log_lag(position)
+
+    async def test_an_event_that_ends_late_is_not_skipped(self, lab: Lab) -> None:
+        """Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write."""
+        await lab.publish(3)
+        first, second, third = await lab.claim(limit=3)
+        await lab.settle(Complete(third.ref), Complete(second.ref))
+        head = await lab.store.log_head()
+        await lab.settle(Complete(first.ref))
+        (entry,) = await lab.log(after=head)
+        assert (entry.action, entry.id) == (Action.COMPLETED, first.event.id)
+
+    async def test_a_reader_misses_nothing_while_tasks_write(self, lab: Lab) -> None:
+        """Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write."""
+        seen: list[LogEntry] = []
+        writing = anyio.Event()
+
+        async def write(node: EventStore, turns: int) -> None:
+            for _ in range(turns):
+                await node.add_events(batch(3))
+                claims = await lab.claim(node, limit=2)
+                await node.settle_events([Complete(claim.ref) for claim in claims])
+                await anyio.lowlevel.checkpoint()
+
+        async def read() -> None:
+            after = START
+            while True:
+                over = writing.is_set()
+                page = await lab.other.read_log(after=after, limit=5)
+                seen.extend(page.entries)
+                after = page.next
+                if over and not page.entries:
+                    return
+                await anyio.lowlevel.checkpoint()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(read)
+            async with anyio.create_task_group() as writers:
+                for node in (lab.store, lab.other, lab.store):
+                    writers.start_soon(write, node, 8)
+            writing.set()
+        assert len(seen) == 3 * 8 * (3 + 2 + 2)
+        assert seen == await lab.log()
+
+    async def test_a_reader_misses_nothing_while_threads_write(self, lab: Lab) -> None:
+        """Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write."""
+        writers, turns = 3, 15
+        left = list(range(writers))
+
+        async def work(node: EventStore, number: int) -> list[LogEntry]:
+            if number < writers:
+                for _ in range(turns):
+                    await node.add_events(batch(2))
+                left.pop()
+                return []
+            seen: list[LogEntry] = []
+            after = START
+            while True:
+                over = not left
+                page = await node.read_log(after=after, limit=7)
+                seen += page.entries
+                after = page.next
+                if over and not page.entries:
+                    return seen
+
+        answers = await lab.race_in_threads(writers + 2, work)
+        whole = await lab.log()
+        assert len(whole) == writers * turns * 2
+        assert answers[writers] == whole
+        assert answers[writers + 1] == whole
+
+    async def test_the_trail_of_one_event_is_oldest_first(self, lab: Lab) -> None:
+        """The audit trail of one event, oldest first; empty if it is unknown."""
+        await lab.publish(2)
+        first, second = await lab.claim(limit=2)
+        await lab.settle(Complete(second.ref), Complete(first.ref))
+        for ref in (first.event.id, first.event.event_id):
+            trail = await lab.other.read_event_log(ref)
+            assert trail == [entry for entry in await lab.log() if entry.id == first.event.id]
+            assert [entry.action.value for entry in trail] == ["PUBLISHED", "PICKED", "COMPLETED"]
+        for unknown in (4711, new_event_id()):
+            assert await lab.store.read_event_log(unknown) == []
+
+    async def test_a_reader_finds_its_position_again_on_every_node(self, lab: Lab) -> None:
+        """What ``save_position`` last kept; ``START`` if nothing."""
+        await lab.publish(2)
+        first, second = (entry.position for entry in await lab.log())
+        lock = await _lock(lab)
+        assert await lab.store.read_position("reader") == START
+        await lab.store.save_position("reader", first, lock=lock)
+        assert await lab.other.read_position("reader") == first
+        await lab.other.save_position("reader", second, lock=lock)
+        assert await lab.store.read_position("reader") == second
+        await lab.store.save_position("reader", START, lock=lock)
+        assert await lab.store.read_position("reader") == START
+        assert await lab.store.read_position("another") == START
+
+    @pytest.mark.parametrize("state", ["never claimed", "released", "late", "renewed"])
+    async def test_a_position_is_saved_only_under_a_held_lock(self, lab: Lab, state: str) -> None:
+        """Remember how far the reader ``name`` has come. Raises ``LeaseLost`` unless ``lock`` is held by its token."""
+        await lab.publish()
+        head = await lab.store.log_head()
+        lock = LockClaim(key="reader", worker_id=ALICE, token=new_token(), fence=1, expires_ts=0.0)
+        if state != "never claimed":
+            lock = await _lock(lab)
+        match state:
+            case "released":
+                await lab.store.release_lock(lock)
+            case "late":
+                await lab.advance(2 * lab.lease)
+            case "renewed":
+                lock = await lab.store.renew_lock(lock, lease=2 * lab.lease)
+        if state in ("never claimed", "released"):
+            with pytest.raises(LeaseLost):
+                await lab.store.save_position("reader", head, lock=lock)
+            assert await lab.store.read_position("reader") == START
+        else:
+            await lab.store.save_position("reader", head, lock=lock)
+            assert await lab.store.read_position("reader") == head

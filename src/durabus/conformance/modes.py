@@ -1,0 +1,258 @@
+"""Proof of the event modes: which lock a claim takes together with the event."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from durabus.conformance.lab import ALICE, BOB, BUS, OTHER_BUS, Lab, numbers
+from durabus.errors import LeaseLost
+from durabus.model.claim import Claim, event_lock_key, new_token
+from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.statuses import EventMode, EventStatus
+from durabus.store.contract import EventStore
+
+GLOBAL, SERIAL, PARALLEL = EventMode.GLOBAL_SERIAL, EventMode.BUS_SERIAL, EventMode.PARALLEL
+SERIAL_MODES = pytest.mark.parametrize("mode", [SERIAL, GLOBAL])
+MATRIX = [
+    (SERIAL, SERIAL, BUS, False),
+    (SERIAL, SERIAL, OTHER_BUS, True),
+    (SERIAL, GLOBAL, BUS, True),
+    (SERIAL, PARALLEL, BUS, True),
+    (GLOBAL, GLOBAL, BUS, False),
+    (GLOBAL, GLOBAL, OTHER_BUS, False),
+    (GLOBAL, SERIAL, BUS, True),
+    (GLOBAL, PARALLEL, BUS, True),
+    (PARALLEL, SERIAL, BUS, True),
+    (PARALLEL, GLOBAL, BUS, True),
+    (PARALLEL, PARALLEL, BUS, True),
+]
+
+
+async def _serial_claim(lab: Lab, mode: EventMode) -> Claim:
+    await lab.publish(3)
+    return await lab.claim_one(mode=mode)
+
+
+class ModeTests:
+    """global-serial, bus-serial and parallel."""
+
+    @pytest.mark.parametrize(("held", "asked", "bus", "granted"), MATRIX)
+    async def test_a_mode_excludes_those_who_need_the_same_lock(
+        self, lab: Lab, held: EventMode, asked: EventMode, bus: str, *, granted: bool
+    ) -> None:
+        """``request.mode`` bus-serial or global-serial: at most one event, and only if the lock ``event:bus:{bus}``
+        or ``event:global`` is free or expired.
+        """
+        await lab.publish(2)
+        await lab.publish(2, bus=OTHER_BUS)
+        await lab.claim_one(mode=held)
+        assert len(await lab.claim(lab.other, worker_id=BOB, bus=bus, mode=asked)) == granted
+
+    @SERIAL_MODES
+    async def test_a_serial_claim_takes_one_event_whatever_its_limit(self, lab: Lab, mode: EventMode) -> None:
+        """``request.mode`` bus-serial or global-serial: at most one event."""
+        await lab.publish(3)
+        assert numbers(await lab.claim(limit=3, mode=mode)) == [0]
+
+    @SERIAL_MODES
+    async def test_the_lock_is_held_under_the_claims_worker_and_lease(self, lab: Lab, mode: EventMode) -> None:
+        """The lock is taken in the same step under the claim's token and lease."""
+        claim = await _serial_claim(lab, mode)
+        (lock,) = await lab.other.list_locks()
+        assert (lock.key, lock.worker_id, lock.token) == (event_lock_key(mode, BUS), ALICE, "")
+        assert claim.event.expires_ts is not None
+        assert lab.same_time(lock.expires_ts, claim.event.expires_ts)
+
+    async def test_a_parallel_claim_takes_no_lock(self, lab: Lab) -> None:
+        """``request.mode`` bus-serial or global-serial: at most one event, and only if the lock ``event:bus:{bus}``
+        or ``event:global`` is free or expired.
+        """
+        await lab.publish(3)
+        assert len(await lab.claim(limit=2)) == 2
+        assert len(await lab.claim(lab.other, limit=2)) == 1
+        assert await lab.store.list_locks() == []
+
+    @SERIAL_MODES
+    async def test_an_empty_queue_leaves_the_lock_free(self, lab: Lab, mode: EventMode) -> None:
+        """The lock is taken in the same step under the claim's token and lease."""
+        assert await lab.claim(mode=mode) == []
+        assert await lab.store.list_locks() == []
+        await lab.publish()
+        assert len(await lab.claim(lab.other, mode=mode, worker_id=BOB)) == 1
+
+    @SERIAL_MODES
+    async def test_a_lock_that_somebody_holds_by_name_keeps_claims_out(self, lab: Lab, mode: EventMode) -> None:
+        """``request.mode`` bus-serial or global-serial: at most one event, and only if the lock ``event:bus:{bus}``
+        or ``event:global`` is free or expired.
+        """
+        await lab.publish()
+        key = event_lock_key(mode, BUS)
+        assert key is not None
+        lock = await lab.other.claim_lock(key, worker_id=BOB, token=new_token(), lease=lab.lease)
+        assert lock is not None
+        assert await lab.claim(mode=mode) == []
+        await lab.other.release_lock(lock)
+        assert len(await lab.claim(mode=mode)) == 1
+
+    @pytest.mark.parametrize(
+        "ended_by", ["complete", "complete with errors", "fail", "fail for good", "release", "reset", "if done"]
+    )
+    @SERIAL_MODES
+    async def test_the_lock_is_free_when_the_claim_ends(self, lab: Lab, mode: EventMode, ended_by: str) -> None:
+        """Renewed with it, and freed when the claim is settled or the event reset."""
+        claim = await _serial_claim(lab, mode)
+        match ended_by:
+            case "complete":
+                await lab.settle_one(Complete(claim.ref))
+            case "complete with errors":
+                await lab.settle_one(Complete(claim.ref, errors=("no",)))
+            case "fail":
+                await lab.settle_one(Fail(claim.ref, "no", 5 * lab.moment))
+            case "fail for good":
+                await lab.settle_one(Fail(claim.ref, "no", None))
+            case "release":
+                await lab.settle_one(Release(claim.ref))
+            case "reset":
+                await lab.store.reset_event(claim.event.id, reason="stuck")
+            case "if done":
+                assert await lab.store.complete_event_if_done(claim.ref, []) is not None
+        assert await lab.store.list_locks() == []
+        assert len(await lab.claim(lab.other, mode=mode, worker_id=BOB)) == 1
+
+    @SERIAL_MODES
+    async def test_the_lock_is_renewed_with_the_claim(self, lab: Lab, mode: EventMode) -> None:
+        """Renewed with it, and freed when the claim is settled or the event reset."""
+        claim = await _serial_claim(lab, mode)
+        await lab.advance(20 * lab.moment)
+        (expiry,) = await lab.store.renew_event_claims([claim.ref], lease=lab.lease)
+        assert isinstance(expiry, float)
+        (lock,) = await lab.store.list_locks()
+        assert lab.same_time(lock.expires_ts, expiry)
+        await lab.advance(20 * lab.moment)
+        assert await lab.claim(lab.other, mode=mode, worker_id=BOB) == []
+
+    @SERIAL_MODES
+    async def test_the_lock_of_an_expired_claim_can_be_taken(self, lab: Lab, mode: EventMode) -> None:
+        """Only if the lock ``event:bus:{bus}`` or ``event:global`` is free or expired."""
+        lost = await _serial_claim(lab, mode)
+        await lab.let_the_lease_end()
+        taken = await lab.claim_one(lab.other, mode=mode, worker_id=BOB)
+        assert taken.event.id == lost.event.id
+        (lock,) = await lab.store.list_locks()
+        assert lock.worker_id == BOB
+
+    @SERIAL_MODES
+    async def test_a_stale_holder_does_not_free_the_lock_of_its_successor(self, lab: Lab, mode: EventMode) -> None:
+        """A claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised); nothing of it is
+        written.
+        """
+        lost = await _serial_claim(lab, mode)
+        await lab.let_the_lease_end()
+        await lab.claim_one(lab.other, mode=mode, worker_id=BOB)
+        before = await lab.store.list_locks()
+        await lab.settle(Complete(lost.ref), Release(lost.ref))
+        await lab.store.renew_event_claims([lost.ref], lease=5 * lab.lease)
+        assert await lab.store.list_locks() == before
+        assert await lab.claim(mode=mode) == []
+
+    async def test_who_takes_an_expired_lock_takes_its_holders_event_on_any_bus(self, lab: Lab) -> None:
+        """A lock that its holder let expire is taken together with the holder's event: that is taken from its claim as
+        above, whatever bus it is on.
+        """
+        late = await _serial_claim(lab, GLOBAL)
+        await lab.publish(1, bus=OTHER_BUS)
+        await lab.let_the_lease_end()
+        await lab.claim_one(lab.other, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS)
+        event = await lab.event(late)
+        assert (event.status, event.errors) == (EventStatus.PENDING, (f"lease expired (worker {ALICE})",))
+        assert (await lab.trail(late))[-1] == "ABANDONED"
+        before = await lab.picture()
+        assert [lock.worker_id for lock in before.locks] == [BOB]
+        for settlement in (Complete(late.ref), Fail(late.ref, "no", 0.0), Release(late.ref)):
+            (outcome,) = await lab.settle(settlement)
+            assert isinstance(outcome, LeaseLost)
+        (expiry,) = await lab.store.renew_event_claims([late.ref], lease=5 * lab.lease)
+        assert isinstance(expiry, LeaseLost)
+        assert await lab.picture() == before
+
+    @pytest.mark.parametrize("write", ["complete", "release", "renew", "reset"])
+    @SERIAL_MODES
+    async def test_a_late_claim_leaves_a_lock_alone_that_is_not_its_own_any_more(
+        self, lab: Lab, mode: EventMode, write: str
+    ) -> None:
+        """The lock is taken in the same step under the claim's token and lease."""
+        late = await _serial_claim(lab, mode)
+        await lab.let_the_lease_end()
+        key = event_lock_key(mode, BUS)
+        assert key is not None
+        assert await lab.other.claim_lock(key, worker_id=BOB, token=new_token(), lease=lab.lease) is not None
+        before = await lab.store.list_locks()
+        match write:
+            case "complete":
+                await lab.settle(Complete(late.ref))
+            case "release":
+                await lab.settle(Release(late.ref))
+            case "renew":
+                await lab.store.renew_event_claims([late.ref], lease=5 * lab.lease)
+            case "reset":
+                await lab.store.reset_event(late.event.id, reason="stuck")
+        assert await lab.store.list_locks() == before
+
+    @SERIAL_MODES
+    async def test_of_many_serial_claimers_one_gets_an_event(self, lab: Lab, mode: EventMode) -> None:
+        """A second caller never gets an event whose lease is not over, however many race."""
+        await lab.publish(10)
+        for _ in range(3):
+            nodes = [lab.store, lab.other] * 6
+            answers = await lab.race([partial(lab.claim, node, mode=mode, limit=3) for node in nodes])
+            (claim,) = [claim for claims in answers for claim in claims]
+            await lab.settle_one(Complete(claim.ref))
+
+    async def test_serial_threads_work_one_at_a_time_and_lose_nothing(self, lab: Lab) -> None:
+        """The lock is taken in the same step under the claim's token and lease."""
+        events = await lab.publish(30)
+        inside: list[int] = []
+        seen: list[int] = []
+
+        async def work(node: EventStore, number: int) -> None:
+            while len(seen) < 30:
+                await anyio.lowlevel.checkpoint()
+                for claim in await lab.claim(node, mode=SERIAL, worker_id=f"thread-{number}"):
+                    inside.append(number)
+                    assert inside == [number]
+                    seen.append(claim.event.id)
+                    inside.remove(number)
+                    await node.settle_events([Complete(claim.ref)])
+
+        await lab.race_in_threads(4, work)
+        assert seen == [event.id for event in events]
+
+    @SERIAL_MODES
+    async def test_a_repeat_of_a_serial_claim_answers_it_again(self, lab: Lab, mode: EventMode) -> None:
+        """A repeat with the same token answers the claims that the token still holds, in the same order, and does
+        nothing else.
+        """
+        await lab.publish(3)
+        request = lab.request(mode=mode)
+        first = await lab.store.claim_next_events(request)
+        before = await lab.picture()
+        assert await lab.other.claim_next_events(request) == first
+        assert await lab.picture() == before
+
+    @SERIAL_MODES
+    async def test_a_serial_worker_settles_and_takes_the_next_in_one_step(self, lab: Lab, mode: EventMode) -> None:
+        """End claims in one step, each judged by itself; then claim the next ones in the same step."""
+        claim = await _serial_claim(lab, mode)
+        seen = numbers([claim])
+        for _ in range(2):
+            answer = await lab.store.settle_events([Complete(claim.ref)], then_claim=lab.request(mode=mode, limit=5))
+            (claim,) = answer.claims
+            seen += numbers([claim])
+        assert seen == [0, 1, 2]
+        answer = await lab.store.settle_events([Complete(claim.ref)], then_claim=lab.request(mode=mode, limit=5))
+        assert answer.claims == []
+        assert await lab.store.list_locks() == []

@@ -1,0 +1,105 @@
+"""The suite as one class."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from durabus.clock import ManualClock
+from durabus.conformance.caller_transactions import CallerTransactionTests
+from durabus.conformance.claims import ClaimTests
+from durabus.conformance.dead_letters import DeadLetterTests
+from durabus.conformance.dedupe import DedupeTests
+from durabus.conformance.events import EventTests
+from durabus.conformance.expiry import ExpiryTests
+from durabus.conformance.handler_claims import HandlerClaimTests
+from durabus.conformance.handler_results import HandlerResultTests
+from durabus.conformance.lab import CallerTransaction, Lab
+from durabus.conformance.lifecycle import LifecycleTests
+from durabus.conformance.locks import LockTests
+from durabus.conformance.log import LogTests
+from durabus.conformance.log_entries import LogEntryTests
+from durabus.conformance.modes import ModeTests
+from durabus.conformance.order import OrderTests
+from durabus.conformance.paging import PagingTests
+from durabus.conformance.registrations import RegistrationTests
+from durabus.conformance.repeats import RepeatTests
+from durabus.conformance.settlement import SettlementTests
+from durabus.conformance.signals import SignalTests
+from durabus.conformance.stale_writers import StaleWriterTests
+from durabus.conformance.trim import TrimTests
+from durabus.store.contract import EventStore
+
+
+class StoreUnderTest:
+    """How the suite comes to its stores."""
+
+    pytestmark = pytest.mark.anyio
+
+    async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
+        """Open the store that belongs to ``place``: a new one for a new place, the same data for a known one.
+
+        ``place`` is an empty folder of the test's own; a server's store may take its name for a schema or a prefix.
+        A store that declares ``manual_clock`` must use ``clock``; any other ignores it.
+        """
+        raise NotImplementedError
+
+    async def begin(self, place: Path) -> CallerTransaction:
+        """Begin a transaction of the caller's own on the data of ``place``, if ``caller_transactions`` is declared."""
+        raise NotImplementedError
+
+    async def forget(self, place: Path) -> None:
+        """Drop what ``open_store`` made for ``place``; called after the test's stores were closed."""
+
+    @pytest.fixture
+    def anyio_backend(self) -> str:
+        """The event loop that durabus runs on."""
+        return "asyncio"
+
+    @pytest.fixture
+    async def lab(self, tmp_path: Path) -> AsyncIterator[Lab]:
+        """A fresh store, its second node and its clock."""
+        clock = ManualClock()
+
+        async def open_another() -> EventStore:
+            return await self.open_store(tmp_path, clock)
+
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self.forget, tmp_path)
+            store = await open_another()
+            stack.push_async_callback(store.close)
+            other = await open_another() if store.features.shared_between_processes else store
+            stack.push_async_callback(other.close)
+            begin = partial(self.begin, tmp_path)
+            yield Lab(store, other, clock=clock, open_another=open_another, begin=begin)
+
+
+class StoreConformance(
+    StoreUnderTest,
+    RegistrationTests,
+    EventTests,
+    DedupeTests,
+    PagingTests,
+    CallerTransactionTests,
+    ClaimTests,
+    ExpiryTests,
+    OrderTests,
+    ModeTests,
+    SettlementTests,
+    StaleWriterTests,
+    RepeatTests,
+    HandlerClaimTests,
+    HandlerResultTests,
+    LockTests,
+    LogTests,
+    LogEntryTests,
+    DeadLetterTests,
+    TrimTests,
+    SignalTests,
+    LifecycleTests,
+):
+    """Every sentence of the store contract as a test. Subclass it, name it ``Test…``, and override ``open_store``."""

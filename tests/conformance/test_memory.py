@@ -1,0 +1,13 @@
+"""The memory store keeps the contract."""
+
+from pathlib import Path
+
+from durabus.clock import ManualClock
+from durabus.conformance import StoreConformance
+from durabus.store.connect import open_store
+from durabus.store.contract import EventStore
+
+
+class TestMemoryStore(StoreConformance):
+    async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
+        return await open_store("memory://", clock=clock)
