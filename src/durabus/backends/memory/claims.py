@@ -97,14 +97,15 @@ class MemoryClaims(MemoryCore):
             limit = 1
         grant = Grant(request.worker_id, request.token, request.lease, request.max_attempts)
         claims: list[Claim] = []
-        for id_ in self._candidates(lane, request, now, limit):
+        candidates = list(self._candidates(lane, request, now, limit))
+        if key is not None and candidates:
+            self._take_event_lock(key, request, candidates[0], now)
+        for id_ in candidates:
             state = self._states[id_]
             applied = transition(state, grant, now)
             if isinstance(applied, Applied):
                 self._apply(state, applied, now)
                 claims.append(Claim(applied.state.event, request.token, state.results))
-        if key is not None and claims:
-            self._take_event_lock(key, request, claims[0].event.id, now)
         return claims
 
     def _candidates(self, lane: Lane, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:

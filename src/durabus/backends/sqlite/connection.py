@@ -1,0 +1,95 @@
+"""Connections to the file, and what SQLite's errors mean for a caller."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from durabus.errors import SchemaError, StoreError, StoreUnavailableError
+
+OLDEST_SQLITE = (3, 37, 0)
+BUSY_TIMEOUT = 30.0
+"""Seconds to wait for a caller's own connection that holds SQLite's lock; durabus itself queues at the side file."""
+CHECKPOINT_PAGES = 2_000
+WAL_LIMIT = 64 * 1024 * 1024
+_KEPT_WAL = 16 * 1024 * 1024
+
+_MEANING = {
+    sqlite3.SQLITE_FULL: "the disk is full: free some space, the store works again at once",
+    sqlite3.SQLITE_IOERR: "the disk refused to read or write (full, over quota or failing): see the system log",
+    sqlite3.SQLITE_READONLY: "the file or its folder is read-only: make both writable for this user",
+    sqlite3.SQLITE_PERM: "the file or its folder is not accessible: make both writable for this user",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened: does its folder exist, and may this user write there?",
+    sqlite3.SQLITE_BUSY: (
+        f"another connection holds a transaction open for more than {BUSY_TIMEOUT:g} s: commit or close it"
+    ),
+    sqlite3.SQLITE_LOCKED: "another connection holds a lock on a table: commit or close it",
+}
+_DAMAGE = {
+    sqlite3.SQLITE_NOTADB: "is not an SQLite database: choose another file name, or move the file away",
+    sqlite3.SQLITE_CORRUPT: "is damaged: restore a backup, or save what is left with `sqlite3 FILE .recover`",
+}
+
+
+def check_version() -> None:
+    """Refuse an SQLite that lacks STRICT tables or RETURNING."""
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        oldest = ".".join(map(str, OLDEST_SQLITE))
+        raise SchemaError(
+            f"this Python is linked to SQLite {sqlite3.sqlite_version}, durabus needs {oldest} or newer: "
+            "use a newer Python or system SQLite"
+        )
+
+
+def connect_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
+    """The one connection of this store object that writes. Transactions are begun by hand."""
+    connection = _connect(path)
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        connection.close()
+        raise StoreUnavailableError(
+            f"{path}: SQLite cannot use its write-ahead log here (it answered {mode!r}): "
+            "put the file on a local disk, not on a network file system"
+        )
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {_KEPT_WAL}")
+    connection.execute("PRAGMA secure_delete = OFF")
+    connection.execute("PRAGMA cache_size = -16000")
+    connection.execute("PRAGMA temp_store = MEMORY")
+    return connection
+
+
+def connect_reader(path: Path) -> sqlite3.Connection:
+    """A connection that never writes and never checkpoints."""
+    connection = _connect(path)
+    connection.execute("PRAGMA wal_autocheckpoint = 0")
+    connection.execute("PRAGMA query_only = ON")
+    connection.execute("PRAGMA cache_size = -8000")
+    return connection
+
+
+def is_about_the_disk(error: sqlite3.Error) -> bool:
+    """Whether the error says something about the file rather than about one statement."""
+    code = _primary(error)
+    return code in _MEANING or code in _DAMAGE
+
+
+def store_error(error: sqlite3.Error, path: Path) -> StoreError:
+    """The durabus error for what SQLite said: where, what, and what helps."""
+    code = _primary(error)
+    if code in _DAMAGE:
+        return SchemaError(f"{path} {_DAMAGE[code]} (SQLite: {error})")
+    meaning = _MEANING.get(code, "nothing was written")
+    return StoreUnavailableError(f"{path}: {meaning} (SQLite: {error})")
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    # Threads hand the connection over only at open and close, with everything else at rest.
+    return sqlite3.connect(
+        path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+
+
+def _primary(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,0 +1,102 @@
+"""``durabus.store.dead_letters.DeadLetters``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from durabus.backends.sqlite.core import SQLiteCore
+from durabus.backends.sqlite.forgetting import forget_names
+from durabus.backends.sqlite.publishing import get_event
+from durabus.backends.sqlite.rows import event_of, to_json
+from durabus.backends.sqlite.sql import statement
+from durabus.backends.sqlite.states import Stored, append, load_handlers, store_handlers
+from durabus.backends.sqlite.transaction import Transaction
+from durabus.errors import EventNotFound, NotADeadLetter
+from durabus.kernel.state import EventState, Refused, Requeue
+from durabus.kernel.transition import transition
+from durabus.model.event import Event
+from durabus.model.query import DeadLetterPage
+from durabus.model.statuses import DEAD_LETTER
+from durabus.store.events import EventRef
+
+_LIST = statement("list_dead_letters")
+_LIST_OF_BUS = statement("list_dead_letters_of_bus")
+_COUNT = statement("count_dead")
+_COUNT_OF_BUS = statement("count_dead_of_bus")
+_OLD = statement("old_dead_letters")
+_OLD_OF_BUS = statement("old_dead_letters_of_bus")
+_FORGET = statement("forget_dead_letters")
+_REQUEUE = statement("requeue_dead_letter")
+_READY_TAGS = statement("ready_event_tags")
+
+PURGE_AT_ONCE = 1_000
+"""Dead letters purged in one transaction, so that workers get their turn in between."""
+
+
+class SQLiteDeadLetters(SQLiteCore):
+    """Events that ended FAILED or COMPLETED_WITH_ERRORS."""
+
+    async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
+        def read(tx: Transaction) -> DeadLetterPage:
+            span = {"bus": bus, "limit": max(limit, 0), "offset": offset}
+            rows = tx.all(_LIST if bus is None else _LIST_OF_BUS, span)
+            counts = tx.all(_COUNT if bus is None else _COUNT_OF_BUS, {"bus": bus})
+            return DeadLetterPage(events=[event_of(row) for row in rows], total=sum(count for _, count in counts))
+
+        return await self._read(read)
+
+    async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
+        if not refs:
+            return []
+        return await self._write(lambda tx: _requeue(tx, refs))
+
+    async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
+        def purge(tx: Transaction) -> int:
+            span = {"until": created_until_ts, "bus": bus, "limit": min(limit - purged, PURGE_AT_ONCE)}
+            gone = tx.all(_OLD if bus is None else _OLD_OF_BUS, span)
+            tx.run(_FORGET, {"ids": to_json([row[0] for row in gone])})
+            forget_names(tx, gone)
+            return len(gone)
+
+        purged = 0
+        while purged < limit:
+            count = await self._write(purge)
+            purged += count
+            if count < PURGE_AT_ONCE:
+                break
+        return purged
+
+
+def _requeue(tx: Transaction, refs: Sequence[EventRef]) -> list[Event]:
+    ids: list[int] = []
+    for ref in refs:
+        event = get_event(tx, ref)
+        if event is None:
+            raise EventNotFound(ref)
+        if event.status not in DEAD_LETTER and event.generation == 0:
+            raise NotADeadLetter(ref, event.status)
+        ids.append(event.id)
+    return [_requeue_one(tx, id_) for id_ in ids]
+
+
+def _requeue_one(tx: Transaction, id_: int) -> Event:
+    event = get_event(tx, id_)
+    if event is None:
+        raise EventNotFound(id_)
+    before = EventState(event, None, load_handlers(tx, id_))
+    applied = transition(before, Requeue(), tx.now)
+    if isinstance(applied, Refused):
+        return event
+    after = applied.state
+    has_results = bool(after.handlers)
+    tx.run(
+        _REQUEUE,
+        {"id": id_, "generation": after.event.generation, "has_results": has_results, "now": tx.now},
+    )
+    tx.run(_FORGET, {"ids": to_json([id_])})
+    store_handlers(tx, Stored(before, None, has_results=True), after)
+    if after.event.tags:
+        tx.run(_READY_TAGS, {"ids": to_json([id_])})
+    append(tx, applied.entries, after.event)
+    tx.woken.add(after.event.bus)
+    return after.event

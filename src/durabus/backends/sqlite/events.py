@@ -1,0 +1,91 @@
+"""``durabus.store.events.Events``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from durabus.backends.sqlite.caller import in_transaction_of
+from durabus.backends.sqlite.core import SQLiteCore
+from durabus.backends.sqlite.finding import find
+from durabus.backends.sqlite.forgetting import forget_completed, remove_event
+from durabus.backends.sqlite.operation import Operation
+from durabus.backends.sqlite.publishing import add_events, get_event
+from durabus.backends.sqlite.sql import statement
+from durabus.backends.sqlite.transaction import Transaction
+from durabus.model.event import Event, NewEvent
+from durabus.model.query import Counts, EventPage, EventQuery
+from durabus.store.events import EventRef
+
+TRIM_AT_ONCE = 1_000
+"""Events trimmed in one transaction, so that workers get their turn in between."""
+
+_OLD = statement("old_completed")
+_EXCESS = statement("excess_completed")
+_LIVE = statement("count_live")
+_LIVE_OF_BUS = statement("count_live_of_bus")
+_COMPLETED = statement("count_completed")
+_COMPLETED_OF_BUS = statement("count_completed_of_bus")
+_DEAD = statement("count_dead")
+_DEAD_OF_BUS = statement("count_dead_of_bus")
+
+
+class SQLiteEvents(SQLiteCore):
+    """Events as records."""
+
+    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        self._check_open()
+        if not new:
+            return []
+        if connection is not None:
+            with in_transaction_of(connection, self._path, self._now()) as tx:
+                return add_events(tx, new)
+        operation = Operation(None, new)
+        self._writer.submit(operation)
+        events: list[Event] = await operation.future
+        return events
+
+    async def get_event(self, ref: EventRef) -> Event | None:
+        return await self._read(lambda tx: get_event(tx, ref))
+
+    async def has_event(self, ref: EventRef) -> bool:
+        return await self.get_event(ref) is not None
+
+    async def remove_event(self, ref: EventRef) -> bool:
+        return await self._write(lambda tx: remove_event(tx, ref))
+
+    async def find(self, query: EventQuery) -> EventPage:
+        return await self._read(lambda tx: find(tx, query))
+
+    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
+        self._check_open()
+        return await self._trim(_OLD, {"bus": bus, "until": self._now() - older_than}, limit)
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        return await self._trim(_EXCESS, {"bus": bus, "keep": max(keep, 0)}, limit)
+
+    async def counts(self, bus: str | None = None) -> Counts:
+        return await self._read(lambda tx: _counts(tx, bus))
+
+    async def _trim(self, sql: str, condition: dict[str, Any], limit: int) -> int:
+        """Look for them without the write lock; what is COMPLETED stays so until it is forgotten."""
+        rows = await self._read(lambda tx: tx.all(sql, condition | {"limit": max(limit, 0)}))
+        ids = [row[0] for row in rows]
+        trimmed = 0
+        for start in range(0, len(ids), TRIM_AT_ONCE):
+            part = ids[start : start + TRIM_AT_ONCE]
+            trimmed += await self._write(lambda tx, part=part: forget_completed(tx, part))  # type: ignore[misc]
+        return trimmed
+
+
+def _counts(tx: Transaction, bus: str | None) -> Counts:
+    one = {"bus": bus}
+    pending, processing = tx.all(_LIVE if bus is None else _LIVE_OF_BUS, one)[0]
+    dead: dict[str, int] = dict(tx.all(_DEAD if bus is None else _DEAD_OF_BUS, one))
+    return Counts(
+        pending=pending,
+        processing=processing,
+        completed=tx.value(_COMPLETED if bus is None else _COMPLETED_OF_BUS, one),
+        completed_with_errors=dead.get("COMPLETED_WITH_ERRORS", 0),
+        failed=dead.get("FAILED", 0),
+    )

@@ -1,0 +1,56 @@
+"""What goes when an event goes: its ids, keys, results and tags; with a trim also its log entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from durabus.backends.sqlite.publishing import get_event
+from durabus.backends.sqlite.rows import Row, to_json
+from durabus.backends.sqlite.sql import statement
+from durabus.backends.sqlite.states import free_lock, load
+from durabus.backends.sqlite.transaction import Transaction
+from durabus.store.events import EventRef
+
+_STILL_COMPLETED = statement("still_completed")
+_NOTE_ID = statement("note_forgotten_id")
+_FORGET_IDS = statement("forget_ids")
+_FORGET_KEYS = statement("forget_keys")
+_FORGET_RESULTS = statement("forget_results")
+_FORGET_ENTRIES = statement("forget_entries")
+_FORGET_LIVE = statement("forget_live_event")
+_FORGET_DEAD = statement("forget_dead_letters")
+_FORGET_COMPLETED = statement("forget_completed")
+_FORGET_TAGS = statement("forget_event_tags")
+
+
+def remove_event(tx: Transaction, ref: EventRef) -> bool:
+    """Delete an event wherever it is; its log entries stay."""
+    event = get_event(tx, ref)
+    if event is None:
+        return False
+    stored = load(tx, event.id)
+    if stored is not None:
+        free_lock(tx, stored)
+        tx.many(_FORGET_TAGS, [(event.bus, tag, event.priority, event.id) for tag in event.tags])
+        tx.run(_FORGET_LIVE, (event.id,))
+    tx.run(_FORGET_DEAD, {"ids": to_json([event.id])})
+    tx.run(_FORGET_COMPLETED, (event.id,))
+    forget_names(tx, [(event.id, event.event_id, event.bus, event.idempotency_key)])
+    return True
+
+
+def forget_completed(tx: Transaction, ids: Sequence[int]) -> int:
+    """Trim COMPLETED events with their log entries. Answers how many were still there."""
+    gone = tx.all(_STILL_COMPLETED, {"ids": to_json(ids)})
+    if gone:
+        tx.run(_NOTE_ID, {"id": max(row[0] for row in gone)})
+    tx.run(_FORGET_ENTRIES, {"ids": to_json([row[0] for row in gone])})
+    forget_names(tx, gone)
+    return len(gone)
+
+
+def forget_names(tx: Transaction, gone: Sequence[Row]) -> None:
+    """Free the ids and keys of events given as (id, event_id, bus, idempotency_key), and drop their results."""
+    tx.many(_FORGET_IDS, [(event_id, id_) for id_, event_id, _, _ in gone])
+    tx.many(_FORGET_KEYS, [(bus, key, id_) for id_, _, bus, key in gone if key is not None])
+    tx.run(_FORGET_RESULTS, {"ids": to_json([row[0] for row in gone])})

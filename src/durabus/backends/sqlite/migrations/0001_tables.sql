@@ -1,0 +1,188 @@
+-- Every table of durabus. What they hold and how they refer to each other is drawn in layout.py.
+-- Wide columns (payload last) come after the narrow ones, so that a status is read without following overflow pages.
+-- Partial indexes end with the columns of their own condition, so that counting needs no look at the rows.
+
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY,
+    bus TEXT NOT NULL,
+    type TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('PENDING', 'PROCESSING')),
+    ready INTEGER NOT NULL,
+    priority INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    max_attempts INTEGER,
+    worker_id TEXT,
+    token TEXT,
+    lock_key TEXT,
+    has_results INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    due_at REAL NOT NULL,
+    processing_started_at REAL,
+    started_at REAL,
+    lease_expires_at REAL,
+    parent_id TEXT,
+    idempotency_key TEXT,
+    tags TEXT,
+    metadata TEXT,
+    errors TEXT,
+    payload TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX events_ready ON events (bus, priority DESC, id, ready) WHERE ready = 1;
+CREATE INDEX events_delayed ON events (bus, due_at, id, ready, status) WHERE ready = 0 AND status = 'PENDING';
+CREATE INDEX events_leased ON events (bus, lease_expires_at, id, status) WHERE status = 'PROCESSING';
+CREATE INDEX events_token ON events (token) WHERE token IS NOT NULL;
+CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
+
+CREATE TABLE event_tags (
+    bus TEXT NOT NULL,
+    tag TEXT NOT NULL,
+    priority INTEGER NOT NULL,
+    id INTEGER NOT NULL,
+    PRIMARY KEY (bus, tag, priority DESC, id)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE dead_letters (
+    id INTEGER PRIMARY KEY,
+    bus TEXT NOT NULL,
+    type TEXT NOT NULL,
+    event_id TEXT NOT NULL,
+    status TEXT NOT NULL CHECK (status IN ('COMPLETED_WITH_ERRORS', 'FAILED')),
+    priority INTEGER NOT NULL,
+    attempts INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    max_attempts INTEGER,
+    worker_id TEXT,
+    has_results INTEGER NOT NULL,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL,
+    due_at REAL NOT NULL,
+    processing_started_at REAL,
+    started_at REAL,
+    parent_id TEXT,
+    idempotency_key TEXT,
+    tags TEXT,
+    metadata TEXT,
+    errors TEXT,
+    payload TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX dead_letters_created ON dead_letters (created_at, id);
+CREATE INDEX dead_letters_bus ON dead_letters (bus, created_at, id, status);
+CREATE INDEX dead_letters_parent ON dead_letters (parent_id) WHERE parent_id IS NOT NULL;
+
+CREATE TABLE event_log (
+    position INTEGER PRIMARY KEY AUTOINCREMENT,
+    id INTEGER NOT NULL,
+    event_id TEXT NOT NULL,
+    bus TEXT NOT NULL,
+    type TEXT NOT NULL,
+    action TEXT NOT NULL,
+    status TEXT NOT NULL,
+    attempt INTEGER NOT NULL,
+    generation INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    worker_id TEXT,
+    token TEXT,
+    at REAL NOT NULL,
+    created_at REAL NOT NULL,
+    error TEXT,
+    next_retry_at REAL,
+    execution_time_ms REAL,
+    status_code INTEGER,
+    completed INTEGER,
+    priority INTEGER,
+    max_attempts INTEGER,
+    due_at REAL,
+    processing_started_at REAL,
+    started_at REAL,
+    idempotency_key TEXT,
+    parent_id TEXT,
+    tags TEXT,
+    metadata TEXT,
+    errors TEXT,
+    results TEXT,
+    payload TEXT
+) STRICT;
+
+CREATE INDEX event_log_event ON event_log (id);
+CREATE INDEX event_log_completed ON event_log (bus, id, at, completed) WHERE completed = 1;
+CREATE INDEX event_log_parent ON event_log (parent_id) WHERE completed = 1 AND parent_id IS NOT NULL;
+
+CREATE TABLE event_ids (
+    event_id TEXT PRIMARY KEY,
+    id INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE idempotency_keys (
+    bus TEXT NOT NULL,
+    idempotency_key TEXT NOT NULL,
+    id INTEGER NOT NULL,
+    PRIMARY KEY (bus, idempotency_key)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE event_results (
+    result_id INTEGER PRIMARY KEY,
+    id INTEGER NOT NULL,
+    handler_id TEXT NOT NULL,
+    status TEXT NOT NULL,
+    attempts INTEGER NOT NULL,
+    fence INTEGER NOT NULL,
+    worker_id TEXT,
+    token TEXT,
+    settled_token TEXT,
+    lease_expires_at REAL,
+    execution_time_ms REAL,
+    error TEXT,
+    value TEXT,
+    UNIQUE (id, handler_id)
+) STRICT;
+
+CREATE TABLE locks (
+    key TEXT PRIMARY KEY,
+    fence INTEGER NOT NULL,
+    worker_id TEXT NOT NULL,
+    token TEXT,
+    expires_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX locks_expires ON locks (expires_at);
+
+CREATE TABLE event_buses (
+    bus TEXT PRIMARY KEY,
+    created_at REAL NOT NULL,
+    last_seen_at REAL NOT NULL,
+    stopped_at REAL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX event_buses_stopped ON event_buses (stopped_at) WHERE stopped_at IS NOT NULL;
+
+CREATE TABLE event_handlers (
+    bus TEXT NOT NULL,
+    handler_id TEXT NOT NULL,
+    pattern TEXT NOT NULL,
+    created_at REAL NOT NULL,
+    last_seen_at REAL NOT NULL,
+    PRIMARY KEY (bus, handler_id)
+) STRICT, WITHOUT ROWID;
+
+CREATE VIEW subscriptions AS
+SELECT handler_id AS id, pattern AS event_type, created_at FROM event_handlers;
+
+CREATE TABLE positions (
+    name TEXT PRIMARY KEY,
+    position TEXT NOT NULL,
+    updated_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE counters (
+    name TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+INSERT INTO counters (name, value) VALUES ('forgotten_event_id', 0), ('lock_fence', 0);

@@ -1,0 +1,134 @@
+"""``add_events``: written as if nothing were known already; if something is, taken back and done one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from durabus.backends.sqlite.rows import Row, event_of, to_json
+from durabus.backends.sqlite.sql import statement
+from durabus.backends.sqlite.transaction import Transaction
+from durabus.errors import SchemaError
+from durabus.model.event import Event, NewEvent
+from durabus.store.events import EventRef
+
+_LAST_ID = statement("last_event_id")
+_ADD = statement("add_events")
+_ADD_PLAIN = statement("add_plain_events")
+_ADD_IDS = statement("add_event_ids")
+_ADD_KEYS = statement("add_idempotency_keys")
+_ADD_TAGS = statement("add_event_tags")
+_LOG = statement("log_published")
+_KNOWN_IDS = statement("known_event_ids")
+_KNOWN_KEY = statement("known_idempotency_key")
+_UNDO = [statement(name) for name in ("forget_added_ids", "forget_added_keys", "forget_added_events")]
+_GET = [statement(name) for name in ("get_live_event", "get_dead_letter", "get_completed_event")]
+_GET_ID = statement("get_event_id")
+
+
+def add_events(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
+    """Store a batch, or answer with what is stored already."""
+    added = _add_unknown(tx, new)
+    return _add_each(tx, new) if added is None else added
+
+
+def get_event(tx: Transaction, ref: EventRef) -> Event | None:
+    """The event wherever it is in its life."""
+    id_ = tx.value(_GET_ID, (ref,)) if isinstance(ref, str) else ref
+    if id_ is None or not 0 < id_ < 2**63:
+        return None
+    for sql in _GET:
+        row = tx.one(sql, (id_,))
+        if row is not None:
+            return event_of(row)
+    return None
+
+
+def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None:
+    """The whole batch in four statements; None, with nothing written, if an id or key of it is known."""
+    count, now = len(new), tx.now
+    first: int = tx.value(_LAST_ID) + 1
+    span = {"first": first, "last": first + count - 1}
+    tagged = keyed = 0
+    plain: list[Row] = []
+    others: list[Row] = []
+    for id_, one in enumerate(new, first):
+        if (
+            one.metadata_json is None
+            and not one.tags
+            and one.priority == 0
+            and one.delay == 0
+            and one.max_attempts is None
+            and one.parent_id is None
+            and one.idempotency_key is None
+        ):
+            plain.append((id_, one.event_id, one.bus, one.type, one.payload_json, now))
+            continue
+        tagged += bool(one.tags)
+        keyed += one.idempotency_key is not None
+        due = now + one.delay
+        others.append((
+            id_, one.event_id, one.bus, one.type, one.payload_json, one.metadata_json or "",
+            to_json(one.tags) if one.tags else "", one.priority, one.max_attempts or 0, one.parent_id or "",
+            one.idempotency_key or "", 1 if due <= now else 0, due, now,
+        ))  # fmt: skip
+    tx.many(_ADD_PLAIN, plain)
+    tx.many(_ADD, others)
+    if tx.run(_ADD_IDS, span) != count or (keyed and tx.run(_ADD_KEYS, span) != keyed):
+        for sql in _UNDO:
+            tx.run(sql, span)
+        return None
+    if tagged:
+        tx.run(_ADD_TAGS, span)
+    tx.run(_LOG, span)
+    tx.woken.update({one.bus for one in new})
+    return [
+        Event(
+            id=id_,
+            event_id=one.event_id,
+            bus=one.bus,
+            type=one.type,
+            payload_json=one.payload_json,
+            metadata_json=one.metadata_json,
+            tags=one.tags,
+            priority=one.priority,
+            max_attempts=one.max_attempts,
+            parent_id=one.parent_id,
+            idempotency_key=one.idempotency_key,
+            created_ts=now,
+            updated_ts=now,
+            due_ts=now + one.delay,
+        )
+        for id_, one in enumerate(new, first)
+    ]
+
+
+def _add_each(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
+    """Sort out the known ones, those known from this batch included, and store the rest."""
+    ids: dict[str, int | NewEvent] = dict(tx.all(_KNOWN_IDS, {"event_ids": to_json([one.event_id for one in new])}))
+    keys: dict[tuple[str, str], int | NewEvent] = {}
+    unknown: list[NewEvent] = []
+    found: list[int | NewEvent] = []
+    for one in new:
+        known = ids.get(one.event_id)
+        key = None if one.idempotency_key is None else (one.bus, one.idempotency_key)
+        if known is None and key is not None:
+            known = keys.get(key) or tx.value(_KNOWN_KEY, key)
+        if known is None:
+            known = one
+            unknown.append(one)
+            ids[one.event_id] = one
+            if key is not None:
+                keys[key] = one
+        found.append(known)
+    stored = {event.event_id: event for event in (unknown and _add_unknown(tx, unknown)) or ()}
+    return [_known(tx, item) if isinstance(item, int) else stored[item.event_id] for item in found]
+
+
+def _known(tx: Transaction, id_: int) -> Event:
+    event = get_event(tx, id_)
+    if event is None:
+        raise SchemaError(
+            f"event {id_} is remembered in event_ids or idempotency_keys but stored nowhere: its row was deleted by "
+            "hand; delete it there too (remove_event does both)"
+        )
+    return event

@@ -1,0 +1,70 @@
+"""The one thread of a store object that reads: snapshots that neither wait for writers nor hold them up."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+
+from durabus.backends.sqlite.connection import store_error
+from durabus.backends.sqlite.operation import Operation, deliver
+from durabus.backends.sqlite.transaction import Transaction
+from durabus.errors import StoreClosedError
+
+
+class Reader:
+    """A call sees every commit that was answered before it was made."""
+
+    def __init__(self, path: Path, now: Callable[[], float]) -> None:
+        self._path = path
+        self._now = now
+        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._gate = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"durabus-reader:{path.name}", daemon=True)
+        self._connection: sqlite3.Connection
+
+    def start(self, connection: sqlite3.Connection) -> None:
+        """Begin serving."""
+        self._connection = connection
+        self._thread.start()
+
+    def submit(self, operation: Operation) -> None:
+        """Queue a call from any event loop."""
+        with self._gate:
+            if self._closed:
+                raise StoreClosedError(f"the store on {self._path} is closed")
+            self._queue.put(operation)
+
+    def stop(self) -> None:
+        """Finish what was accepted, then end the thread. Blocks; safe to call twice."""
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while (operation := self._queue.get()) is not None:
+            if not operation.future.done():
+                self._read(operation)
+                deliver([operation])
+
+    def _read(self, operation: Operation) -> None:
+        run = operation.run
+        if run is None:
+            return
+        try:
+            self._connection.execute("BEGIN")
+            try:
+                operation.result = run(Transaction(self._connection, self._now()))
+            finally:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            operation.error = store_error(error, self._path)
+            operation.error.__cause__ = error
+        except Exception as error:  # noqa: BLE001  (the caller's to see)
+            operation.error = error

@@ -1,0 +1,35 @@
+"""SQL is files: ``statements/<verb>.sql``, read once. The lists of columns live here, beside nothing else."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+_EVENT_HEAD = (
+    "id, event_id, bus, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, status"
+)
+
+COLUMNS = {
+    # the order that rows.event_of unpacks
+    "{event}": f"{_EVENT_HEAD}, attempts, generation, fence, worker_id, errors, created_at, updated_at, due_at, "
+    "processing_started_at, started_at, lease_expires_at",
+    "{dead_letter}": f"{_EVENT_HEAD}, attempts, generation, fence, worker_id, errors, created_at, updated_at, due_at, "
+    "processing_started_at, started_at, NULL",
+    "{completed}": f"{_EVENT_HEAD}, attempt, generation, fence, worker_id, errors, created_at, at, due_at, "
+    "processing_started_at, started_at, NULL",
+    # the order that rows.entry_of unpacks
+    "{entry}": "position, action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, "
+    "worker_id, error, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, "
+    "results",
+    # the order that rows.handler_of unpacks
+    "{result}": "handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, lease_expires_at, "
+    "token, settled_token",
+}
+
+
+def statement(name: str) -> str:
+    """The statement in ``statements/<name>.sql`` without its comments."""
+    text = files(__package__).joinpath("statements", f"{name}.sql").read_text(encoding="utf-8")
+    bare = "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
+    for placeholder, columns in COLUMNS.items():
+        bare = bare.replace(placeholder, columns)
+    return bare

@@ -1,0 +1,11 @@
+-- Copies an event that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters.
+INSERT INTO dead_letters (
+    id, bus, type, event_id, status, priority, attempts, generation, fence, max_attempts, worker_id, has_results,
+    created_at, updated_at, due_at, processing_started_at, started_at, parent_id, idempotency_key, tags, metadata,
+    errors, payload
+)
+SELECT
+    id, bus, type, event_id, :status, priority, attempts, generation, fence, max_attempts, worker_id, has_results,
+    created_at, :now, due_at, processing_started_at, started_at, parent_id, idempotency_key, tags, metadata,
+    :errors, payload
+FROM events WHERE id = :id

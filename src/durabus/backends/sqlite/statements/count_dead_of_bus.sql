@@ -1,0 +1,2 @@
+-- As count_dead.sql, for one bus.
+SELECT status, count(*) FROM dead_letters WHERE bus = :bus GROUP BY status

@@ -1,0 +1,2 @@
+-- Forgets an archived bus.
+DELETE FROM event_buses WHERE bus = ?

@@ -1,0 +1,2 @@
+-- The event leaves the queue.
+DELETE FROM events WHERE id = ?

@@ -1,0 +1,2 @@
+-- The newest entry. Relies on the primary key of event_log.
+SELECT max(position) FROM event_log

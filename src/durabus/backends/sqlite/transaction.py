@@ -1,0 +1,63 @@
+"""What one write, or one read, sees: a cursor in an open transaction and the instant it happens at."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from durabus.backends.sqlite.rows import Row
+
+Parameters = Mapping[str, Any] | Sequence[Any]
+
+
+class Transaction:
+    """Handed to every verb. Rows are always taken at once: a half-read cursor would hold the snapshot open."""
+
+    __slots__ = ("claimed", "connection", "cursor", "now", "woken")
+
+    def __init__(self, connection: sqlite3.Connection, now: float) -> None:
+        self.connection = connection
+        self.now = now
+        self.cursor = connection.cursor()
+        self.cursor.row_factory = None
+        self.woken: set[str] = set()
+        """Buses that have something new to claim once this commits."""
+        self.claimed: set[str] = set()
+        """Buses somebody looked for work on."""
+
+    def all(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+        """Every row of the answer."""
+        try:
+            return self.cursor.execute(sql, parameters).fetchall()
+        except sqlite3.OperationalError as error:
+            if "decode to UTF-8" not in str(error):
+                raise
+            return self._all_damaged(sql, parameters)
+
+    def one(self, sql: str, parameters: Parameters = ()) -> Row | None:
+        """The only row, or None."""
+        rows = self.all(sql, parameters)
+        return rows[0] if rows else None
+
+    def value(self, sql: str, parameters: Parameters = ()) -> Any:
+        """The only column of the only row, or None."""
+        rows = self.all(sql, parameters)
+        return rows[0][0] if rows else None
+
+    def run(self, sql: str, parameters: Parameters = ()) -> int:
+        """How many rows the statement changed."""
+        return self.cursor.execute(sql, parameters).rowcount
+
+    def many(self, sql: str, rows: Sequence[Row]) -> int:
+        """How many rows the statement changed in all."""
+        return self.cursor.executemany(sql, rows).rowcount if rows else 0
+
+    def _all_damaged(self, sql: str, parameters: Parameters) -> list[Row]:
+        """Bytes on disk that are no text any more: shown with marks, so that the event can still be handled."""
+        usual = self.connection.text_factory
+        self.connection.text_factory = lambda data: data.decode(errors="replace")
+        try:
+            return self.cursor.execute(sql, parameters).fetchall()
+        finally:
+            self.connection.text_factory = usual

@@ -1,0 +1,73 @@
+"""Waiting for the write lock without making callers wait for ever.
+
+The thread that waits in the kernel cannot be called back. If the holder is frozen (a stopped process, a hung disk), a
+second thread answers the callers with an error instead; their calls are then skipped when the lock comes at last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from durabus.backends.sqlite.connection import BUSY_TIMEOUT
+from durabus.backends.sqlite.flock import WriteLock
+from durabus.backends.sqlite.operation import Operation, deliver
+from durabus.clock import monotonic
+from durabus.errors import StoreUnavailableError
+
+_LOOK_EVERY = 1.0
+
+
+class Turn:
+    """The writer's turn among the processes that share the file."""
+
+    def __init__(self, lock: WriteLock, path: Path, queued: Callable[[], list[Operation]]) -> None:
+        self._lock = lock
+        self._path = path
+        self._queued = queued
+        self._gate = threading.Lock()
+        self._waiting: list[Operation] | None = None
+        self._since = 0.0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def wait(self, operations: list[Operation]) -> list[Operation]:
+        """Take the lock for ``operations``; answers those whose callers still wait."""
+        if not self._lock.try_acquire():
+            self._watch()
+            with self._gate:
+                self._waiting, self._since = operations, monotonic()
+            self._lock.acquire()
+            with self._gate:
+                operations, self._waiting = self._waiting, None
+        return operations
+
+    def end(self) -> None:
+        """Give the lock to the next one."""
+        self._lock.release()
+
+    def close(self) -> None:
+        """Stop watching the clock."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="durabus-turn", daemon=True)
+            self._thread.start()
+
+    def _serve(self) -> None:
+        while not self._ended.wait(_LOOK_EVERY):
+            with self._gate:
+                if self._waiting is None or monotonic() - self._since < BUSY_TIMEOUT:
+                    continue
+                given_up = [*self._waiting, *self._queued()]
+                self._waiting = []
+            for operation in given_up:
+                operation.error = StoreUnavailableError(
+                    f"{self._path}: another process holds {self._lock.path.name} for more than {BUSY_TIMEOUT:g} s: "
+                    "is it stopped, or its disk hanging? Nothing was written"
+                )
+            deliver(given_up)
