@@ -1,0 +1,102 @@
+"""The tree of commands, and the one place where a command's end becomes an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from cyclopts import App, CycloptsError
+
+from durabus.cli.db import db
+from durabus.cli.demo import demo
+from durabus.cli.dlq import dlq
+from durabus.cli.events import events
+from durabus.cli.failures import CommandFailed, Exit, from_error, report
+from durabus.cli.publish import publish
+from durabus.cli.stats import stats
+from durabus.cli.worker import worker
+from durabus.errors import DurabusError
+
+DEBUG_VARIABLE = "DURABUS_DEBUG"
+HELP = """A durable event bus: publish events, look at them, repair what failed, serve a bus.
+
+Commands find the store by --store URL or by the environment variable DURABUS_STORE.
+
+Example: durabus publish order.placed --store sqlite:///bus.db
+"""
+
+app = App(
+    name="durabus",
+    help=HELP,
+    version=lambda: version("durabus"),
+    help_format="plaintext",
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+)
+app.command(demo)
+app.command(publish)
+app.command(events)
+app.command(dlq)
+app.command(stats)
+app.command(db)
+app.command(worker)
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run one command and answer its exit code."""
+    try:
+        answer = app(options_last(argv), exit_on_error=False, print_error=False)
+        sys.stdout.flush()
+    except CycloptsError as error:
+        why = " ".join(str(error).split())
+        return report(CommandFailed("wrong usage", why, _help_hint(argv), code=Exit.USAGE))
+    except CommandFailed as failure:
+        return report(failure)
+    except DurabusError as error:
+        return report(from_error(error))
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        # The reader has seen enough (`| head`). Python would complain once more when it flushes stdout at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except Exception as error:  # noqa: BLE001  (a bug, and the person at the terminal is not the one to read it)
+        return _report_bug(error)
+    return answer if isinstance(answer, int) else Exit.OK
+
+
+def options_last(argv: Sequence[str]) -> list[str]:
+    """Move ``--store`` and ``--json`` that stand before the command behind it: both places are right."""
+    rest, moved = list(argv), list[str]()
+    while rest:
+        if rest[0] == "--json" or rest[0].startswith("--store="):
+            moved.append(rest.pop(0))
+        elif rest[0] == "--store" and len(rest) > 1:
+            moved += [rest.pop(0), rest.pop(0)]
+        else:
+            break
+    end = rest.index("--") if "--" in rest else len(rest)
+    return rest[:end] + moved + rest[end:]
+
+
+def _help_hint(argv: Sequence[str]) -> str:
+    words = [word for word in argv if not word.startswith("-")]
+    known: list[str] = []
+    here: App = app
+    for word in words:
+        if word not in here:
+            break
+        known.append(word)
+        here = here[word]
+    return f"`{' '.join(['durabus', *known])} --help` shows what there is, with an example"
+
+
+def _report_bug(error: Exception) -> int:
+    if os.environ.get(DEBUG_VARIABLE):
+        traceback.print_exc()
+    why = f"{type(error).__name__}: {error}"
+    hint = f"this should not happen; with {DEBUG_VARIABLE}=1 it shows where"
+    return report(CommandFailed("the command broke", why, hint))

@@ -1,0 +1,90 @@
+"""What a back end offers beside the contract: where its data is, which schema steps there are and which are applied.
+
+Reached by name, as ``durabus.store.connect`` reaches the store itself: no back end is loaded that nobody asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.errors import SchemaError, StoreUnavailableError
+
+SQLITE = "durabus.backends.sqlite"
+
+
+class SchemaStep(msgspec.Struct, frozen=True, kw_only=True):
+    """One numbered migration, and when it was applied to this store (None: not yet)."""
+
+    number: int
+    name: str
+    up: str
+    down: str
+    applied_ts: float | None = None
+
+
+def sqlite_file(url: str) -> Path | None:
+    """The file behind a ``sqlite://`` URL; None for every other store."""
+    if urlsplit(url).scheme != "sqlite":
+        return None
+    path: Path = import_module(f"{SQLITE}.address").parse_url(url).path
+    return path
+
+
+def refuse_absent_file(url: str) -> None:
+    """A mistyped path must not become a new, empty store."""
+    path = sqlite_file(url)
+    if path is not None and not path.exists():
+        raise CommandFailed(
+            "no store there",
+            f"{path} does not exist",
+            f"check --store, or create it: durabus db migrate --store {url}",
+            code=Exit.STORE,
+        )
+
+
+def schema_steps(url: str) -> list[SchemaStep]:
+    """The migrations of the store's kind, in order."""
+    if sqlite_file(url) is None:
+        scheme = urlsplit(url).scheme or url
+        raise CommandFailed(
+            f"no schema files for {scheme}", "only sqlite:// stores have tables that durabus makes", code=Exit.USAGE
+        )
+    known = import_module(f"{SQLITE}.schema").migrations()
+    return [SchemaStep(number=one.number, name=one.name, up=one.up, down=one.down) for one in known]
+
+
+def applied_steps(url: str) -> list[SchemaStep]:
+    """The migrations with the instants they were applied at. Changes nothing, not even an outdated store."""
+    steps = schema_steps(url)
+    refuse_absent_file(url)
+    path = sqlite_file(url)
+    rows = _query(path, "SELECT 1 FROM sqlite_master WHERE name = 'durabus_migrations'")
+    if rows:
+        rows = _query(path, "SELECT number, name, applied_at FROM durabus_migrations ORDER BY number")
+    known = {step.number for step in steps}
+    newer = [name for number, name, _ in rows if number not in known]
+    if newer:
+        raise SchemaError(f"{path} was made by a newer durabus, it has {', '.join(newer)}: upgrade durabus")
+    applied = {number: at for number, _, at in rows}
+    return [msgspec.structs.replace(step, applied_ts=applied.get(step.number)) for step in steps]
+
+
+def _query(path: Path | None, sql: str) -> list[tuple[Any, ...]]:
+    backend = import_module(f"{SQLITE}.connection")
+    try:
+        connection = backend.connect_reader(path)
+        try:
+            rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
+            return rows
+        finally:
+            connection.close()
+    except backend.sqlite3.Error as error:
+        raise backend.store_error(error, path) from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{path}: {error.strerror or error}") from error

@@ -1,0 +1,99 @@
+"""``durabus db``: the store's tables."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from durabus.cli.backend import SchemaStep, applied_steps, refuse_absent_file, schema_steps
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
+from durabus.cli.output import console, iso, print_json, table
+
+db = App(name="db", help="The store's tables: migrate, status, verify, sql.")
+
+
+@db.command
+async def migrate(*, common: Common = DEFAULTS) -> None:
+    """Create the store, or bring its tables up to date. Safe to repeat.
+
+    Example: durabus db migrate
+    """
+    url = store_url(common)
+    try:
+        before = {step.number for step in applied_steps(url) if step.applied_ts is not None}
+    except CommandFailed as failure:
+        if failure.code is not Exit.STORE:
+            raise
+        before = set()
+    async with opened_store(common, create=True) as store:
+        await store.verify()
+    steps = applied_steps(url)
+    new = [step.name for step in steps if step.number not in before]
+    if common.json:
+        print_json({"applied": new, "steps": _documents(steps)})
+    else:
+        print(f"applied {', '.join(new)}" if new else f"up to date: {steps[-1].name}")
+
+
+@db.command
+def status(*, common: Common = DEFAULTS) -> int:
+    """Show which schema steps are applied, and change nothing. Exit code 1 if any is missing.
+
+    Example: durabus db status
+    """
+    steps = applied_steps(store_url(common))
+    missing = [step.name for step in steps if step.applied_ts is None]
+    if common.json:
+        print_json({"up_to_date": not missing, "steps": _documents(steps)})
+    else:
+        made = table("step", "applied")
+        for step in steps:
+            made.add_row(step.name, iso(step.applied_ts) or "[red]missing: `durabus db migrate` applies it[/]")
+        console().print(made)
+    return Exit.FAILED if missing else Exit.OK
+
+
+@db.command
+async def verify(*, common: Common = DEFAULTS) -> None:
+    """Check that every table and index is exactly the one durabus made.
+
+    Example: durabus db verify
+    """
+    url = store_url(common)
+    refuse_absent_file(url)
+    if any(step.applied_ts is None for step in applied_steps(url)):
+        raise CommandFailed(
+            "the schema is not up to date", "steps are missing", f"durabus db migrate --store {url}", code=Exit.STORE
+        )
+    async with opened_store(common) as store:
+        await store.verify()
+    if common.json:
+        print_json({"ok": True})
+    else:
+        print("the schema is exactly as it should be")
+
+
+@db.command
+def sql(
+    *,
+    down: Annotated[bool, Parameter(help="The way back instead.", negative="", show_default=False)] = False,
+    common: Common = DEFAULTS,
+) -> None:
+    """Print the SQL that makes the tables, for those who apply it by hand.
+
+    Example: durabus db sql
+    """
+    steps = schema_steps(store_url(common))
+    if down:
+        steps.reverse()
+    if common.json:
+        print_json([{"number": one.number, "name": one.name, "sql": one.down if down else one.up} for one in steps])
+        return
+    for step in steps:
+        print(f"-- {step.name}{' (down)' if down else ''}\n{(step.down if down else step.up).strip()}\n")
+
+
+def _documents(steps: list[SchemaStep]) -> list[dict[str, object]]:
+    return [{"number": step.number, "name": step.name, "applied_at": iso(step.applied_ts)} for step in steps]

@@ -1,0 +1,252 @@
+"""``durabus events``: list, show, tail."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.options import DEFAULTS, Common, opened_store
+from durabus.cli.output import (
+    age,
+    clock_time,
+    console,
+    entry_document,
+    event_document,
+    iso,
+    pairs,
+    plain,
+    print_json,
+    print_json_line,
+    result_document,
+    say,
+    status_text,
+    table,
+)
+from durabus.errors import EventNotFound
+from durabus.model.event import Event, check_event_id
+from durabus.model.limits import check_batch
+from durabus.model.log_entry import LogEntry
+from durabus.model.pattern import matches
+from durabus.model.query import EventQuery
+from durabus.model.statuses import EventStatus
+from durabus.store.events import EventRef
+from durabus.store.log import START
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from durabus.model.result import HandlerResult
+
+events = App(name="events", help="Look at events: list, show, tail.")
+
+FOLLOW_EVERY = 0.2
+
+
+def event_ref(text: str) -> EventRef:
+    """An ``id`` (a number) or an ``event_id`` (a UUID)."""
+    if text.isascii() and text.isdigit() and len(text) < 19:  # noqa: PLR2004  (what fits 64 bits)
+        return int(text)
+    return check_event_id(text.lower())
+
+
+@events.command(name="list")
+async def list_events(
+    *,
+    status: Annotated[
+        tuple[EventStatus, ...],
+        Parameter(help="Only these; give it several times for several.", negative="", show_default=False),
+    ] = (),
+    event_type: Annotated[str | None, Parameter(name="--type", help="Glob, as order.*")] = None,
+    tag: Annotated[
+        tuple[str, ...], Parameter(help="Events with at least one of these tags.", negative="", show_default=False)
+    ] = (),
+    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
+    limit: Annotated[int, Parameter(help="At most so many.")] = 20,
+    before: Annotated[int | None, Parameter(help="Only ids below this one: the next page.")] = None,
+    common: Common = DEFAULTS,
+) -> None:
+    """List events, newest first.
+
+    Example: durabus events list --status FAILED --type 'order.*'
+    """
+    query = EventQuery(bus=bus, statuses=status, type=event_type, tags=tag, before_id=before, limit=check_batch(limit))
+    async with opened_store(common) as store:
+        page, now = await store.find(query), await store.now()
+    if common.json:
+        found = [event_document(event) for event in page.events]
+        print_json({"events": found, "next_before_id": page.next_before_id})
+        return
+    if not page.events:
+        say(
+            "no events"
+            + (" match" if query != EventQuery(limit=limit) else ": publish one with `durabus publish TYPE`")
+        )
+        return
+    console().print(event_table(page.events, now))
+    if page.next_before_id is not None:
+        say(f"more: --before {page.next_before_id}")
+
+
+@events.command
+async def show(
+    event: Annotated[str, Parameter(name="EVENT", help="Its id (a number) or event_id (a UUID).")],
+    /,
+    *,
+    common: Common = DEFAULTS,
+) -> None:
+    """Show one event: its data, its handlers' results, and its audit trail.
+
+    Example: durabus events show 7
+    """
+    ref = event_ref(event)
+    async with opened_store(common) as store:
+        found = await store.get_event(ref)
+        if found is None:
+            raise EventNotFound(ref)
+        trail, results = await store.read_event_log(ref), await store.list_results(ref)
+    if common.json:
+        print_json(
+            {
+                "event": event_document(found),
+                "log": [entry_document(entry) for entry in trail],
+                "results": [result_document(result) for result in results],
+            }
+        )
+        return
+    out = console()
+    out.print(pairs(_facts(found)))
+    if results:
+        out.print()
+        out.print(_result_table(results))
+    out.print()
+    out.print(_trail_table(trail, found.created_ts))
+
+
+@events.command
+async def tail(
+    *,
+    from_start: Annotated[
+        bool, Parameter(help="Begin with the oldest entry instead of now.", negative="", show_default=False)
+    ] = False,
+    follow: Annotated[bool, Parameter(help="Wait for more, or stop at the end of the log.")] = True,
+    event_type: Annotated[str, Parameter(name="--type", help="Glob, as order.*")] = "*",
+    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
+    common: Common = DEFAULTS,
+) -> None:
+    """Print log entries as they are committed, until Ctrl-C. With --json one document a line.
+
+    Example: durabus events tail --from-start --no-follow
+    """
+    async with opened_store(common) as store:
+        position = START if from_start or not follow else await store.log_head()
+        if follow and not common.json:
+            say("following the log, Ctrl-C ends it")
+        while True:
+            page = await store.read_log(after=position)
+            for entry in page.entries:
+                if matches(event_type, entry.type) and bus in (None, entry.bus):
+                    _print_entry(entry, as_json=common.json)
+            position = page.next
+            if not page.entries:
+                if not follow:
+                    return
+                await asyncio.sleep(FOLLOW_EVERY)
+
+
+def event_table(found: list[Event], now: float) -> Table:
+    """Events as rows that fit 80 columns."""
+    made = table(
+        ("id", {"justify": "right"}),
+        "status",
+        ("type", {"overflow": "ellipsis", "no_wrap": True, "max_width": 24}),
+        ("tries", {"justify": "right"}),
+        ("age", {"justify": "right"}),
+        ("last error", {"overflow": "ellipsis", "no_wrap": True, "ratio": 1}),
+    )
+    for event in found:
+        error = plain(event.errors[-1]) if event.errors else ""
+        made.add_row(
+            str(event.id),
+            status_text(event.status),
+            plain(event.type),
+            str(event.attempts),
+            age(now - event.created_ts),
+            error,
+        )
+    return made
+
+
+def _facts(event: Event) -> list[tuple[str, str]]:
+    optional = {
+        "tags": ", ".join(event.tags),
+        "metadata": event.metadata_json,
+        "parent": event.parent_id,
+        "key": event.idempotency_key,
+        "priority": str(event.priority) if event.priority else None,
+        "requeued": f"{event.generation} times" if event.generation else None,
+        "worker": event.worker_id if event.status is EventStatus.PROCESSING else None,
+        "next try": iso(event.due_ts) if event.next_retry_at else None,
+    }
+    attempts = str(event.attempts) if event.max_attempts is None else f"{event.attempts} of {event.max_attempts}"
+    return [
+        ("event", f"{event.id}  {event.event_id}"),
+        ("type", plain(event.type)),
+        ("bus", plain(event.bus)),
+        ("status", status_text(event.status)),
+        ("attempts", attempts),
+        ("published", str(iso(event.created_ts))),
+        ("payload", plain(event.payload_json)),
+        *((name, plain(value)) for name, value in optional.items() if value),
+    ]
+
+
+def _result_table(results: list[HandlerResult]) -> Table:
+    made = table("handler", "result", ("tries", {"justify": "right"}), ("error", {"overflow": "fold"}))
+    for result in results:
+        made.add_row(plain(result.handler_id), result.status, str(result.attempts), plain(result.error or ""))
+    return made
+
+
+def _trail_table(trail: list[LogEntry], created: float) -> Table:
+    number = {"justify": "right"}
+    retried = any(entry.next_retry_ts for entry in trail)
+    again = [("again in", number)] if retried else []
+    made = table(("after", number), "action", ("try", number), ("fence", number), "worker", *again, "error")
+    for entry in trail:
+        wait = age(entry.next_retry_ts - entry.at_ts) if entry.next_retry_ts else ""
+        made.add_row(
+            f"{entry.at_ts - created:.3f} s",
+            entry.action,
+            str(entry.attempt),
+            str(entry.fence),
+            plain(entry.worker_id or ""),
+            *([wait] if retried else []),
+            plain(entry.error or ""),
+        )
+    return made
+
+
+def _print_entry(entry: LogEntry, *, as_json: bool) -> None:
+    if as_json:
+        print_json_line(entry_document(entry))
+        return
+    line = f"{clock_time(entry.at_ts)}  {entry.action:<21}  {entry.id:>8}  {entry.type}"
+    if entry.attempt > 1:
+        line += f"  try {entry.attempt}"
+    if entry.error:
+        line += f"  {entry.error}"
+    print("".join(char if char.isprintable() else " " for char in line), flush=True)
+
+
+def refuse_without_events(refs: tuple[str, ...], *, everything: bool) -> None:
+    """A command that takes ids or ``--all`` needs exactly one of them."""
+    if bool(refs) == everything:
+        raise CommandFailed(
+            "which events?",
+            "both ids and --all were given" if refs else "neither ids nor --all were given",
+            "name events by id, or give --all",
+            code=Exit.USAGE,
+        )

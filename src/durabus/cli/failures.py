@@ -1,0 +1,96 @@
+"""What goes wrong on the command line: exit codes, and one block of text that says what, why and what to do.
+
+::
+
+    0  done                       3  the store cannot be reached or is unknown
+    1  the operation failed       4  not found
+    2  wrong usage                5  conflict: the event is not in a state for this
+                                130  interrupted
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import IntEnum
+
+from durabus.errors import (
+    ConfigurationError,
+    DurabusError,
+    EventNotFound,
+    InvalidEventError,
+    InvalidPayloadError,
+    LeaseLost,
+    NotADeadLetter,
+    SchemaError,
+    StoreError,
+    UnknownStoreError,
+    UnsupportedByStore,
+)
+
+
+class Exit(IntEnum):
+    """Exit codes."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    STORE = 3
+    NOT_FOUND = 4
+    CONFLICT = 5
+    INTERRUPTED = 130
+
+
+class CommandFailed(Exception):  # noqa: N818  (reads as the sentence it is)
+    """Ends a command with a message for people and a code for scripts."""
+
+    def __init__(self, what: str, why: str = "", hint: str = "", *, code: Exit = Exit.FAILED) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.hint = hint
+        self.code = code
+
+
+def from_error(error: DurabusError) -> CommandFailed:
+    """The block for an error that the library raised."""
+    why = str(error)
+    match error:
+        case UnknownStoreError():
+            hint = "for a file in this folder use --store sqlite:///bus.db"
+            return CommandFailed("unknown store", why, hint, code=Exit.STORE)
+        case SchemaError():
+            hint = "`durabus db status` shows the difference, `durabus db migrate` upgrades an older schema"
+            return CommandFailed("the store's tables do not fit this version", why, hint, code=Exit.STORE)
+        case UnsupportedByStore():
+            return CommandFailed("this store cannot do that", why, code=Exit.FAILED)
+        case StoreError():
+            hint = "check path, permissions and free space of --store, then try again: nothing was changed"
+            return CommandFailed("cannot use the store", why, hint, code=Exit.STORE)
+        case EventNotFound():
+            return CommandFailed(
+                "event not found", why, "`durabus events list` shows what there is", code=Exit.NOT_FOUND
+            )
+        case NotADeadLetter():
+            hint = "`durabus events show ID` shows where it stands"
+            return CommandFailed("not a dead letter", why, hint, code=Exit.CONFLICT)
+        case LeaseLost():
+            return CommandFailed("somebody else holds the event", why, code=Exit.CONFLICT)
+        case InvalidPayloadError():
+            return CommandFailed("the payload cannot be stored", why, code=Exit.USAGE)
+        case InvalidEventError() | ConfigurationError():
+            return CommandFailed("invalid argument", why, code=Exit.USAGE)
+        case _:
+            return CommandFailed("the operation failed", why)
+
+
+def report(failure: CommandFailed) -> int:
+    """Print the block to stderr; answers the exit code."""
+    lines = [f"error: {failure.what}"]
+    lines += [f"  {line}" for line in failure.why.splitlines()]
+    if failure.hint:
+        lines.append(f"hint:  {failure.hint}")
+    text = "\n".join(lines)
+    if sys.stderr.isatty():
+        text = text.replace("error:", "\033[1;31merror:\033[0m", 1).replace("\nhint: ", "\n\033[1;36mhint:\033[0m ", 1)
+    print(text, file=sys.stderr)
+    return failure.code

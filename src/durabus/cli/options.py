@@ -1,0 +1,71 @@
+"""Options that many commands share, and the store they lead to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from durabus.cli.backend import refuse_absent_file
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.store.connect import make_store
+from durabus.store.contract import EventStore
+
+STORE_VARIABLE = "DURABUS_STORE"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    """``--store`` and ``--json``."""
+
+    store: Annotated[str | None, Parameter(env_var=STORE_VARIABLE, help="URL of the store, as sqlite:///bus.db.")] = (
+        None
+    )
+    json: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Print JSON for programs instead of text for people.")
+    ] = False
+
+
+DEFAULTS = Common()
+
+
+def store_url(common: Common) -> str:
+    """The URL that was given; without one there is nothing to guess."""
+    if not common.store:
+        raise CommandFailed(
+            "no store",
+            f"neither --store nor the environment variable {STORE_VARIABLE} is set",
+            "add --store sqlite:///bus.db (four slashes for an absolute path)",
+            code=Exit.USAGE,
+        )
+    return common.store
+
+
+def _unopened_store(common: Common) -> EventStore:
+    """The store behind ``--store``, if it outlives this process."""
+    store = make_store(store_url(common))
+    if not store.features.shared_between_processes:
+        raise CommandFailed(
+            f"{store.features.scheme}:// is of no use here",
+            "it lives and ends inside one process, and this command is a process of its own",
+            "use a store that others can see, as sqlite:///bus.db",
+            code=Exit.USAGE,
+        )
+    return store
+
+
+@asynccontextmanager
+async def opened_store(common: Common, *, create: bool = False) -> AsyncIterator[EventStore]:
+    """Open the store for one command. Only with ``create`` may it come into being by that."""
+    store = _unopened_store(common)
+    if not create:
+        refuse_absent_file(store_url(common))
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()

@@ -1,0 +1,173 @@
+"""Data to stdout, words to stderr: JSON documents, tables, ages."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import EventStatus
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+STATUS_STYLES = {
+    EventStatus.PENDING: "yellow",
+    EventStatus.PROCESSING: "cyan",
+    EventStatus.COMPLETED: "green",
+    EventStatus.COMPLETED_WITH_ERRORS: "red",
+    EventStatus.FAILED: "red",
+}
+PLAIN_WIDTH = 100
+"""Columns of a table that goes into a pipe or a file."""
+
+
+def print_json(document: Any) -> None:
+    """One document on one or more lines, keys in the order given."""
+    print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+
+
+def print_json_line(document: Any) -> None:
+    """One document on one line: NDJSON."""
+    print(msgspec.json.encode(document).decode(), flush=True)
+
+
+def say(text: str) -> None:
+    """Words for people: to stderr, so that stdout stays data."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def console() -> Console:
+    """Where tables go."""
+    from rich.console import Console
+
+    return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=PLAIN_WIDTH)
+
+
+def table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:
+    """A light table; a column is its title, or title and rich options."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for column in columns:
+        title, options = (column, {}) if isinstance(column, str) else column
+        made.add_column(title, **options)
+    return made
+
+
+def pairs(rows: Iterable[tuple[str, str]]) -> Table:
+    """Names and values, one pair a line."""
+    from rich.table import Table
+
+    made = Table.grid(padding=(0, 2))
+    made.add_column(style="bold")
+    made.add_column(overflow="fold")
+    for name, value in rows:
+        made.add_row(name, value)
+    return made
+
+
+def status_text(status: EventStatus) -> str:
+    """A status in its colour, as rich markup."""
+    return f"[{STATUS_STYLES[status]}]{status}[/]"
+
+
+def plain(text: str) -> str:
+    """Text from an event, so that it shows as it is and cannot move the cursor."""
+    from rich.markup import escape
+
+    return escape("".join(char if char.isprintable() else " " for char in text))
+
+
+def age(seconds: float) -> str:
+    """A span in the largest unit that gives a whole number."""
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if abs(seconds) >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s" if abs(seconds) < 10 else f"{seconds:.0f} s"  # noqa: PLR2004  (one decimal below ten)
+
+
+def iso(instant: float | None) -> str | None:
+    """An instant for programs."""
+    return None if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec="microseconds")
+
+
+def clock_time(instant: float) -> str:
+    """An instant for people, in local time."""
+    return datetime.fromtimestamp(instant, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    """An event for programs."""
+    return {
+        "id": event.id,
+        "event_id": event.event_id,
+        "bus": event.bus,
+        "type": event.type,
+        "status": event.status,
+        "payload": event.payload,
+        "metadata": event.metadata,
+        "tags": event.tags,
+        "priority": event.priority,
+        "attempts": event.attempts,
+        "max_attempts": event.max_attempts,
+        "retry_count": event.retry_count,
+        "errors": event.errors,
+        "generation": event.generation,
+        "fence": event.fence,
+        "worker_id": event.worker_id,
+        "parent_id": event.parent_id,
+        "idempotency_key": event.idempotency_key,
+        "created_at": iso(event.created_ts),
+        "updated_at": iso(event.updated_ts),
+        "due_at": iso(event.due_ts),
+        "lease_expires_at": iso(event.expires_ts),
+    }
+
+
+def entry_document(entry: LogEntry) -> dict[str, Any]:
+    """A log entry for programs."""
+    return {
+        "position": entry.position,
+        "action": entry.action,
+        "id": entry.id,
+        "event_id": entry.event_id,
+        "bus": entry.bus,
+        "type": entry.type,
+        "status": entry.status,
+        "at": iso(entry.at_ts),
+        "created_at": iso(entry.created_ts),
+        "attempt": entry.attempt,
+        "generation": entry.generation,
+        "fence": entry.fence,
+        "worker_id": entry.worker_id,
+        "error": entry.error,
+        "next_retry_at": iso(entry.next_retry_ts),
+        "execution_time_ms": entry.execution_time_ms,
+        "status_code": entry.status_code,
+        "tags": entry.tags,
+        "parent_id": entry.parent_id,
+        "payload": entry.payload,
+        "errors": entry.errors,
+        "results": [result_document(result) for result in entry.results],
+    }
+
+
+def result_document(result: HandlerResult) -> dict[str, Any]:
+    """A handler's result for programs."""
+    return {
+        "handler_id": result.handler_id,
+        "status": result.status,
+        "attempts": result.attempts,
+        "error": result.error,
+        "value": result.value,
+        "execution_time_ms": result.execution_time_ms,
+    }

@@ -1,0 +1,93 @@
+"""``durabus worker``: serve a bus until a signal asks to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from importlib import import_module
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from durabus.bus.event_bus import EventBus
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.output import say
+
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+async def worker(
+    target: Annotated[str, Parameter(name="MODULE:BUS", help="Where the EventBus object is, as shop.app:bus.")],
+    /,
+    *,
+    shutdown_timeout: Annotated[
+        float | None, Parameter(help="Seconds for running handlers to finish; without it the bus decides.")
+    ] = None,
+) -> None:
+    """Import a bus and serve it. SIGTERM or Ctrl-C: claim nothing new, finish what runs; a second one quits at once.
+
+    Example: durabus worker shop.app:bus
+    """
+    bus = load_bus(target)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    stop = _listen_for_signals()
+    await bus.start()
+    say(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")
+    try:
+        await stop.wait()
+        counts = await bus.store.counts(bus.name)
+        say(f"stopping: {counts.processing} in progress on all workers, {counts.pending} waiting; again = quit at once")
+    finally:
+        await bus.shutdown(shutdown_timeout)
+    done = bus.metrics.snapshot()
+    say(
+        f"stopped: {sum(done.completed.values())} completed, {sum(done.retries.values())} retried, "
+        f"{sum(done.dead_letters.values())} dead letters, {sum(done.lease_lost.values())} claims lost"
+    )
+
+
+def load_bus(target: str) -> EventBus:
+    """The ``EventBus`` that ``MODULE:BUS`` names; modules of the present folder are found first."""
+    module_name, _, attribute = target.partition(":")
+    if not module_name or not attribute:
+        raise _refused(target, "it must be a module and an attribute with a colon between them")
+    if "" not in sys.path and str(os.getcwd()) not in sys.path:  # noqa: PTH109  (sys.path holds strings)
+        sys.path.insert(0, "")
+    try:
+        found: object = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise _refused(target, f"importing {module_name} failed: {error}") from error
+        raise _refused(target, f"there is no module {error.name!r} here or on the Python path") from error
+    except Exception as error:
+        raise _refused(target, f"importing {module_name} failed: {type(error).__name__}: {error}") from error
+    for name in attribute.split("."):
+        try:
+            found = getattr(found, name)
+        except AttributeError as error:
+            raise _refused(target, str(error)) from error
+    if not isinstance(found, EventBus):
+        raise _refused(target, f"{attribute} is {type(found).__name__}, not an EventBus")
+    return found
+
+
+def _refused(target: str, why: str) -> CommandFailed:
+    hint = "start it in the folder of your module, as: durabus worker app:bus"
+    return CommandFailed(f"cannot load {target!r}", why, hint, code=Exit.USAGE)
+
+
+def _listen_for_signals() -> asyncio.Event:
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def asked(number: signal.Signals) -> None:
+        if stop.is_set():
+            say("quitting at once: what ran here is taken over when its lease is over")
+            os._exit(128 + number)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked, number)
+    return stop

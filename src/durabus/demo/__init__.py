@@ -1,0 +1,1 @@
+"""The demo: a shop that loses a worker and no event."""

@@ -1,0 +1,210 @@
+"""The demo: two workers serve a shop, one is killed in the middle, and in the end everything is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+from rich.console import Console
+
+from durabus.clock import monotonic
+from durabus.demo.fleet import WorkerDied, WorkerProcess
+from durabus.demo.report import Report, read_report, render
+from durabus.demo.screen import WIDTH, Progress, Screen, screen_for
+from durabus.demo.shop import order
+from durabus.demo.tally import Tally
+from durabus.errors import ConfigurationError
+from durabus.store.connect import open_store
+from durabus.store.contract import EventStore
+
+ORDERS_PER_SECOND = 200
+PUBLISH_EVERY = 0.1
+TICK = 0.1
+LEASE = 3.0
+KILL_AFTER = 0.4
+"""Share of the orders that must be placed before a worker is killed."""
+KILL_HOLDING = 5
+"""The victim should hold that many events, or the kill would prove little; after the last order any number will do."""
+STALLED_AFTER = 30.0
+MAX_ORDERS = 100_000
+
+Hook = Callable[[EventStore], Awaitable[None]]
+
+
+class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``durabus demo`` can be told."""
+
+    orders: int = 3000
+    keep: bool = False
+    json: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what would not be a demo."""
+        if not 1 <= self.orders <= MAX_ORDERS:
+            raise ConfigurationError(f"orders={self.orders}: must be from 1 to {MAX_ORDERS:,}")
+
+
+async def run_demo(options: DemoOptions, *, before_report: Hook | None = None) -> int:
+    """Run it all; 0 if the sum is right, 1 if anything is lost or left."""
+    console = Console(stderr=options.json, highlight=False)
+    if console.width > WIDTH or not console.is_terminal:
+        console.width = WIDTH
+    folder = Path(tempfile.mkdtemp(prefix="durabus-demo-"))
+    try:
+        found = await _run(options, folder, console, before_report)
+        if options.json:
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+        console.print()
+        console.print(render(found))
+    except WorkerDied as error:
+        console.print(f"✗ {error}", style="bold red", markup=False)
+        return 1
+    finally:
+        if options.keep:
+            console.print(f"\nkept in {folder}", soft_wrap=True, markup=False)
+            console.print(f"look at it: durabus dlq list --store {_url(folder)}", soft_wrap=True, markup=False)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+    return 1 if found.problems else 0
+
+
+async def _run(options: DemoOptions, folder: Path, console: Console, before_report: Hook | None) -> Report:
+    url = _url(folder)
+    console.print(f"[bold]durabus demo[/]  orders → payments → mail on SQLite, two workers, leases of {LEASE:g} s\n")
+    store = await open_store(url)
+    workers: list[WorkerProcess] = []
+    try:
+        for number in (1, 2):
+            log = folder / f"worker-{number}.log"
+            workers.append(await WorkerProcess.start(f"worker {number}", store=url, lease=LEASE, log=log))
+        for worker in workers:
+            await worker.ready()
+        with screen_for(console) as screen:
+            story = Story(store, options.orders, workers, screen)
+            await story.play()
+        farewells = [await worker.send_home() for worker in workers if worker.alive]
+        if before_report is not None:
+            await before_report(store)
+        known = [farewell.lease_lost for farewell in farewells if farewell is not None]
+        return await read_report(
+            store,
+            orders=options.orders,
+            orders_per_second=ORDERS_PER_SECOND,
+            killed_ts=story.killed_ts,
+            late_writes_refused=sum(known) if known else None,
+        )
+    finally:
+        for worker in workers:
+            await worker.end()
+        await store.close()
+
+
+def _url(folder: Path) -> str:
+    return f"sqlite:///{quote(str(folder))}/shop.db"
+
+
+class Story:
+    """Orders come in, a worker dies, the other one finishes."""
+
+    def __init__(self, store: EventStore, orders: int, workers: list[WorkerProcess], screen: Screen) -> None:
+        self.killed_ts: float | None = None
+        self._store = store
+        self._orders = orders
+        self._placed = 0
+        self._workers = workers
+        self._screen = screen
+        self._tally = Tally()
+        self._started = monotonic()
+        self._moved = self._started
+        self._takeover_told = False
+
+    async def play(self) -> None:
+        """Until every event has ended, or nothing moves any more."""
+        names = " and ".join(f"{worker.name} (pid {worker.pid})" for worker in self._workers)
+        self._tell(f"{names} are up; orders come in")
+        publishing = asyncio.create_task(self._place_orders())
+        try:
+            while not (publishing.done() and self.killed_ts is not None and await self._all_ended()):
+                await asyncio.sleep(TICK)
+                await self._look()
+                if publishing.done():
+                    publishing.result()
+                if self._time_to_kill():
+                    await self._kill(self._workers[0])
+                if monotonic() - self._moved > STALLED_AFTER:
+                    self._tell(f"nothing moved for {STALLED_AFTER:g} s, giving up", "bold red")
+                    return
+        finally:
+            publishing.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await publishing
+        await self._look()
+        self._tell("every event has ended", "green")
+
+    async def _place_orders(self) -> None:
+        """At a steady pace, each batch in one step."""
+        begun = monotonic()
+        while self._placed < self._orders:
+            due = min(self._orders, int((monotonic() - begun + PUBLISH_EVERY) * ORDERS_PER_SECOND))
+            if due > self._placed:
+                await self._store.add_events([order(number) for number in range(self._placed + 1, due + 1)])
+                self._placed = due
+            await asyncio.sleep(PUBLISH_EVERY)
+
+    async def _look(self) -> None:
+        for worker in self._workers:
+            worker.refuse_if_died()
+        if await self._tally.follow(self._store):
+            self._moved = monotonic()
+        self._tell_takeover()
+        self._screen.show(
+            Progress(
+                seconds=self._seconds,
+                orders=self._orders,
+                placed=self._placed,
+                tally=self._tally,
+                workers=[worker.line for worker in self._workers],
+            )
+        )
+
+    async def _all_ended(self) -> bool:
+        """A follow-up is stored before its cause ends, so an empty queue stays empty."""
+        counts = await self._store.counts()
+        return counts.pending + counts.processing == 0
+
+    def _time_to_kill(self) -> bool:
+        if self.killed_ts is not None or self._placed < KILL_AFTER * self._orders:
+            return False
+        held = len(self._tally.held_by[self._workers[0].worker_id])
+        return held >= KILL_HOLDING or self._placed == self._orders
+
+    async def _kill(self, victim: WorkerProcess) -> None:
+        await victim.kill()
+        self.killed_ts = await self._store.now()
+        await self._tally.follow(self._store)
+        held = len(self._tally.held_by[victim.worker_id])
+        self._tell(f"kill -9 {victim.pid}: {victim.name} dies holding {held} events, nobody restarts it", "bold red")
+
+    def _tell_takeover(self) -> None:
+        if self._takeover_told or not self._tally.abandoned or self.killed_ts is None:
+            return
+        if self._tally.held_by[self._workers[0].worker_id]:
+            return
+        self._takeover_told = True
+        number, after = len(self._tally.abandoned), max(self._tally.abandoned) - self.killed_ts
+        survivors = " and ".join(worker.name for worker in self._workers if worker.alive)
+        self._tell(f"{survivors} took over its {number} events, {after:.1f} s after the kill", "green")
+
+    @property
+    def _seconds(self) -> float:
+        return monotonic() - self._started
+
+    def _tell(self, text: str, style: str = "") -> None:
+        self._screen.tell(self._seconds, text, style)

@@ -1,0 +1,179 @@
+"""What the demo shows while it runs: a live picture on a terminal, a line every few seconds elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, Self
+
+import msgspec
+from rich import box
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from durabus.demo.tally import Tally
+
+WIDTH = 96
+BAR = 47
+LINE_EVERY = 2.0
+
+
+class WorkerLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker as it is shown."""
+
+    name: str
+    worker_id: str
+    pid: int
+    state: str
+    alive: bool
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a screen needs to draw one moment."""
+
+    seconds: float
+    orders: int
+    placed: int
+    tally: Tally
+    workers: Sequence[WorkerLine]
+
+    @property
+    def expected(self) -> int:
+        """Events there will be at most: three of each order until the follow-ups are known."""
+        return 3 * self.orders
+
+    @property
+    def summary(self) -> str:
+        """The counters that make the demo worth watching."""
+        tally = self.tally
+        return (
+            f"{tally.retries.total():,} retried · {len(tally.abandoned):,} taken over · "
+            f"{tally.dead.total():,} dead letters"
+        )
+
+
+class Screen(Protocol):
+    """Shows moments and happenings."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *exc_info: object) -> None: ...
+
+    def show(self, progress: Progress) -> None:
+        """The present moment; may be called often."""
+        ...
+
+    def tell(self, seconds: float, text: str, style: str = "") -> None:
+        """Something happened."""
+        ...
+
+
+class PlainScreen:
+    """For pipes and files: happenings at once, progress every two seconds."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._next = LINE_EVERY
+
+    def __enter__(self) -> Self:
+        """Nothing to set up."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Nothing to restore."""
+
+    def show(self, progress: Progress) -> None:
+        """One line, if the last one is old."""
+        if progress.seconds < self._next:
+            return
+        self._next = progress.seconds + LINE_EVERY
+        done, published = progress.tally.ended, progress.tally.published.total()
+        orders = f"{progress.placed:,}/{progress.orders:,} orders"
+        self._print(progress.seconds, f"{orders}, {done:,} of {published:,} events done, {progress.summary}")
+
+    def tell(self, seconds: float, text: str, style: str = "") -> None:
+        """One line, in no colour."""
+        del style
+        self._print(seconds, text)
+
+    def _print(self, seconds: float, text: str) -> None:
+        self._console.print(f"{seconds:6.1f} s  {text}", markup=False, soft_wrap=True)
+
+
+class LiveScreen:
+    """For terminals: one picture that stays in place, then stays on the page."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False)
+        self._happenings: list[tuple[float, Text]] = []
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        """Take the lower part of the terminal."""
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Give it back; the last picture stays."""
+        self._live.__exit__(None, None, None)
+
+    def show(self, progress: Progress) -> None:
+        """Draw."""
+        self._progress = progress
+        self._live.update(self._picture(progress), refresh=True)
+
+    def tell(self, seconds: float, text: str, style: str = "") -> None:
+        """Add a line below the picture."""
+        self._happenings.append((seconds, Text(text, style=style)))
+        if self._progress is not None:
+            self.show(self._progress)
+
+    def _picture(self, progress: Progress) -> Group:
+        happened = Table.grid(padding=(0, 2))
+        happened.add_column(justify="right", style="dim", no_wrap=True)
+        happened.add_column()
+        for seconds, text in self._happenings:
+            happened.add_row(f"{seconds:.1f} s", text)
+        return Group(_bars(progress), Text(), _workers(progress), Text(), happened)
+
+
+def _bars(progress: Progress) -> Table:
+    done, published = progress.tally.ended, progress.tally.published.total()
+    complete = progress.placed == progress.orders and done == published
+    bars = Table.grid(padding=(0, 2))
+    bars.add_column(style="bold", min_width=13)
+    bars.add_column(width=BAR)
+    bars.add_column(justify="right", min_width=15)
+    bars.add_row(
+        "orders placed",
+        ProgressBar(total=progress.orders, completed=progress.placed, width=BAR),
+        f"{progress.placed:,}/{progress.orders:,}",
+    )
+    bars.add_row(
+        "events done",
+        ProgressBar(total=published if complete else progress.expected, completed=done, width=BAR),
+        f"{done:,}/{published:,}",
+    )
+    bars.add_row("", progress.summary, f"{progress.seconds:.1f} s", style="dim")
+    return bars
+
+
+def _workers(progress: Progress) -> Table:
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    made.add_column("worker", min_width=13)
+    made.add_column("pid", justify="right")
+    made.add_column("state", min_width=22)
+    made.add_column("in its hands", justify="right")
+    made.add_column("done", justify="right", min_width=7)
+    for worker in progress.workers:
+        held, done = progress.tally.held_by[worker.worker_id], progress.tally.done_by[worker.worker_id]
+        style = "green" if worker.alive else "red"
+        made.add_row(worker.name, str(worker.pid), f"[{style}]{worker.state}[/]", f"{len(held):,}", f"{done:,}")
+    return made
+
+
+def screen_for(console: Console) -> Screen:
+    """The live picture where it can be drawn."""
+    return LiveScreen(console) if console.is_terminal and not console.is_dumb_terminal else PlainScreen(console)

@@ -1,0 +1,99 @@
+"""The demo's own projection of the event log: what happened so far, by type and by worker."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from durabus.model.log_entry import LogEntry
+from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action, EventStatus
+from durabus.store.contract import EventStore
+from durabus.store.log import START
+
+PAGE = 2000
+
+
+class Tally:
+    """Add log entries in commit order; read the counters."""
+
+    def __init__(self) -> None:
+        self.position = START
+        self.published: Counter[str] = Counter()
+        self.completed: Counter[str] = Counter()
+        self.dead: Counter[str] = Counter()
+        self.retries: Counter[str] = Counter()
+        self.recovered = 0
+        """Events that completed after at least one failed or lost attempt."""
+        self.abandoned: list[float] = []
+        """When each event was taken from a dead worker."""
+        self.done_by: Counter[str] = Counter()
+        self.held_by: defaultdict[str, set[int]] = defaultdict(set)
+        self.latencies: defaultdict[str, list[float]] = defaultdict(list)
+        self.ended_twice = 0
+        self.first_ts: float | None = None
+        self.last_end_ts: float | None = None
+        self.children: Counter[str] = Counter()
+        """How many events name this event_id as their parent."""
+        self.completed_ids: defaultdict[str, list[str]] = defaultdict(list)
+        self._ended: set[int] = set()
+        self._holder: dict[int, str] = {}
+
+    async def follow(self, store: EventStore) -> bool:
+        """Read what is new. False if nothing was."""
+        moved = False
+        while True:
+            page = await store.read_log(after=self.position, limit=PAGE)
+            self.add(page.entries)
+            self.position = page.next
+            moved = moved or bool(page.entries)
+            if len(page.entries) < PAGE:
+                return moved
+
+    def add(self, entries: Iterable[LogEntry]) -> None:
+        """Count each entry once."""
+        for entry in entries:
+            self._add(entry)
+
+    @property
+    def ended(self) -> int:
+        """Events that are completed or dead."""
+        return len(self._ended)
+
+    def _add(self, entry: LogEntry) -> None:
+        if entry.action is Action.PUBLISHED:
+            self.published[entry.type] += 1
+            self.first_ts = entry.at_ts if self.first_ts is None else self.first_ts
+            if entry.parent_id is not None:
+                self.children[entry.parent_id] += 1
+            return
+        holder = self._holder.pop(entry.id, None)
+        if holder is not None:
+            self.held_by[holder].discard(entry.id)
+        if entry.action is Action.PICKED and entry.worker_id is not None:
+            self._holder[entry.id] = entry.worker_id
+            self.held_by[entry.worker_id].add(entry.id)
+        elif entry.action is Action.STARTED and holder is not None:
+            self._holder[entry.id] = holder
+            self.held_by[holder].add(entry.id)
+        elif entry.action is Action.ABANDONED:
+            self.abandoned.append(entry.at_ts)
+        elif entry.status in TERMINAL:
+            self._end(entry)
+        elif entry.action is Action.FAILED:
+            self.retries[entry.type] += 1
+
+    def _end(self, entry: LogEntry) -> None:
+        if entry.id in self._ended:
+            self.ended_twice += 1
+            return
+        self._ended.add(entry.id)
+        self.last_end_ts = entry.at_ts
+        self.latencies[entry.type].append(entry.at_ts - entry.created_ts)
+        if entry.worker_id is not None:
+            self.done_by[entry.worker_id] += 1
+        if entry.status in DEAD_LETTER:
+            self.dead[entry.type] += 1
+        elif entry.status is EventStatus.COMPLETED:
+            self.completed[entry.type] += 1
+            self.completed_ids[entry.type].append(entry.event_id)
+            self.recovered += entry.attempt > 1

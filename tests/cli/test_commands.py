@@ -1,0 +1,165 @@
+"""Each command on a real SQLite store: what it prints, what it answers to scripts."""
+
+import json
+from pathlib import Path
+
+from tests.cli.conftest import Durabus
+
+from durabus import EventQueue, EventStatus, EventStore
+
+
+async def test_publish_stores_an_event_with_all_its_options(durabus: Durabus, store: EventStore) -> None:
+    done = durabus(
+        "publish", "order.placed", "--data", '{"order": 7}', "--bus", "shop", "--tag", "eu", "--tag", "vip",
+        "--delay", "60", "--priority", "-5", "--idempotency-key", "k7",
+    )  # fmt: skip
+    assert (done.code, done.err) == (0, "")
+    event = await store.get_event(1)
+    assert event is not None
+    assert done.out == f"order.placed is event 1 on bus shop ({event.event_id})\n"
+    assert (event.payload, event.bus, event.tags, event.priority) == ({"order": 7}, "shop", ("eu", "vip"), -5)
+    assert event.due_ts - event.created_ts == 60
+
+
+def test_publish_creates_the_store(durabus: Durabus, tmp_path: Path) -> None:
+    assert durabus("publish", "a.b").code == 0
+    assert (tmp_path / "bus.db").exists()
+
+
+def test_publish_reads_a_file_and_stdin(durabus: Durabus, tmp_path: Path) -> None:
+    (tmp_path / "payload.json").write_text('{"from": "file"}')
+    assert durabus("publish", "a.b", "--data", "@payload.json", "--json").json["payload"] == {"from": "file"}
+    assert durabus("publish", "a.b", "--data", "-", "--json", stdin="[1, 2]").json["payload"] == [1, 2]
+
+
+def test_publish_says_that_a_key_was_known(durabus: Durabus) -> None:
+    first = durabus("publish", "a.b", "--idempotency-key", "once", "--json").json
+    again = durabus("publish", "a.b", "--idempotency-key", "once", "--json").json
+    assert (first["duplicate"], again["duplicate"]) == (False, True)
+    assert again["event_id"] == first["event_id"]
+    assert "published before under this key (PENDING)" in durabus("publish", "a.b", "--idempotency-key", "once").out
+
+
+def test_store_and_json_may_stand_before_the_command(durabus: Durabus, url: str) -> None:
+    done = durabus("--store", url, "--json", "publish", "a.b", store=None)
+    assert (done.code, done.json["type"]) == (0, "a.b")
+    assert durabus("--json", f"--store={url}", "stats", store=None).json["counts"]["pending"] == 1
+
+
+async def test_events_list_filters_and_pages(durabus: Durabus, queue: EventQueue) -> None:
+    listed = durabus("events", "list", "--json").json
+    assert [event["id"] for event in listed["events"]] == [3, 2, 1]
+    assert listed["next_before_id"] is None
+    page = durabus("events", "list", "--limit", "2", "--json").json
+    assert page["next_before_id"] == 2
+    assert [e["id"] for e in durabus("events", "list", "--before", "2", "--json").json["events"]] == [1]
+    assert [e["id"] for e in durabus("events", "list", "--tag", "eu", "--json").json["events"]] == [1]
+    found = durabus("events", "list", "--status", "PENDING", "--status", "COMPLETED", "--json").json
+    assert [event["status"] for event in found["events"]] == ["PENDING", "COMPLETED"]
+    assert durabus("events", "list", "--type", "mail.*", "--json").json["events"] == []
+
+
+async def test_events_list_fits_80_columns(durabus: Durabus, queue: EventQueue) -> None:
+    done = durabus("events", "list", COLUMNS="80")
+    assert done.code == 0
+    assert max(map(len, done.out.splitlines())) <= 100
+    assert "no such customer" in done.out
+
+
+async def test_an_empty_list_says_so_on_stderr(durabus: Durabus, queue: EventQueue) -> None:
+    done = durabus("events", "list", "--bus", "nobody")
+    assert (done.code, done.out, done.err) == (0, "", "no events match\n")
+
+
+async def test_events_show_has_the_event_its_log_and_its_results(durabus: Durabus, queue: EventQueue) -> None:
+    shown = durabus("events", "show", "2", "--json").json
+    assert shown["event"]["status"] == "COMPLETED_WITH_ERRORS"
+    assert [entry["action"] for entry in shown["log"]] == ["PUBLISHED", "PICKED", "COMPLETED_WITH_ERRORS"]
+    assert shown["log"][-1]["payload"] == {"order": 2}
+    by_uuid = durabus("events", "show", shown["event"]["event_id"])
+    assert by_uuid.code == 0
+    for text in ("PICKED", "UnrecoverableError: no such customer", '{"order":2}'):
+        assert text in by_uuid.out
+
+
+async def test_events_tail_prints_the_log_in_commit_order(durabus: Durabus, queue: EventQueue) -> None:
+    done = durabus("events", "tail", "--from-start", "--no-follow", "--json")
+    entries = [json.loads(line) for line in done.out.splitlines()]
+    actions = [entry["action"] for entry in entries]
+    assert actions == ["PUBLISHED"] * 3 + ["PICKED", "COMPLETED", "PICKED", "COMPLETED_WITH_ERRORS"]
+    text = durabus("events", "tail", "--from-start", "--no-follow", "--type", "order.*")
+    assert len(text.out.splitlines()) == 7
+
+
+async def test_dlq_list_and_retry(durabus: Durabus, queue: EventQueue) -> None:
+    listed = durabus("dlq", "list", "--json").json
+    assert (listed["total"], [event["id"] for event in listed["events"]]) == (1, [2])
+    assert "no such customer" in durabus("dlq", "list").out
+    retried = durabus("dlq", "retry", "2", "--json").json
+    assert (retried["requeued"], retried["events"][0]["status"]) == (1, "PENDING")
+    assert durabus("dlq", "list").err == "no dead letters\n"
+
+
+async def test_dlq_retry_all_takes_every_dead_letter(durabus: Durabus, queue: EventQueue, store: EventStore) -> None:
+    third = await queue.poll()
+    assert third is not None
+    await queue.finalize(third.id, success=False)
+    assert durabus("dlq", "retry", "--all").out == "2 back in the queue\n"
+    assert (await store.counts()).pending == 2
+
+
+async def test_dlq_purge_needs_a_yes_where_nobody_can_be_asked(
+    durabus: Durabus, queue: EventQueue, store: EventStore
+) -> None:
+    refused = durabus("dlq", "purge", "--older-than-days", "0")
+    assert (refused.code, refused.out) == (2, "")
+    assert "hint:  add --yes" in refused.err
+    assert (await store.counts()).completed_with_errors == 1
+    assert durabus("dlq", "purge", "--yes").out == "0 purged\n"
+    assert durabus("dlq", "purge", "--older-than-days", "0", "--yes", "--json").json == {"purged": 1}
+    event = await store.get_event(2)
+    assert event is None
+
+
+async def test_stats_counts_by_status(durabus: Durabus, queue: EventQueue) -> None:
+    found = durabus("stats", "--json").json
+    assert found["counts"] == {
+        "pending": 1, "processing": 0, "completed": 1, "completed_with_errors": 1, "failed": 0,
+    }  # fmt: skip
+    assert (found["dead_letters"], found["log_entries"]) == (1, 7)
+    assert "log entries" in durabus("stats").out
+    assert durabus("stats", "--bus", "nobody", "--json").json["counts"]["pending"] == 0
+
+
+def test_db_goes_from_nothing_to_verified(durabus: Durabus) -> None:
+    absent = durabus("db", "status")
+    assert absent.code == 3
+    assert "durabus db migrate --store" in absent.err
+    first = durabus("db", "migrate", "--json").json
+    assert first["applied"] == [step["name"] for step in first["steps"]] != []
+    assert durabus("db", "migrate").out.startswith("up to date: ")
+    status = durabus("db", "status", "--json")
+    assert (status.code, status.json["up_to_date"]) == (0, True)
+    assert durabus("db", "verify").out == "the schema is exactly as it should be\n"
+    assert durabus("db", "verify", "--json").json == {"ok": True}
+
+
+def test_db_status_does_not_touch_a_file_that_is_not_migrated(durabus: Durabus, tmp_path: Path) -> None:
+    (tmp_path / "bus.db").touch()
+    status = durabus("db", "status", "--json")
+    assert (status.code, status.json["up_to_date"]) == (1, False)
+    assert "missing" in durabus("db", "status").out
+    assert durabus("db", "verify").code == 3
+    assert (tmp_path / "bus.db").stat().st_size == 0
+
+
+def test_db_sql_prints_every_step_both_ways(durabus: Durabus, tmp_path: Path) -> None:
+    up, down = durabus("db", "sql"), durabus("db", "sql", "--down", "--json")
+    assert "CREATE TABLE events" in up.out
+    assert all("DROP" in step["sql"] for step in down.json)
+    assert not (tmp_path / "bus.db").exists()
+
+
+async def test_statuses_are_named_as_everywhere_else(durabus: Durabus, queue: EventQueue) -> None:
+    for status in EventStatus:
+        assert durabus("events", "list", "--status", status.value, "--json").code == 0

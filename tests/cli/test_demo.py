@@ -1,0 +1,144 @@
+"""The demo adds up, says so with its exit code, and leaves no process and no file behind."""
+
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from durabus import EventStore, open_store
+from durabus.demo.report import read_report
+from durabus.demo.run import DemoOptions, run_demo
+from durabus.demo.shop import MAIL, ORDER, PAYMENT
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for the workers by pidfd and in /proc")
+
+DEMO = [sys.executable, "-m", "durabus.cli.main", "demo"]
+
+
+def demo_processes(folder: Path) -> list[str]:
+    """Command lines of demo workers that use a store below ``folder``."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if "durabus.demo.worker" in line and str(folder) in line:
+            found.append(line)
+    return found
+
+
+@pytest.fixture
+def temporary(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment whose temporary folder is the test's own; it must be empty again afterwards."""
+    yield {**os.environ, "TMPDIR": str(tmp_path)}
+    assert list(tmp_path.iterdir()) == []
+    assert demo_processes(tmp_path) == []
+
+
+def test_the_demo_adds_up(temporary: dict[str, str]) -> None:
+    done = subprocess.run(
+        [*DEMO, "--orders", "200", "--json"], env=temporary, capture_output=True, text=True, timeout=55, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["problems"] == []
+    assert (found["lost"], found["left"], found["ended_twice"], found["broken_chains"]) == (0, 0, 0, 0)
+    held, total = found["in_store"], found["total"]
+    dead = held["failed"] + held["completed_with_errors"]
+    assert total["published"] == held["completed"] + dead
+    published = {line["type"]: line["published"] for line in found["types"]}
+    # Declined cards (50, 150) and the unknown article (99) may or may not stop their order before it is paid.
+    assert published[ORDER] == 200
+    assert 197 <= published[PAYMENT] <= 198
+    assert published[MAIL] == published[PAYMENT]
+    assert found["dead_letters_by_error"]["UnrecoverableError: card declined"] == 2
+    assert sum(found["dead_letters_by_error"].values()) == dead
+    assert found["takeovers"] > 0
+    assert found["retries"] > 0
+    assert re.search(r"kill -9 \d+: worker 1 dies holding \d+ events", done.stderr)
+    assert "nothing lost" in done.stderr
+
+
+async def test_a_lost_event_makes_the_demo_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    async def lose_one(store: EventStore) -> None:
+        assert await store.remove_event(7)
+
+    assert await run_demo(DemoOptions(orders=20), before_report=lose_one) == 1
+    assert "1 events were published and are not in the store" in capsys.readouterr().out
+
+
+async def test_an_event_that_is_left_makes_the_demo_fail(capsys: pytest.CaptureFixture[str]) -> None:
+    async def one_more(store: EventStore) -> None:
+        page = await store.list_dead_letters(limit=1)
+        await store.requeue_dead_letters([event.id for event in page.events])
+
+    assert await run_demo(DemoOptions(orders=60), before_report=one_more) == 1
+    assert "1 events are still pending or processing" in capsys.readouterr().out
+
+
+@on_linux
+def test_ctrl_c_leaves_cleanly(temporary: dict[str, str], tmp_path: Path) -> None:
+    with subprocess.Popen(DEMO, env=temporary, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "are up" in line:
+                break
+        assert demo_processes(tmp_path) != []
+        demo.send_signal(signal.SIGINT)
+        _, words = demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    assert "Traceback" not in words
+
+
+@on_linux
+def test_the_workers_do_not_outlive_a_killed_demo(tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout is not None
+        for line in demo.stdout:
+            if "are up" in line:
+                break
+        pidfds = [os.pidfd_open(int(pid)) for pid in re.findall(r"pid (\d+)", line)]
+        demo.kill()
+    assert len(pidfds) == 2
+    poll = select.poll()
+    for pidfd in pidfds:
+        poll.register(pidfd)
+    for _ in pidfds:
+        ended = poll.poll(20_000)
+        assert ended, "a worker outlived the demo"
+        for pidfd, _event in ended:
+            poll.unregister(pidfd)
+            os.close(pidfd)
+
+
+def test_a_kept_demo_says_where_it_is(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*DEMO, "--orders", "1", "--keep"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    (folder,) = tmp_path.iterdir()
+    assert f"kept in {folder}\n" in done.stdout
+    assert (folder / "shop.db").exists()
+
+
+async def test_a_report_on_an_empty_store_misses_the_orders(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/empty.db")
+    found = await read_report(store, orders=5)
+    await store.close()
+    assert found.problems == ["0 of 5 orders are in the log"]

@@ -1,0 +1,95 @@
+"""`durabus worker MODULE:BUS` in a real process, stopped by real signals."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from durabus import EventQueue, EventStore
+
+pytestmark = pytest.mark.processes
+
+APP = """
+import asyncio
+from durabus import Event, EventBus
+
+bus = EventBus("sqlite:///bus.db", poll_interval=0.1, lease=5)
+
+@bus.on("order.*", id="serve")
+async def serve(event: Event) -> None:
+    await asyncio.sleep(event.payload["seconds"])
+"""
+
+
+@contextmanager
+def worker(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    (folder / "app.py").write_text(APP)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "durabus.cli.main", "worker", "app:bus", *options],
+        cwd=folder,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith(f"worker {process.pid} serves bus 'default'")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stderr is not None
+        process.stderr.close()
+
+
+async def until_one_is_processing(store: EventStore) -> None:
+    while (await store.counts()).processing == 0:  # noqa: ASYNC110  (it happens in another process)
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_lets_the_running_handler_finish(
+    store: EventStore, tmp_path: Path, number: signal.Signals
+) -> None:
+    queue = EventQueue(store)
+    with worker(tmp_path) as process:
+        running = await queue.publish("order.placed", {"seconds": 1.0})
+        await until_one_is_processing(store)
+        os.kill(process.pid, number)
+        _, words = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "stopping: 1 in progress on all workers, 0 waiting" in words
+    assert "stopped: 1 completed, 0 retried, 0 dead letters, 0 claims lost" in words
+    ended = await store.get_event(running.id)
+    assert ended is not None
+    assert (ended.status, ended.attempts) == ("COMPLETED", 1)
+
+
+async def test_what_does_not_finish_in_time_is_given_back(store: EventStore, tmp_path: Path) -> None:
+    queue = EventQueue(store)
+    with worker(tmp_path, "--shutdown-timeout", "0.1") as process:
+        running = await queue.publish("order.placed", {"seconds": 60})
+        await until_one_is_processing(store)
+        os.kill(process.pid, signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    left = await store.get_event(running.id)
+    assert left is not None
+    assert (left.status, left.attempts) == ("PENDING", 0)
+
+
+async def test_a_second_signal_quits_at_once(store: EventStore, tmp_path: Path) -> None:
+    queue = EventQueue(store)
+    with worker(tmp_path) as process:
+        await queue.publish("order.placed", {"seconds": 60})
+        await until_one_is_processing(store)
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("stopping: ")
+        os.kill(process.pid, signal.SIGTERM)
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM
