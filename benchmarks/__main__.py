@@ -1,0 +1,105 @@
+"""``python -m benchmarks [names…] [--quick]``: measure, then print one table."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from benchmarks import draining, growth, memory, publishing, seed003
+from benchmarks.bench import Bench
+from benchmarks.processes import ROOT
+from benchmarks.report import DOCS, print_table, read_json, write_docs, write_json
+from benchmarks.results import Report, Row, this_machine
+
+GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
+    "memory": memory.run,
+    "publish": publishing.run,
+    "drain": draining.run,
+    "seed003": seed003.run,
+    "growth": growth.run,
+}
+SETTINGS = "SQLite: WAL, synchronous=FULL, log of every transition on, all options at their defaults"
+RESULTS = ROOT / "build" / "benchmarks.json"
+
+
+def main() -> int:
+    """0 unless something broke: a missed target is a finding, not an error."""
+    options = _options()
+    if options.write_docs:
+        write_docs(read_json(options.json))
+        print(f"{DOCS.relative_to(ROOT)} written from {options.json}")
+        return 0
+    console = Console()
+    report, broken = _measure(options, console)
+    print_table(console, report)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    write_json(report, options.json)
+    console.print(f"results in {options.json}", style="dim")
+    for name in broken:
+        console.print(f"{name} broke: see its error above", style="bold red")
+    return 1 if broken else 0
+
+
+def _measure(options: argparse.Namespace, console: Console) -> tuple[Report, list[str]]:
+    machine, started = this_machine(options.dir), monotonic()
+    rows: list[Row] = []
+    broken: list[str] = []
+    with _progress(console) as progress:
+        task = progress.add_task("", total=len(options.names))
+        bench = Bench(
+            quick=options.quick, folder=options.dir, progress=lambda text: progress.update(task, description=text)
+        )
+        for name in options.names:
+            try:
+                rows.extend(GROUPS[name](bench))  # what was found before an error is kept
+            except Exception:  # noqa: BLE001  (the other groups still have something to say)
+                console.print(traceback.format_exc(), markup=False, highlight=False)
+                broken.append(name)
+            progress.advance(task)
+    report = Report(
+        machine=machine,
+        settings=SETTINGS,
+        command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
+        finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        quick=options.quick,
+        seconds=monotonic() - started,
+        rows=rows,
+    )
+    return report, broken
+
+
+def _progress(console: Console) -> Progress:
+    columns = (SpinnerColumn(), BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", help=f"groups to run: {', '.join(GROUPS)} (all)")
+    parser.add_argument("--quick", action="store_true", help="a sanity run of everything in under a minute")
+    parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help=f"results file ({RESULTS})")
+    parser.add_argument(
+        "--dir", type=Path, default=Path(tempfile.gettempdir()), help="folder on the disk to measure (the temp folder)"
+    )
+    parser.add_argument(
+        "--write-docs", action="store_true", help=f"measure nothing; write {DOCS} from the results file"
+    )
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in GROUPS]
+    if unknown:
+        parser.error(f"no such group {', '.join(unknown)}: choose from {', '.join(GROUPS)}")
+    options.names = options.names or list(GROUPS)
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,120 @@
+"""What runs in another process: a worker of durabus, or the raw loop. Started by ``benchmarks.processes``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from benchmarks import raw
+from benchmarks.bench import same_gc, sqlite_url
+from durabus import Event, EventBus, open_store
+
+
+async def drain(path: str) -> int:
+    """A worker with a no-op handler, until told to stop. Answers how many events its handler was given."""
+    handled = 0
+
+    async def handler(_event: Event) -> None:
+        nonlocal handled
+        handled += 1
+
+    store = await open_store(sqlite_url(Path(path)))
+    bus = EventBus(store)
+    bus.subscribe(raw.EVENT_TYPE, handler)
+    await _ready()
+    async with bus:
+        await _next_line()
+    await store.close()
+    return handled
+
+
+async def latency(path: str) -> list[float]:
+    """An idle worker. Answers the seconds from each publish in the parent to the start of the handler here."""
+    seconds: list[float] = []
+
+    async def handler(event: Event) -> None:
+        # CLOCK_MONOTONIC is one clock for all processes of a host
+        seconds.append(monotonic() - event.payload["sent"])
+
+    async with EventBus(sqlite_url(Path(path))) as bus:
+        bus.subscribe("bench.ping", handler)
+        await asyncio.sleep(0.2)
+        await _ready()
+        await _next_line()
+    return seconds
+
+
+async def footprint(path: str, total: str) -> list[float]:
+    """A worker that drains ``total`` events. Answers its resident memory in MiB at each quarter."""
+    quarter, handled, found = int(total) // 4, 0, list[float]()
+    done = asyncio.Event()
+
+    async def handler(_event: Event) -> None:
+        nonlocal handled
+        handled += 1
+        if handled % quarter == 0:
+            found.append(_resident_mib())
+        if handled == int(total):
+            done.set()
+
+    bus = EventBus(sqlite_url(Path(path)))
+    bus.subscribe(raw.EVENT_TYPE, handler)
+    await _ready()
+    async with bus:
+        await done.wait()
+    return found
+
+
+async def drain_raw(path: str, shared: str) -> int:
+    """The raw loop until nothing is left."""
+    await _ready()
+    return raw.drain(Path(path), shared=shared == "shared")
+
+
+KINDS: dict[str, Callable[..., Awaitable[Any]]] = {
+    "drain": drain,
+    "drain-raw": drain_raw,
+    "footprint": footprint,
+    "latency": latency,
+}
+
+
+async def _ready() -> None:
+    print("ready", flush=True)
+    await _next_line()
+
+
+async def _next_line() -> None:
+    """Wait for ``go`` or ``stop``, or for the death of the parent."""
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+def _resident_mib() -> float:
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except FileNotFoundError:  # no /proc: the peak must do, in bytes on macOS
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def main() -> None:
+    kind, *arguments = sys.argv[1:]
+
+    async def run() -> Any:
+        return await KINDS[kind](*arguments)
+
+    with same_gc():
+        found = asyncio.run(run())
+    print(msgspec.json.encode(found).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main()

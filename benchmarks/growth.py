@@ -1,0 +1,99 @@
+"""What must not grow: the time of a claim with the backlog, the memory of a worker with what it has done."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from time import perf_counter
+
+from benchmarks.bench import Bench, same_gc, sqlite_url
+from benchmarks.draining import fill
+from benchmarks.processes import Child
+from benchmarks.results import Row, Target
+from durabus import open_store
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.event import DEFAULT_BUS
+from durabus.model.settlement import Release
+from durabus.store.contract import EventStore
+
+SMALL = 1_000
+ALLOWED_GROWTH = 1.1
+
+
+def run(bench: Bench) -> Iterator[Row]:
+    yield from _claim_rows(bench)
+    yield _footprint_row(bench)
+
+
+def _claim_rows(bench: Bench) -> list[Row]:
+    large = bench.size(1_000_000, 20_000)
+    with bench.fresh_folder() as folder:
+        bench.say(f"publishing {large:,} events")
+        fill(folder / "large.db", large)
+        fill(folder / "small.db", SMALL)
+        bench.say("claiming from both")
+        with same_gc():
+            figures = asyncio.run(_claim_from_both(folder, bench.size(200, 20)))
+    return [
+        Row(
+            group="growth",
+            name=f"claim of {limit}, {large:,} pending",
+            unit="ms",
+            samples=figures[limit][0],
+            peer=f"{SMALL:,} pending",
+            peer_samples=figures[limit][1],
+            target=Target("ratio", "≤", 1.5),
+            note="claim_next_events, commit to disk included; p50; the claimed events go back outside the clock.",
+        )
+        for limit in figures
+    ]
+
+
+async def _claim_from_both(folder: Path, rounds: int) -> dict[int, tuple[list[float], list[float]]]:
+    """Claims by limit, in turn on the large and on the small file."""
+    stores = [await open_store(sqlite_url(folder / name)) for name in ("large.db", "small.db")]
+    figures: dict[int, tuple[list[float], list[float]]] = {1: ([], []), 100: ([], [])}
+    for limit, samples in figures.items():
+        for turn in range(rounds + 5):
+            for store, found in zip(stores, samples, strict=True):
+                milliseconds = await _claim(store, limit)
+                if turn >= 5:  # before that the caches are cold
+                    found.append(milliseconds)
+    for store in stores:
+        await store.close()
+    return figures
+
+
+async def _claim(store: EventStore, limit: int) -> float:
+    request = ClaimRequest(bus=DEFAULT_BUS, worker_id="bench", token=new_token(), limit=limit)
+    started = perf_counter()
+    claims = await store.claim_next_events(request)
+    milliseconds = (perf_counter() - started) * 1000
+    assert len(claims) == limit
+    await store.settle_events([Release(claim.ref) for claim in claims])
+    return milliseconds
+
+
+def _footprint_row(bench: Bench) -> Row:
+    total = bench.size(200_000, 8_000)
+    with bench.fresh_folder() as folder:
+        bench.say(f"publishing {total:,} events")
+        fill(folder / "bus.db", total)
+        bench.say(f"draining {total:,} events")
+        with Child("footprint", str(folder / "bus.db"), str(total)) as child:
+            child.wait_until_ready()
+            child.go()
+            quarters: list[float] = child.found()
+    shown = ", ".join(f"{mib:.1f}" for mib in quarters)
+    return Row(
+        group="growth",
+        name=f"memory of a worker after {total:,} events",
+        unit="MiB",
+        samples=quarters,
+        figure=quarters[-1],
+        peer="after a quarter of them",
+        peer_figure=quarters[0],
+        target=Target("ratio", "≤", ALLOWED_GROWTH),
+        note=f"Resident memory of the process at 25, 50, 75 and 100 %: {shown} MiB.",
+    )
