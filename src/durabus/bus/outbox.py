@@ -88,20 +88,29 @@ class Outbox:
             events = await self._store.add_events([handle.new for handle in batch])
         except DurabusError as error:
             for handle in batch:
-                self.take(handle.event_id)
+                self._drop(handle)
                 handle.refuse(error)
             return
         for handle, event in zip(batch, events, strict=True):
             handle.accept(event)
             if event.event_id != handle.event_id:
                 # Published before under the same idempotency key: the first one's end is this one's end too.
-                self._open.pop(handle.event_id, None)
+                self._drop(handle)
                 self._open.setdefault(event.event_id, []).append(handle)
+                self._empty.clear()
             if event.status in TERMINAL:
                 for ended in self.take(event.event_id):
                     ended.finish(event, ())
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_ends())
+
+    def _drop(self, handle: Handle) -> None:
+        """Forget one handle, but not others of the same event."""
+        others = [other for other in self._open.get(handle.event_id, ()) if other is not handle]
+        if others:
+            self._open[handle.event_id] = others
+        else:
+            self.take(handle.event_id)
 
     async def _look_for_ends(self) -> None:
         """Ask about events that run in other processes; those that run here report by themselves."""

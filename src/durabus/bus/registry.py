@@ -18,6 +18,7 @@ logger = logging.getLogger("durabus.bus")
 REFRESH = 60.0
 GONE_AFTER = 3 * REFRESH
 CACHE = 2.0
+RETRY = 2.0
 
 
 class Registry:
@@ -74,14 +75,14 @@ class Registry:
     async def _keep_announcing(self) -> None:
         while True:
             self._changed.clear()
-            await self._announce()
+            announced = await self._announce()
             try:
-                async with asyncio.timeout(REFRESH):
+                async with asyncio.timeout(REFRESH if announced else RETRY):
                     await self._changed.wait()
             except TimeoutError:
                 continue
 
-    async def _announce(self) -> None:
+    async def _announce(self) -> bool:
         try:
             if self._mine:
                 await self._store.register_handlers(self._bus, list(self._mine.values()))
@@ -89,4 +90,6 @@ class Registry:
                 await self._store.unregister_handler(self._bus, handler_id)
                 self._withdrawn.discard(handler_id)
         except DurabusError as error:
-            logger.warning("handlers of bus %r not announced, trying again in %s s: %s", self._bus, REFRESH, error)
+            logger.warning("handlers of bus %r not announced, trying again in %s s: %s", self._bus, RETRY, error)
+            return False
+        return True

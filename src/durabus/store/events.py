@@ -40,7 +40,8 @@ class Events(Protocol):
     async def remove_event(self, ref: EventRef) -> bool:
         """Delete an event whatever its status. False if it was not there.
 
-        A claim on it is lost: settling it is answered with ``LeaseLost``. Its ids and keys are free again; its log entries stay.
+        A claim on it is lost: settling it is answered with ``LeaseLost``. Its ids and keys are free again; its log
+        entries stay.
         """
         ...
 

@@ -275,6 +275,9 @@ class Worker:
             settlement = await self._dispatcher.dispatch(running.claim, running.succeeded)
         except asyncio.CancelledError:
             if not (running.lost or running.returning):
+                # The task was cancelled by somebody else: the slot ends, and the lease gives the event back.
+                self._running.pop(running.claim.event.id, None)
+                self._wake.set()
                 raise
             settlement = Release(running.ref)
         except StoreError as error:
@@ -282,7 +285,7 @@ class Worker:
             settlement = Release(running.ref, STORE_PAUSE)
         except Exception as error:
             logger.exception("dispatch of event %s failed", running.claim.event.event_id)
-            settlement = Fail(running.ref, describe(error), STORE_PAUSE)
+            settlement = Fail(running.ref, describe(error), None if self._is_last_attempt(running) else STORE_PAUSE)
         finally:
             running.task = None
             while task is not None and (running.lost or running.returning) and task.uncancel():
@@ -291,6 +294,11 @@ class Worker:
             # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
             return Release(running.ref, 0.0, tuple(running.succeeded))
         return settlement
+
+    def _is_last_attempt(self, running: Running) -> bool:
+        event = running.claim.event
+        limit = event.max_attempts if event.max_attempts is not None else self._dispatcher.max_attempts
+        return limit is not None and event.attempts >= limit
 
     def _done(self, running: Running, settlement: Settlement) -> None:
         self._outcomes.append((running, settlement))

@@ -1,0 +1,124 @@
+"""Several buses on one store: equal names share the work, other names do not meet."""
+
+import asyncio
+
+import pytest
+from tests.seeds.support import Recorder, status_of, stored, until, until_status
+
+from durabus import Event, EventBus, EventQueue, EventStatus, EventStore
+
+
+@pytest.fixture(autouse=True)
+def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events for other nodes rest 0.05 s instead of 1 s."""
+    monkeypatch.setattr("durabus.worker.dispatcher.ELSEWHERE_DELAY", 0.05)
+
+
+async def announced(store: EventStore, bus: EventBus, handler_id: str) -> None:
+    async def known() -> bool:
+        return handler_id in [info.handler_id for info in await store.list_handlers(bus.name)]
+
+    await until(known)
+
+
+async def test_buses_with_different_names_do_not_see_each_others_events(store: EventStore) -> None:
+    orders, mail = Recorder(), Recorder()
+    async with EventBus(store, name="orders") as one, EventBus(store, name="mail") as two:
+        one.subscribe("*", orders)
+        two.subscribe("*", mail)
+        await one.publish("placed")
+        await two.publish("sent")
+    assert (orders.types, mail.types) == (["placed"], ["sent"])
+    assert [event.bus for event in orders.events + mail.events] == ["orders", "mail"]
+
+
+async def test_a_queue_and_a_bus_of_one_name_share_their_events(store: EventStore) -> None:
+    handler = Recorder()
+    async with EventBus(store, name="orders") as bus:
+        bus.subscribe("*", handler)
+        event = await EventQueue(store, bus="orders").publish("placed")
+        await until_status(store, event.id, EventStatus.COMPLETED)
+    assert handler.calls == 1
+
+
+async def test_every_event_is_handled_by_one_node_of_a_fleet(store: EventStore) -> None:
+    handled: list[int] = []
+
+    async def handler(event: Event) -> None:
+        await asyncio.sleep(0)
+        handled.append(event.payload["n"])
+
+    async with EventBus(store) as one, EventBus(store) as two:
+        one.subscribe("*", handler, id="h")
+        two.subscribe("*", handler, id="h")
+        producer = EventQueue(store)
+        for n in range(50):
+            await producer.publish("placed", {"n": n})
+
+        async def all_done() -> bool:
+            return (await store.counts()).completed == 50
+
+        await until(all_done)
+    assert sorted(handled) == list(range(50))
+
+
+async def test_publish_returns_when_another_node_has_handled_the_event(store: EventStore) -> None:
+    there = Recorder()
+    async with EventBus(store) as here, EventBus(store) as elsewhere:
+        elsewhere.subscribe("b", there, id="b")
+        await announced(store, elsewhere, "b")
+        here.subscribe("a", Recorder(), id="a")
+        async with asyncio.timeout(3):
+            event_id = await here.publish("b")
+        assert await status_of(store, event_id) is EventStatus.COMPLETED
+    assert there.calls == 1
+
+
+async def test_an_event_that_only_another_node_handles_is_not_completed_here(store: EventStore) -> None:
+    here, there = Recorder(), Recorder()
+    async with EventBus(store) as one:
+        one.subscribe("a", here, id="a")
+        async with EventBus(store) as two:
+            two.subscribe("b", there, id="b")
+            await announced(store, two, "b")
+        # the second node is away for a moment; its handler is still known
+        event = await EventQueue(store).publish("b")
+
+        async def given_back() -> bool:
+            trail = [entry.action for entry in await store.read_event_log(event.id)]
+            return "RELEASED" in trail
+
+        await until(given_back)
+        assert (await stored(store, event.id)).attempts <= 1
+        async with EventBus(store) as two:
+            two.subscribe("b", there, id="b")
+            await until_status(store, event.id, EventStatus.COMPLETED)
+    assert (here.calls, there.calls) == (0, 1)
+
+
+async def test_a_handler_of_a_node_that_just_joined_is_known_at_once(store: EventStore) -> None:
+    there = Recorder()
+    async with EventBus(store) as one:
+        one.subscribe("a", Recorder(), id="a")
+        await one.publish("b")  # nobody handles it: it is done, and the first node has looked who does
+        async with EventBus(store, poll_interval=0.01) as two:
+            two.subscribe("b", there, id="b")
+            await announced(store, two, "b")
+            event = await EventQueue(store).publish("b")
+            await until_status(store, event.id, EventStatus.COMPLETED)
+    assert there.calls == 1
+
+
+async def test_a_handler_that_was_unsubscribed_is_not_waited_for(store: EventStore) -> None:
+    async with EventBus(store) as one, EventBus(store) as two:
+        two.subscribe("b", Recorder(), id="b")
+        await announced(store, two, "b")
+        two.unsubscribe("b")
+
+        async def forgotten() -> bool:
+            return [info.handler_id for info in await store.list_handlers("default")] == []
+
+        await until(forgotten)
+        one.subscribe("a", Recorder(), id="a")
+        event_id = await one.publish("b")
+        assert await status_of(store, event_id) is EventStatus.COMPLETED

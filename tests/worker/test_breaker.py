@@ -1,0 +1,150 @@
+"""The circuit breaker of one handler."""
+
+import pytest
+
+from durabus.worker.breaker import OPEN_FOR, WINDOW, Breaker, BreakerState
+
+
+class Time:
+    now = 1000.0
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    time = Time()
+    monkeypatch.setattr("durabus.worker.breaker.monotonic", lambda: time.now)
+    return time
+
+
+@pytest.fixture
+def breaker(time: Time) -> Breaker:
+    return Breaker()
+
+
+def opened(breaker: Breaker) -> Breaker:
+    for event in range(4):
+        breaker.failed(event)
+    assert breaker.state is BreakerState.OPEN
+    return breaker
+
+
+def test_it_begins_closed(breaker: Breaker) -> None:
+    assert (breaker.state, breaker.admit()) == (BreakerState.CLOSED, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("successes", "failures", "state"),
+    [
+        (0, 3, BreakerState.CLOSED),
+        (0, 4, BreakerState.OPEN),
+        (1, 3, BreakerState.OPEN),
+        (2, 2, BreakerState.CLOSED),
+        (4, 4, BreakerState.CLOSED),
+        (4, 5, BreakerState.OPEN),
+    ],
+)
+def test_more_than_half_of_at_least_four_events_must_fail(
+    breaker: Breaker, successes: int, failures: int, state: BreakerState
+) -> None:
+    for event in range(successes):
+        breaker.succeeded(event)
+    for event in range(failures):
+        breaker.failed(100 + event)
+    assert breaker.state is state
+
+
+def test_one_event_is_one_sample_however_often_it_fails(breaker: Breaker) -> None:
+    for _ in range(50):
+        breaker.failed(1)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_an_event_that_succeeds_at_last_is_no_failure(breaker: Breaker) -> None:
+    for event in range(3):
+        breaker.failed(event)
+    breaker.succeeded(0)
+    breaker.failed(3)
+    breaker.failed(4)
+    assert breaker.state is BreakerState.OPEN
+    other = Breaker()
+    for event in range(3):
+        other.failed(event)
+        other.succeeded(event)
+    other.failed(3)
+    assert other.state is BreakerState.CLOSED
+
+
+def test_failures_outside_the_window_are_forgotten(breaker: Breaker, time: Time) -> None:
+    for event in range(3):
+        breaker.failed(event)
+    time.now += WINDOW + 1
+    breaker.failed(3)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_successes_outside_the_window_are_forgotten(breaker: Breaker, time: Time) -> None:
+    for event in range(100):
+        breaker.succeeded(event)
+    time.now += WINDOW + 1
+    for event in range(4):
+        breaker.failed(event)
+    assert breaker.state is BreakerState.OPEN
+
+
+def test_open_it_admits_nobody_and_tells_how_long(breaker: Breaker, time: Time) -> None:
+    opened(breaker)
+    assert breaker.admit() == OPEN_FOR
+    time.now += 10
+    assert breaker.admit() == OPEN_FOR - 10
+
+
+def test_half_open_it_admits_one_probe(breaker: Breaker, time: Time) -> None:
+    opened(breaker)
+    time.now += OPEN_FOR
+    assert breaker.state is BreakerState.HALF_OPEN
+    assert breaker.admit() == 0
+    assert breaker.admit() > 0
+
+
+def test_a_probe_that_succeeds_closes_it_with_a_clean_slate(breaker: Breaker, time: Time) -> None:
+    opened(breaker)
+    time.now += OPEN_FOR
+    breaker.admit()
+    breaker.succeeded(9)
+    assert breaker.state is BreakerState.CLOSED
+    for event in range(3):
+        breaker.failed(event)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_a_probe_that_fails_opens_it_anew(breaker: Breaker, time: Time) -> None:
+    opened(breaker)
+    time.now += OPEN_FOR
+    breaker.admit()
+    breaker.failed(9)
+    assert (breaker.state, breaker.admit()) == (BreakerState.OPEN, OPEN_FOR)
+
+
+def test_a_probe_that_was_abandoned_leaves_room_for_another(breaker: Breaker, time: Time) -> None:
+    opened(breaker)
+    time.now += OPEN_FOR
+    breaker.admit()
+    breaker.abandoned()
+    assert breaker.admit() == 0
+
+
+def test_a_late_failure_of_a_call_from_before_does_not_prolong_it(breaker: Breaker, time: Time) -> None:
+    opened(breaker)
+    time.now += 10
+    breaker.failed(99)
+    assert breaker.admit() == OPEN_FOR - 10
+
+
+def test_its_memory_is_bounded(breaker: Breaker, time: Time) -> None:
+    for event in range(10_000):
+        time.now += 1
+        breaker.succeeded(event)
+        breaker.succeeded(event)
+        breaker.failed(event)
+    assert len(breaker._failures) <= WINDOW
+    assert len(breaker._successes) <= 7

@@ -1,0 +1,254 @@
+"""From a claimed event to its settlement."""
+
+import asyncio
+
+import pytest
+from tests.worker.support import ONCE, STEADY, make_claim, make_handler
+
+from durabus import Event
+from durabus.errors import DuplicateHandlerError
+from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
+from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.statuses import ResultStatus
+from durabus.worker.breaker import OPEN_FOR, Breaker
+from durabus.worker.dispatcher import ELSEWHERE_DELAY, Dispatcher
+
+SUCCEEDED, TRANSIENT = ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT
+
+
+async def fine(event: Event) -> None:
+    return
+
+
+async def busy(event: Event) -> None:
+    raise TransientError("busy")
+
+
+async def hopeless(event: Event) -> None:
+    raise UnrecoverableError("never")
+
+
+def dispatcher_of(*handlers: tuple[str, object], retry: object = STEADY) -> Dispatcher:
+    dispatcher = Dispatcher()
+    for id_, function in handlers:
+        dispatcher.add(make_handler(function, id=id_, retry=retry))  # type: ignore[arg-type]
+    return dispatcher
+
+
+def open_breaker(dispatcher: Dispatcher, handler_id: str) -> Breaker:
+    (handler,) = [h for h in dispatcher.handlers if h.id == handler_id]
+    for event in range(4):
+        handler.breaker.failed(-event)
+    return handler.breaker
+
+
+def statuses(settlement: Complete | Fail | Release) -> dict[str, ResultStatus]:
+    return {result.handler_id: result.status for result in settlement.results}
+
+
+def earlier(handler_id: str, status: ResultStatus = TRANSIENT, error: str | None = "earlier") -> HandlerResult:
+    return HandlerResult(handler_id=handler_id, status=status, attempts=1, error=error)
+
+
+def test_a_route_holds_the_matching_handlers_in_the_order_of_registration() -> None:
+    dispatcher = Dispatcher()
+    for id_, pattern in [("c", "user.*"), ("a", "*"), ("x", "order.*"), ("b", "user.created")]:
+        dispatcher.add(make_handler(fine, id=id_, pattern=pattern))
+    assert [handler.id for handler in dispatcher.route("user.created")] == ["c", "a", "b"]
+
+
+def test_a_route_is_looked_up_once() -> None:
+    dispatcher = dispatcher_of(("h", fine))
+    assert dispatcher.route("user.created") is dispatcher.route("user.created")
+
+
+def test_a_route_follows_handlers_that_come_and_go() -> None:
+    dispatcher = dispatcher_of(("one", fine))
+    dispatcher.route("user.created")
+    dispatcher.add(make_handler(fine, id="two"))
+    assert [handler.id for handler in dispatcher.route("user.created")] == ["one", "two"]
+    dispatcher.remove("one")
+    assert [handler.id for handler in dispatcher.route("user.created")] == ["two"]
+
+
+def test_types_made_up_at_run_time_do_not_fill_the_memory() -> None:
+    dispatcher = dispatcher_of(("h", fine))
+    for n in range(25_000):
+        dispatcher.route(f"type.{n}")
+    assert len(dispatcher._routes) <= 10_000
+
+
+def test_an_id_that_is_taken_is_refused() -> None:
+    dispatcher = dispatcher_of(("h", fine))
+    with pytest.raises(DuplicateHandlerError, match="'h'"):
+        dispatcher.add(make_handler(fine, id="h", pattern="order.*"))
+
+
+def test_removing_an_unknown_handler_answers_none() -> None:
+    assert Dispatcher().remove("nobody") is None
+
+
+def test_the_bound_on_attempts_is_that_of_the_most_patient_handler() -> None:
+    dispatcher = dispatcher_of(("one", fine), retry=ONCE)
+    assert dispatcher.max_attempts == 1
+    dispatcher.add(make_handler(fine, id="two", retry=STEADY))
+    assert dispatcher.max_attempts == 4
+    assert Dispatcher().max_attempts is None
+
+
+async def test_one_handler_that_succeeds_leaves_no_result_rows() -> None:
+    settlement = await dispatcher_of(("h", fine)).dispatch(make_claim())
+    assert isinstance(settlement, Complete)
+    assert (settlement.results, settlement.errors) == ((), ())
+    assert settlement.execution_time_ms is not None
+
+
+async def test_a_returned_value_is_kept_in_a_result() -> None:
+    async def count(event: Event) -> Success:
+        return Success(3)
+
+    settlement = await dispatcher_of(("h", count)).dispatch(make_claim())
+    assert isinstance(settlement, Complete)
+    assert [result.value for result in settlement.results] == [3]
+
+
+async def test_several_handlers_that_succeed_complete_the_event() -> None:
+    settlement = await dispatcher_of(("one", fine), ("two", fine)).dispatch(make_claim())
+    assert isinstance(settlement, Complete)
+    assert statuses(settlement) == {"one": SUCCEEDED, "two": SUCCEEDED}
+
+
+async def test_one_failure_among_successes_fails_the_attempt_and_keeps_all_results() -> None:
+    settlement = await dispatcher_of(("one", fine), ("two", busy), ("three", fine)).dispatch(make_claim())
+    assert isinstance(settlement, Fail)
+    assert statuses(settlement) == {"one": SUCCEEDED, "two": TRANSIENT, "three": SUCCEEDED}
+    assert (settlement.error, settlement.delay) == ("TransientError: busy", 1.0)
+
+
+async def test_the_shortest_of_several_delays_counts() -> None:
+    async def soon(event: Event) -> None:
+        raise TransientError("soon", retry_after=0.25)
+
+    settlement = await dispatcher_of(("one", busy), ("two", soon)).dispatch(make_claim())
+    assert isinstance(settlement, Fail)
+    assert settlement.delay == 0.25
+    assert settlement.error == "one: TransientError: busy; two: TransientError: soon"
+
+
+async def test_an_unrecoverable_error_ends_the_event_and_later_handlers_do_not_run() -> None:
+    settlement = await dispatcher_of(("one", busy), ("two", hopeless), ("three", fine)).dispatch(make_claim())
+    assert isinstance(settlement, Complete)
+    assert statuses(settlement) == {"one": TRANSIENT, "two": ResultStatus.UNRECOVERABLE}
+
+
+async def test_handlers_that_succeeded_before_do_not_run_again() -> None:
+    dispatcher = dispatcher_of(("one", hopeless), ("two", fine))
+    settlement = await dispatcher.dispatch(make_claim(attempts=2, results=[earlier("one", SUCCEEDED), earlier("two")]))
+    assert isinstance(settlement, Complete)
+    assert statuses(settlement) == {"two": SUCCEEDED}
+
+
+async def test_a_result_counts_the_attempts_of_its_handler() -> None:
+    settlement = await dispatcher_of(("one", fine), ("two", busy)).dispatch(
+        make_claim(attempts=2, results=[earlier("two")])
+    )
+    assert {result.handler_id: result.attempts for result in settlement.results} == {"one": 1, "two": 2}
+
+
+async def test_the_last_attempt_has_no_delay() -> None:
+    settlement = await dispatcher_of(("h", busy)).dispatch(make_claim(attempts=4, results=[earlier("h")]))
+    assert isinstance(settlement, Fail)
+    assert settlement.delay is None
+
+
+async def test_the_limit_of_the_event_goes_before_that_of_the_handler() -> None:
+    settlement = await dispatcher_of(("h", busy)).dispatch(make_claim(attempts=2, max_attempts=2))
+    assert isinstance(settlement, Fail)
+    assert settlement.delay is None
+
+
+async def test_an_exhausted_handler_does_not_end_the_event_while_another_may_still_succeed() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.add(make_handler(busy, id="short", retry=ONCE))
+    dispatcher.add(make_handler(busy, id="long", retry=STEADY))
+    settlement = await dispatcher.dispatch(make_claim())
+    assert isinstance(settlement, Fail)
+    assert settlement.delay == 1.0
+
+
+async def test_an_exhausted_handler_does_not_run_again_next_to_a_healthy_one() -> None:
+    dispatcher = Dispatcher()
+    dispatcher.add(make_handler(hopeless, id="short", retry=ONCE))
+    dispatcher.add(make_handler(fine, id="long", retry=STEADY))
+    settlement = await dispatcher.dispatch(make_claim(attempts=2, results=[earlier("short"), earlier("long")]))
+    assert isinstance(settlement, Fail)
+    assert (settlement.delay, statuses(settlement)) == (None, {"long": SUCCEEDED})
+    assert settlement.error == "short does not run again, its last error: earlier"
+
+
+async def test_a_failed_handler_that_is_no_longer_subscribed_ends_the_event_failed() -> None:
+    settlement = await dispatcher_of(("one", fine)).dispatch(make_claim(attempts=2, results=[earlier("gone")]))
+    assert isinstance(settlement, Fail)
+    assert settlement.delay is None
+    assert "gone" in settlement.error
+
+
+async def test_an_open_breaker_gives_the_event_back() -> None:
+    dispatcher = dispatcher_of(("h", fine))
+    open_breaker(dispatcher, "h")
+    settlement = await dispatcher.dispatch(make_claim())
+    assert isinstance(settlement, Release)
+    assert 0 < settlement.delay <= OPEN_FOR
+
+
+async def test_an_open_breaker_keeps_what_the_other_handlers_did() -> None:
+    dispatcher = dispatcher_of(("broken", fine), ("healthy", fine))
+    open_breaker(dispatcher, "broken")
+    settlement = await dispatcher.dispatch(make_claim())
+    assert isinstance(settlement, Release)
+    assert statuses(settlement) == {"healthy": SUCCEEDED}
+
+
+async def test_a_failure_next_to_an_open_breaker_is_tried_again_by_its_own_delay() -> None:
+    dispatcher = dispatcher_of(("broken", fine), ("failing", busy))
+    open_breaker(dispatcher, "broken")
+    settlement = await dispatcher.dispatch(make_claim())
+    assert isinstance(settlement, Fail)
+    assert settlement.delay == 1.0
+
+
+async def test_a_cancelled_probe_leaves_room_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("durabus.worker.breaker.monotonic", lambda: now)
+    entered = asyncio.Event()
+
+    async def endless(event: Event) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    dispatcher = dispatcher_of(("h", endless))
+    breaker = open_breaker(dispatcher, "h")
+    now = OPEN_FOR
+    probe = asyncio.create_task(dispatcher.dispatch(make_claim()))
+    await entered.wait()
+    assert breaker.admit() > 0
+    probe.cancel()
+    await asyncio.gather(probe, return_exceptions=True)
+    assert breaker.admit() == 0
+
+
+async def test_an_event_without_handlers_is_complete() -> None:
+    settlement = await dispatcher_of().dispatch(make_claim())
+    assert isinstance(settlement, Complete)
+
+
+async def test_an_event_that_others_handle_is_given_back() -> None:
+    async def elsewhere(event_type: str) -> bool:
+        return event_type == "user.created"
+
+    dispatcher = Dispatcher(handled_elsewhere=elsewhere)
+    there = await dispatcher.dispatch(make_claim("user.created"))
+    nowhere = await dispatcher.dispatch(make_claim("user.updated"))
+    assert isinstance(there, Release)
+    assert there.delay == ELSEWHERE_DELAY
+    assert isinstance(nowhere, Complete)

@@ -1,0 +1,183 @@
+"""From emit to the store, and back to the handles."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from msgspec.structs import replace
+from tests.worker.support import WatchedStore, make_handler
+
+from durabus import EventBusShutdownError, EventStatus
+from durabus.backends.memory.core import FEATURES
+from durabus.backends.memory.store import MemoryStore
+from durabus.bus import outbox as outbox_module
+from durabus.bus.handle import Handle
+from durabus.bus.outbox import Outbox
+from durabus.bus.registry import GONE_AFTER, Registry
+from durabus.clock import ManualClock
+from durabus.errors import StoreUnavailableError
+from durabus.model.claim import ClaimRequest
+from durabus.model.event import new_event
+from durabus.model.handler import HandlerInfo
+from durabus.model.limits import MAX_BATCH
+from durabus.model.settlement import Complete
+
+
+class SharedStore(WatchedStore):
+    """Says that other processes may end our events."""
+
+    features = replace(FEATURES, shared_between_processes=True)
+
+
+@pytest.fixture
+def store() -> SharedStore:
+    return SharedStore()
+
+
+@pytest.fixture
+async def outbox(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outbox]:
+    monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
+    outbox = Outbox(store, runs_here=lambda _id: False)
+    yield outbox
+    outbox.close(EventBusShutdownError("end of the test"))
+
+
+def send(outbox: Outbox, count: int = 1) -> list[Handle]:
+    handles = [Handle(new_event("user.created", {"n": n})) for n in range(count)]
+    for handle in handles:
+        outbox.send(handle)
+    return handles
+
+
+async def end_elsewhere(store: SharedStore, *, after: int = 0) -> None:
+    """Another process completes everything but the first ``after`` events."""
+    claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="other:1", token="t", limit=10_000))
+    await store.settle_events([Complete(claim.ref) for claim in claims[after:]])
+
+
+async def test_what_is_sent_in_one_turn_of_the_loop_is_one_write(store: SharedStore, outbox: Outbox) -> None:
+    handles = send(outbox, 100)
+    events = [await handle.stored() for handle in handles]
+    assert store.added == [100]
+    assert [event.payload["n"] for event in events] == list(range(100))
+    assert [event.id for event in events] == sorted(event.id for event in events)
+
+
+async def test_what_is_sent_in_two_turns_is_two_writes(store: SharedStore, outbox: Outbox) -> None:
+    for _ in range(2):
+        (handle,) = send(outbox)
+        await handle.stored()
+    assert store.added == [1, 1]
+
+
+async def test_no_write_is_larger_than_the_store_takes(store: SharedStore, outbox: Outbox) -> None:
+    handles = send(outbox, MAX_BATCH + 1)
+    await outbox.flush()
+    assert store.added == [MAX_BATCH, 1]
+    assert (await handles[-1].stored()).payload == {"n": MAX_BATCH}
+
+
+async def test_a_write_that_was_refused_is_told_to_each_of_its_handles(store: SharedStore, outbox: Outbox) -> None:
+    store.failing["add"] = 1
+    handles = send(outbox, 3)
+    for handle in handles:
+        with pytest.raises(StoreUnavailableError, match="disk full"):
+            await handle.stored()
+        with pytest.raises(StoreUnavailableError, match="disk full"):
+            await handle.completed()
+    assert await outbox.wait_until_empty(1)
+    (next_one,) = send(outbox)
+    assert (await next_one.stored()).status is EventStatus.PENDING
+
+
+async def test_flush_returns_when_everything_is_stored(store: SharedStore, outbox: Outbox) -> None:
+    send(outbox, 5)
+    await outbox.flush()
+    assert (await store.counts()).pending == 5
+
+
+async def test_an_end_in_another_process_is_noticed(store: SharedStore, outbox: Outbox) -> None:
+    (handle,) = send(outbox)
+    await handle.stored()
+    await end_elsewhere(store)
+    async with asyncio.timeout(3):
+        assert (await handle).status is EventStatus.COMPLETED
+    assert await outbox.wait_until_empty(1)
+
+
+async def test_an_end_in_another_process_is_noticed_behind_many_that_do_not_end(
+    store: SharedStore, outbox: Outbox
+) -> None:
+    handles = send(outbox, 300)
+    await outbox.flush()
+    await end_elsewhere(store, after=250)
+    async with asyncio.timeout(3):
+        assert (await handles[-1]).status is EventStatus.COMPLETED
+
+
+async def test_an_event_that_vanished_is_not_waited_for_without_end(store: SharedStore, outbox: Outbox) -> None:
+    (handle,) = send(outbox)
+    event = await handle.stored()
+    await store.remove_event(event.id)
+    waiting = asyncio.create_task(handle.completed())
+    done, _ = await asyncio.wait({waiting}, timeout=2)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert done
+
+
+async def test_close_tells_those_who_still_wait(store: SharedStore, outbox: Outbox) -> None:
+    (handle,) = send(outbox)
+    await handle.stored()
+    waiting = asyncio.create_task(handle.completed())
+    await asyncio.sleep(0)
+    outbox.close(EventBusShutdownError("shut down"))
+    with pytest.raises(EventBusShutdownError, match="shut down"):
+        await waiting
+    assert await outbox.wait_until_empty(1)
+
+
+async def test_a_handle_may_be_awaited_by_many(store: SharedStore, outbox: Outbox) -> None:
+    (handle,) = send(outbox)
+    await handle.stored()
+    waiting = [asyncio.create_task(handle.completed()) for _ in range(3)]
+    impatient = asyncio.create_task(handle.completed())
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await end_elsewhere(store)
+    async with asyncio.timeout(3):
+        events = await asyncio.gather(*waiting)
+    assert len({event.id for event in events}) == 1
+
+
+class TestRegistry:
+    async def registered(self, store: MemoryStore, handler_id: str, pattern: str) -> None:
+        await store.register_handlers("default", [HandlerInfo(handler_id=handler_id, pattern=pattern)])
+
+    async def test_a_handler_of_another_node_is_known_by_its_pattern(self) -> None:
+        store = MemoryStore()
+        await self.registered(store, "theirs", "user.*")
+        registry = Registry(store, "default")
+        assert await registry.has_handler_for("user.created")
+        assert not await registry.has_handler_for("order.placed")
+
+    async def test_its_own_handlers_are_not_elsewhere(self) -> None:
+        store = MemoryStore()
+        registry = Registry(store, "default")
+        registry.announce([make_handler(print, id="mine", pattern="user.*")])
+        await self.registered(store, "mine", "user.*")
+        assert not await registry.has_handler_for("user.created")
+
+    async def test_a_handler_that_was_not_announced_for_long_is_gone(self) -> None:
+        clock = ManualClock()
+        store = MemoryStore(clock)
+        await self.registered(store, "theirs", "user.*")
+        clock.advance(GONE_AFTER + 1)
+        assert not await Registry(store, "default").has_handler_for("user.created")
+
+    async def test_a_handler_that_joined_after_the_first_look_is_known(self) -> None:
+        store = MemoryStore()
+        registry = Registry(store, "default")
+        assert not await registry.has_handler_for("user.created")
+        await self.registered(store, "theirs", "user.*")
+        assert await registry.has_handler_for("user.created")

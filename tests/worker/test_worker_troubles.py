@@ -1,0 +1,221 @@
+"""The worker survives its store, its handlers and the loss of its claims."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from tests.worker.support import ONCE, STEADY, Calls, WatchedStore, all_completed, filled, make_handler, until, working
+
+from durabus import Action, Event, EventStatus
+from durabus.errors import StoreClosedError
+from durabus.model.settlement import Settlement
+from durabus.worker import loop
+from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.loop import Worker
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "STORE_PAUSE", 0.01)
+
+
+@pytest.fixture
+def store() -> WatchedStore:
+    return WatchedStore()
+
+
+async def trail(store: WatchedStore, event: Event) -> list[Action]:
+    return [entry.action for entry in await store.read_event_log(event.id)]
+
+
+@pytest.mark.parametrize("call", ["claim", "settle", "wait"])
+async def test_a_store_that_fails_for_a_while_loses_nothing(store: WatchedStore, call: str) -> None:
+    calls = Calls()
+    store.failing[call] = 5
+    await filled(store, 20)
+    async with working(store, calls, concurrency=4):
+        await all_completed(store, 20)
+        await until(lambda: not store.failing[call])
+    assert sorted(calls.numbers) == list(range(20))
+
+
+@pytest.mark.parametrize("call", ["claim", "settle"])
+async def test_an_answer_that_was_lost_does_not_strand_events_or_run_them_twice(store: WatchedStore, call: str) -> None:
+    calls = Calls()
+    store.losing[call] = 3
+    events = await filled(store, 20)
+    async with working(store, calls, concurrency=4):
+        await all_completed(store, 20)
+    assert sorted(calls.numbers) == list(range(20))
+    for event in events:
+        assert await trail(store, event) == [Action.PUBLISHED, Action.PICKED, Action.COMPLETED]
+
+
+async def test_a_failure_of_the_store_is_logged(store: WatchedStore, caplog: pytest.LogCaptureFixture) -> None:
+    store.failing["claim"] = 1
+    async with working(store, Calls()):
+        await filled(store)
+        await all_completed(store, 1)
+    assert "disk full" in caplog.text
+
+
+async def test_a_dispatch_that_breaks_fails_the_attempt_and_the_worker_lives(
+    store: WatchedStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatch, broken = Dispatcher.dispatch, [True]
+
+    async def break_once(self: Dispatcher, *arguments: Any) -> Settlement:
+        if broken:
+            broken.pop()
+            raise RuntimeError("a bug of ours")
+        return await dispatch(self, *arguments)
+
+    monkeypatch.setattr(Dispatcher, "dispatch", break_once)
+    calls = Calls()
+    (event,) = await filled(store)
+    async with working(store, calls):
+        await all_completed(store, 1)
+    assert await trail(store, event) == [
+        Action.PUBLISHED, Action.PICKED, Action.FAILED, Action.PICKED, Action.COMPLETED,
+    ]  # fmt: skip
+    assert "a bug of ours" in caplog.text
+
+
+@pytest.mark.parametrize("first", ["at once", "later"])
+async def test_a_handler_that_raises_a_cancellation_of_its_own_is_tried_again(store: WatchedStore, first: str) -> None:
+    calls = Calls()
+
+    async def handler(event: Event) -> None:
+        if event.attempts == 1:
+            if first == "later":
+                await asyncio.sleep(0)
+            raise asyncio.CancelledError
+        await calls(event)
+
+    await filled(store)
+    async with working(store, handler, retry=STEADY.merged({"base_delay": 0})):
+        await all_completed(store, 1)
+
+
+async def test_an_error_that_cannot_be_shown_uses_up_the_attempts_like_any_other(store: WatchedStore) -> None:
+    class Broken(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("cannot be shown")
+
+    async def handler(event: Event) -> None:
+        raise Broken
+
+    (event,) = await filled(store)
+    async with working(store, handler, retry=ONCE):
+        await until(lambda: len(store.in_status(EventStatus.FAILED)) == 1, 3)
+    assert await trail(store, event) == [Action.PUBLISHED, Action.PICKED, Action.FAILED]
+
+
+async def test_a_handler_that_swallows_the_cancellation_of_a_shutdown_has_not_done_its_work(
+    store: WatchedStore,
+) -> None:
+    entered = asyncio.Event()
+
+    async def stubborn(event: Event) -> None:
+        entered.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return
+
+    (event,) = await filled(store)
+    async with working(store, stubborn) as worker:
+        await entered.wait()
+        await worker.stop(0.01)
+    found = await store.get_event(event.id)
+    assert found is not None
+    assert (found.status, found.attempts) == (EventStatus.PENDING, 0)
+
+
+async def test_events_that_were_claimed_but_not_begun_go_back_at_a_shutdown(store: WatchedStore) -> None:
+    entered = asyncio.Event()
+
+    async def wait(event: Event) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    await filled(store, 10)
+    async with working(store, wait, concurrency=10) as worker:
+        await entered.wait()
+        await worker.stop(0.01)
+    counts = await store.counts()
+    assert (counts.pending, counts.processing) == (10, 0)
+
+
+async def test_a_claim_that_is_taken_away_is_cancelled_even_if_this_worker_gets_it_again(store: WatchedStore) -> None:
+    entered, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def handler(event: Event) -> None:
+        if event.fence == 1:
+            entered.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+
+    (event,) = await filled(store)
+    async with working(store, handler, lease=0.2) as worker:
+        await entered.wait()
+        await store.reset_event(event.id, reason="taken away")
+        async with asyncio.timeout(3):
+            await cancelled.wait()
+        await all_completed(store, 1)
+        assert worker.metrics.snapshot().lease_lost == {"user.created": 1}
+
+
+async def test_a_slot_whose_event_was_lost_takes_the_next_one(store: WatchedStore) -> None:
+    entered, calls = asyncio.Event(), Calls()
+
+    async def handler(event: Event) -> None:
+        if event.type == "endless":
+            entered.set()
+            await asyncio.Event().wait()
+        await calls(event)
+
+    (endless,) = await filled(store, kind="endless")
+    async with working(store, handler, lease=0.2, concurrency=2):
+        await entered.wait()
+        await store.remove_event(endless.id)
+        await filled(store, 5)
+        await calls.reach(5)
+        await all_completed(store, 5)
+
+
+async def test_a_store_that_is_closed_under_it_stops_it_with_a_word(
+    store: WatchedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    dispatcher = Dispatcher()
+    dispatcher.add(make_handler(Calls()))
+    worker = Worker(store, "default", dispatcher, poll_interval=0.01)
+    worker.start()
+    await asyncio.sleep(0)
+    await store.close()
+    await until(lambda: "closed under" in caplog.text)
+    try:
+        await worker.stop(1.0)
+    except StoreClosedError:
+        logging.getLogger(__name__).info("stop may say so, too")
+
+
+async def test_an_event_whose_handler_cancels_the_task_it_runs_in_is_not_held_for_ever(store: WatchedStore) -> None:
+    calls = Calls()
+
+    async def handler(event: Event) -> None:
+        if event.attempts == 1:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+        await calls(event)
+
+    await filled(store, 3)
+    async with working(store, handler, lease=0.2, concurrency=2, retry=STEADY.merged({"base_delay": 0})):
+        await all_completed(store, 3)
+    assert sorted(calls.numbers) == [0, 1, 2]
