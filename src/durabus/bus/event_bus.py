@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
-from msgspec.structs import replace
-
 from durabus.bus.handle import Handle
 from durabus.bus.outbox import Outbox
 from durabus.bus.registry import Registry
@@ -19,8 +17,8 @@ from durabus.model.event import DEFAULT_BUS, new_event
 from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.retry import RetryPolicy
-from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
-from durabus.model.statuses import TERMINAL, EventMode, EventStatus
+from durabus.model.settlement import Settled, Settlement
+from durabus.model.statuses import TERMINAL, EventMode
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.worker.dispatcher import Dispatcher
@@ -246,18 +244,9 @@ class EventBus:
         return self._worker is not None and self._worker.is_running(id_)
 
     def _on_settled(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
-        event = claim.event
-        if settled.status not in TERMINAL:
-            return
-        handles = self._outbox.take(event.event_id)
-        if handles:
-            errors = event.errors
-            if settled.status is not EventStatus.COMPLETED:
-                errors = (*errors, _error_of(settlement))
-            ended = replace(event, status=settled.status, errors=errors, expires_ts=None)
-            results = {result.handler_id: result for result in (*claim.results, *settlement.results)}
-            for handle in handles:
-                handle.finish(ended, tuple(results.values()))
+        if settled.status in TERMINAL:
+            for handle in self._outbox.take(claim.event.event_id):
+                handle.settle(claim, settlement, settled)
 
     def _free_id(self, pattern: str, handler: HandlerFunction) -> str:
         """Two subscriptions of one function to one pattern are told apart by their order, which every node shares."""
@@ -296,13 +285,3 @@ def _mode(mode: EventMode | str) -> EventMode:
         return EventMode(mode)
     except ValueError:
         raise ConfigurationError(f"mode={mode!r}: must be one of {[m.value for m in EventMode]}") from None
-
-
-def _error_of(settlement: Settlement) -> str:
-    match settlement:
-        case Complete():
-            return "; ".join(settlement.errors or [r.error for r in settlement.results if r.error])
-        case Fail():
-            return settlement.error
-        case Release():
-            return ""

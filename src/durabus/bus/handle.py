@@ -6,22 +6,27 @@ import asyncio
 from collections.abc import Generator
 from typing import Any
 
+from msgspec.structs import replace
+
 from durabus.errors import EventFailed
+from durabus.model.claim import Claim
 from durabus.model.event import Event, NewEvent
 from durabus.model.result import HandlerResult
-from durabus.model.statuses import DEAD_LETTER, ResultStatus
+from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
+from durabus.model.statuses import DEAD_LETTER, EventStatus, ResultStatus
 
 
 class Handle:
     """Await it for the event's end; ``stored()`` for its safe arrival; ``result()`` for what the handler returned."""
 
-    __slots__ = ("_event", "_results", "_stored", "_waiters", "new")
+    __slots__ = ("_end", "_event", "_results", "_stored", "_waiters", "new")
 
     def __init__(self, new: NewEvent) -> None:
         self.new = new
         self._stored: Event | BaseException | None = None
         self._event: Event | BaseException | None = None
         self._results: tuple[HandlerResult, ...] = ()
+        self._end: tuple[Claim, Settlement, Settled] | None = None
         # Futures are made only for those who wait: most events are emitted and never awaited.
         self._waiters: list[asyncio.Future[None]] | None = None
 
@@ -50,6 +55,7 @@ class Handle:
         """Wait until the event has ended, whatever its status."""
         while self._event is None:
             await self._wait()
+        self._look_up_end()
         return _value(self._event)
 
     async def results(self) -> tuple[HandlerResult, ...]:
@@ -91,6 +97,23 @@ class Handle:
         if self._waiters:
             self._notify()
 
+    def settle(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
+        """It was ended here. What that means is worked out only if somebody asks."""
+        self._event, self._end = claim.event, (claim, settlement, settled)
+        if self._waiters:
+            self._notify()
+
+    def _look_up_end(self) -> None:
+        if self._end is not None:
+            claim, settlement, settled = self._end
+            self._end = None
+            errors = claim.event.errors
+            if settled.status is not EventStatus.COMPLETED:
+                errors = (*errors, _error_of(settlement))
+            self._event = replace(claim.event, status=settled.status, errors=errors, expires_ts=None)
+            results = {result.handler_id: result for result in (*claim.results, *settlement.results)}
+            self._results = tuple(results.values())
+
     async def _wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters = [*(self._waiters or ()), waiter]
@@ -107,3 +130,13 @@ def _value(outcome: Event | BaseException) -> Event:
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome
+
+
+def _error_of(settlement: Settlement) -> str:
+    match settlement:
+        case Complete():
+            return "; ".join(settlement.errors or [r.error for r in settlement.results if r.error])
+        case Fail():
+            return settlement.error
+        case Release():
+            return ""

@@ -204,8 +204,17 @@ class MemoryCore:
 
     def _wake(self, bus: str) -> None:
         for loop, signal in self._waiters.pop(bus, ()):
-            if not loop.is_closed():
+            if loop is _running_loop():
+                signal.set()
+            elif not loop.is_closed():
                 loop.call_soon_threadsafe(signal.set)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def lock_claim(lock: LockState, token: str) -> LockClaim:
