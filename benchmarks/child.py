@@ -18,6 +18,10 @@ from benchmarks.bench import same_gc, sqlite_url
 from durabus import Event, EventBus, open_store
 
 
+DRAIN_SLOTS = 200
+"""Claims come in halves of this: batches of 100, as in the raw loop."""
+
+
 async def drain(path: str) -> int:
     """A worker with a no-op handler, until told to stop. Answers how many events its handler was given."""
     handled = 0
@@ -27,7 +31,7 @@ async def drain(path: str) -> int:
         handled += 1
 
     store = await open_store(sqlite_url(Path(path)))
-    bus = EventBus(store)
+    bus = EventBus(store, concurrency=DRAIN_SLOTS)
     bus.subscribe(raw.EVENT_TYPE, handler)
     await _ready()
     async with bus:

@@ -16,7 +16,7 @@ from durabus.backends.sqlite.connection import connect_reader
 
 LOOK_EVERY = 0.005
 NOTE = (
-    "EventBus with its defaults and a no-op async handler on a full queue: claim, dispatch, settle, a log entry for "
+    "EventBus(concurrency=200) and a no-op async handler on a full queue: claim, dispatch, settle, a log entry for "
     "the claim and one for the end. The raw loop completes 100 and claims the next 100 in one transaction; it logs the "
     "end only, not the claim, and calls no handler. From the signal to begin until the queue is empty, seen within "
     f"{LOOK_EVERY * 1000:g} ms; a fresh process each run, imports not counted."

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import random
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from durabus.clock import monotonic
@@ -14,14 +12,13 @@ from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, Stor
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.event import Event
 from durabus.model.limits import check_batch
-from durabus.model.result import HandlerResult
-from durabus.model.settlement import Fail, Release, Settled, Settlement
+from durabus.model.settlement import Fail, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.execution import describe
 from durabus.worker.heartbeat import SAFETY, Heartbeat, Held
 from durabus.worker.metrics import Metrics
+from durabus.worker.slots import Running, Slots
 
 logger = logging.getLogger("durabus.worker")
 
@@ -36,28 +33,8 @@ GRACE = 2.0
 OnSettled = Callable[[Claim, Settlement, Settled], None]
 
 
-class Running(Held):
-    """A claim that a slot works on."""
-
-    __slots__ = ("claim", "lost", "returning", "succeeded", "task")
-
-    def __init__(self, claim: Claim, deadline: float) -> None:
-        self.ref = claim.ref
-        self.deadline = deadline
-        self.claim = claim
-        self.task: asyncio.Task[None] | None = None
-        """The slot while it is inside the handlers, and only then: cancelling it must not hit the next event."""
-        self.lost = False
-        self.returning = False
-        self.succeeded: list[HandlerResult] = []
-
-
 class Worker:
-    """Serves one bus of one store.
-
-    A slot is a task that runs one event after another; a new one starts only when all others are waiting inside a
-    handler. So short handlers share one task, and long ones run side by side up to ``concurrency``.
-    """
+    """Serves one bus of one store."""
 
     def __init__(
         self,
@@ -88,12 +65,9 @@ class Worker:
         self._mode = mode
         self.metrics = metrics or Metrics()
         self._on_settled = on_settled
-        self._queue: deque[Running] = deque()
         self._running: dict[int, Running] = {}
         self._outcomes: list[tuple[Running, Settlement]] = []
-        self._slots: set[asyncio.Task[None]] = set()
-        self._active_slots = 0
-        self._idle_slots_asked = False
+        self._slots = Slots(dispatcher, concurrency, done=self._done, died=self._slot_died)
         self._hungry = True
         self._sated = asyncio.Event()
         self._hinted = False
@@ -103,7 +77,6 @@ class Worker:
         self._failed_claim: ClaimRequest | None = None
         self._heartbeat = Heartbeat(store, lease=lease, held=self._held, lost=self._lost_from_thread)
         self._tasks: list[asyncio.Task[None]] = []
-        self._base_context = contextvars.copy_context()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -142,23 +115,14 @@ class Worker:
         await asyncio.wait({serve}, timeout=timeout)
         if not serve.done():
             for running in list(self._running.values()):
-                self._give_back(running)
+                self._slots.give_back(running)
             await asyncio.wait({serve}, timeout=GRACE)
-        left = {*self._tasks, *self._slots}
+        left = {*self._tasks, *self._slots.tasks}
         for task in left:
             task.cancel()
         # A handler that refuses to be cancelled is left behind: what it holds runs out with its lease.
         await asyncio.wait(left, timeout=GRACE)
         await self._heartbeat.stop()
-
-    def _give_back(self, running: Running) -> None:
-        """The shutdown's time is over: return the event to the queue without costing it an attempt."""
-        running.returning = True
-        if running.task is not None:
-            running.task.cancel()
-        elif running in self._queue:
-            self._queue.remove(running)
-            self._done(running, Release(running.ref))
 
     async def _serve(self) -> None:
         """Settle and claim until stopped and drained. A failing store is asked again; nothing is dropped."""
@@ -179,6 +143,9 @@ class Worker:
             except StoreError as error:
                 logger.warning("store failed, trying again in %s s: %s", STORE_PAUSE, error)
                 await asyncio.sleep(STORE_PAUSE)
+            except Exception:
+                logger.exception("worker of bus %r failed, trying again in %s s", self._bus, STORE_PAUSE)
+                await asyncio.sleep(STORE_PAUSE)
 
     async def _settle_and_claim(self, limit: int) -> None:
         batch, self._outcomes = self._outcomes, []
@@ -186,16 +153,17 @@ class Worker:
         sent = monotonic()
         try:
             if batch:
-                answer = await self._store.settle_events([settlement for _, settlement in batch], then_claim=request)
-                claims = answer.claims
-                self._settled(batch, answer.outcomes)
+                settlements = [settlement for _, settlement in batch]
+                answer = await self._store.settle_events(settlements, then_claim=request)
+                outcomes, claims = answer.outcomes, answer.claims
             else:
-                claims = [] if request is None else await self._store.claim_next_events(request)
-        except StoreError:
+                outcomes, claims = [], [] if request is None else await self._store.claim_next_events(request)
+        except Exception:
             self._outcomes = batch + self._outcomes
             self._failed_claim = request
             raise
         self._failed_claim = None
+        self._settled(batch, outcomes)
         if limit:
             self._hinted_in_vain, self._hinted = self._hinted and not claims, False
             if len(claims) < limit:
@@ -226,8 +194,8 @@ class Worker:
             if id_ in self._running:
                 self._lose(self._running[id_], "its lease ended and this worker claimed it again")
             self._running[id_] = running
-            self._queue.append(running)
-        self._add_slot()
+            self._slots.put(running)
+        self._slots.go()
 
     def _settled(self, batch: list[tuple[Running, Settlement]], outcomes: Sequence[Settled | LeaseLost]) -> None:
         for (running, settlement), outcome in zip(batch, outcomes, strict=True):
@@ -243,77 +211,13 @@ class Worker:
             if self._on_settled is not None:
                 self._on_settled(running.claim, settlement, outcome)
 
-    def _add_slot(self) -> None:
-        if self._loop is None or self._active_slots >= self._concurrency:
-            return
-        self._active_slots += 1
-        # A fresh context for each slot, so that what handlers set does not travel from event to event.
-        context = self._base_context.copy()
-        task = self._loop.create_task(self._slot(), context=context)
-        self._slots.add(task)
-        task.add_done_callback(self._slots.discard)
-
-    async def _slot(self) -> None:
-        """Run queued events one after another; leave when none is left, or when a handler changed the context."""
-        untouched = contextvars.copy_context()
-        try:
-            while self._queue and contextvars.copy_context() == untouched:
-                running = self._queue.popleft()
-                self._ask_for_another_slot()
-                settlement = await self._run(running)
-                if not running.lost:
-                    self._done(running, settlement)
-        finally:
-            self._active_slots -= 1
-            if self._queue:
-                self._add_slot()
-
-    async def _run(self, running: Running) -> Settlement:
-        """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
-        task = running.task = asyncio.current_task()
-        try:
-            settlement = await self._dispatcher.dispatch(running.claim, running.succeeded)
-        except asyncio.CancelledError:
-            if not (running.lost or running.returning):
-                # The task was cancelled by somebody else: the slot ends, and the lease gives the event back.
-                self._running.pop(running.claim.event.id, None)
-                self._wake.set()
-                raise
-            settlement = Release(running.ref)
-        except StoreError as error:
-            logger.warning("event %s goes back to the queue: %s", running.claim.event.event_id, error)
-            settlement = Release(running.ref, STORE_PAUSE)
-        except Exception as error:
-            logger.exception("dispatch of event %s failed", running.claim.event.event_id)
-            settlement = Fail(running.ref, describe(error), None if self._is_last_attempt(running) else STORE_PAUSE)
-        finally:
-            running.task = None
-            while task is not None and (running.lost or running.returning) and task.uncancel():
-                pass
-        if running.returning:
-            # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
-            return Release(running.ref, 0.0, tuple(running.succeeded))
-        return settlement
-
-    def _is_last_attempt(self, running: Running) -> bool:
-        event = running.claim.event
-        limit = event.max_attempts if event.max_attempts is not None else self._dispatcher.max_attempts
-        return limit is not None and event.attempts >= limit
-
     def _done(self, running: Running, settlement: Settlement) -> None:
         self._outcomes.append((running, settlement))
         self._wake.set()
 
-    def _ask_for_another_slot(self) -> None:
-        """Once the loop turns, whoever runs now is waiting: let another slot take what is still queued."""
-        if self._queue and not self._idle_slots_asked and self._loop is not None:
-            self._idle_slots_asked = True
-            self._loop.call_soon(self._add_slots_for_queued)
-
-    def _add_slots_for_queued(self) -> None:
-        self._idle_slots_asked = False
-        for _ in range(min(len(self._queue), self._concurrency - self._active_slots)):
-            self._add_slot()
+    def _slot_died(self, running: Running) -> None:
+        self._running.pop(running.claim.event.id, None)
+        self._wake.set()
 
     async def _listen(self) -> None:
         """Turn the store's hints into wake-ups; without any, wake at the poll floor."""
@@ -324,9 +228,10 @@ class Worker:
                 heard = await self._store.wait_for_work(self._bus, timeout=self._poll_interval)
             except StoreClosedError:
                 raise
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001  (hints may fail in any way; the poll floor stands behind them)
                 logger.warning("no hints from the store, polling: %s", error)
-                heard = True
+                await asyncio.sleep(self._poll_interval)
+                heard = False
             in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
             if heard and (in_vain or self._dispatcher.gave_away):
                 # There is work that this worker may not have, such as behind a lock, or that others have the handler
@@ -349,13 +254,9 @@ class Worker:
 
     def _lose(self, running: Running, reason: str) -> None:
         """Another claim may hold the event already: stop the handler, write nothing."""
-        running.lost = True
         del self._running[running.claim.event.id]
-        if running in self._queue:
-            self._queue.remove(running)
         self._report_lost(running.claim.event, reason)
-        if running.task is not None:
-            running.task.cancel()
+        self._slots.lose(running)
         self._wake.set()
 
     def _report_lost(self, event: Event, reason: str) -> None:

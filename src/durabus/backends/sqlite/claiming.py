@@ -37,7 +37,6 @@ _HELD = statement("held_events")
 def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
     """Claim up to ``request.limit`` events."""
     bus, now = request.bus, tx.now
-    tx.claimed.add(bus)
     due, expired, held = tx.all(_LOOK, {"bus": bus, "now": now, "token": request.token})[0]
     if held:
         return [_held_claim(tx, row, request.token) for row in tx.all(_HELD, {"token": request.token})]
@@ -47,13 +46,14 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
         _promote(tx, bus)
     key = event_lock_key(request.mode, bus)
     lock = None if key is None else _may_lock(tx, key, request)
-    if isinstance(lock, Refused) or request.limit < 1:
-        return []
-    rows = _candidates(tx, request, request.limit if key is None else 1)
+    refused = isinstance(lock, Refused) or request.limit < 1
+    rows = [] if refused else _candidates(tx, request, request.limit if key is None else 1)
     if not rows:
+        tx.fruitless.add(bus)
         return []
-    if lock is not None:
+    if isinstance(lock, LockState):
         take(tx, lock, request.max_attempts)
+    tx.fruitful.add(bus)
     return _take(tx, request, rows, key)
 
 

@@ -53,7 +53,9 @@ def find(tx: Transaction, query: EventQuery) -> EventPage:
     if EventStatus.COMPLETED in wanted:
         # Without a bus or parent the plus keeps the planner from collecting and sorting every completed event.
         one = " AND completed = 1" if "bus" in values or "parent_id" in values else " AND +completed = 1"
-        found += _ask(tx, _COMPLETED + one + where, values)
+        # what is older than a whole page of others cannot be on this page
+        values["above_id"] = sorted(event.id for event in found)[-query.limit - 1] if len(found) > query.limit else 0
+        found += _ask(tx, _COMPLETED + one + " AND id > :above_id" + where, values)
     found.sort(key=lambda event: event.id, reverse=True)
     if len(found) <= query.limit:
         return EventPage(events=found)

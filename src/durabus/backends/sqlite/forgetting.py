@@ -13,10 +13,11 @@ from durabus.store.events import EventRef
 
 _STILL_COMPLETED = statement("still_completed")
 _NOTE_ID = statement("note_forgotten_id")
-_FORGET_IDS = statement("forget_ids")
+_FORGET_IDS = statement("forget_event_ids")
 _FORGET_KEYS = statement("forget_keys")
 _FORGET_RESULTS = statement("forget_results")
 _FORGET_ENTRIES = statement("forget_entries")
+_FORGET_PUBLISHED = statement("forget_published_entries")
 _FORGET_LIVE = statement("forget_live_event")
 _FORGET_DEAD = statement("forget_dead_letters")
 _FORGET_COMPLETED = statement("forget_completed")
@@ -42,15 +43,16 @@ def remove_event(tx: Transaction, ref: EventRef) -> bool:
 def forget_completed(tx: Transaction, ids: Sequence[int]) -> int:
     """Trim COMPLETED events with their log entries. Answers how many were still there."""
     gone = tx.all(_STILL_COMPLETED, {"ids": to_json(ids)})
-    if gone:
-        tx.run(_NOTE_ID, {"id": max(row[0] for row in gone)})
     tx.run(_FORGET_ENTRIES, {"ids": to_json([row[0] for row in gone])})
+    tx.run(_FORGET_PUBLISHED, {"event_ids": to_json([row[1] for row in gone])})
     forget_names(tx, gone)
     return len(gone)
 
 
 def forget_names(tx: Transaction, gone: Sequence[Row]) -> None:
     """Free the ids and keys of events given as (id, event_id, bus, idempotency_key), and drop their results."""
-    tx.many(_FORGET_IDS, [(event_id, id_) for id_, event_id, _, _ in gone])
+    if gone:
+        tx.run(_NOTE_ID, {"id": max(row[0] for row in gone)})
+    tx.run(_FORGET_IDS, {"event_ids": to_json([row[1] for row in gone])})
     tx.many(_FORGET_KEYS, [(bus, key, id_) for id_, _, bus, key in gone if key is not None])
     tx.run(_FORGET_RESULTS, {"ids": to_json([row[0] for row in gone])})

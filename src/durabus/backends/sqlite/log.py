@@ -49,7 +49,11 @@ class SQLiteLog(SQLiteCore):
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         def read(tx: Transaction) -> list[LogEntry]:
             event = get_event(tx, ref)
-            return [] if event is None else [entry_of(row) for row in tx.all(_READ_EVENT, (event.id,))]
+            return (
+                []
+                if event is None
+                else [entry_of(row) for row in tx.all(_READ_EVENT, {"id": event.id, "event_id": event.event_id})]
+            )
 
         return await self._read(read)
 

@@ -37,19 +37,22 @@ class Notice:
         self._watching = -1
         self._thread: threading.Thread | None = None
 
+    @property
+    def watching(self) -> bool:
+        """Whether writes are noticed at present."""
+        return self._watching >= 0
+
     def watch(self) -> bool:
         """Begin to notice. False if the system refuses."""
-        if self._watching >= 0:
-            return True
         self._watching = self._libc.inotify_add_watch(self._inotify, os.fsencode(self._file), _IN_MODIFY)
         if self._thread is None and self._watching >= 0:
             self._thread = threading.Thread(target=self._serve, name="durabus-notice", daemon=True)
             self._thread.start()
-        return self._watching >= 0
+        return self.watching
 
     def ignore(self) -> None:
         """Sleep through everything."""
-        if self._watching >= 0:
+        if self.watching:
             self._libc.inotify_rm_watch(self._inotify, self._watching)
             self._watching = -1
 

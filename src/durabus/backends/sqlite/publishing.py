@@ -14,13 +14,12 @@ from durabus.store.events import EventRef
 _LAST_ID = statement("last_event_id")
 _ADD = statement("add_events")
 _ADD_PLAIN = statement("add_plain_events")
-_ADD_IDS = statement("add_event_ids")
 _ADD_KEYS = statement("add_idempotency_keys")
 _ADD_TAGS = statement("add_event_tags")
 _LOG = statement("log_published")
 _KNOWN_IDS = statement("known_event_ids")
 _KNOWN_KEY = statement("known_idempotency_key")
-_UNDO = [statement(name) for name in ("forget_added_ids", "forget_added_keys", "forget_added_events")]
+_UNDO = [statement(name) for name in ("forget_added_entries", "forget_added_keys", "forget_added_events")]
 _GET = [statement(name) for name in ("get_live_event", "get_dead_letter", "get_completed_event")]
 _GET_ID = statement("get_event_id")
 
@@ -44,7 +43,7 @@ def get_event(tx: Transaction, ref: EventRef) -> Event | None:
 
 
 def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None:
-    """The whole batch in four statements; None, with nothing written, if an id or key of it is known."""
+    """The whole batch in three statements; None, with nothing written, if an id or key of it is known."""
     count, now = len(new), tx.now
     first: int = tx.value(_LAST_ID) + 1
     span = {"first": first, "last": first + count - 1}
@@ -61,7 +60,7 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
             and one.parent_id is None
             and one.idempotency_key is None
         ):
-            plain.append((id_, one.event_id, one.bus, one.type, one.payload_json, now))
+            plain.append((id_, one.event_id, one.bus, one.type, one.payload_json, now, now, now))
             continue
         tagged += bool(one.tags)
         keyed += one.idempotency_key is not None
@@ -69,17 +68,16 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
         others.append((
             id_, one.event_id, one.bus, one.type, one.payload_json, one.metadata_json or "",
             to_json(one.tags) if one.tags else "", one.priority, one.max_attempts or 0, one.parent_id or "",
-            one.idempotency_key or "", 1 if due <= now else 0, due, now,
+            one.idempotency_key or "", 1 if due <= now else 0, due, now, now,
         ))  # fmt: skip
     tx.many(_ADD_PLAIN, plain)
     tx.many(_ADD, others)
-    if tx.run(_ADD_IDS, span) != count or (keyed and tx.run(_ADD_KEYS, span) != keyed):
+    if tx.run(_LOG, span) != count or (keyed and tx.run(_ADD_KEYS, span) != keyed):
         for sql in _UNDO:
             tx.run(sql, span)
         return None
     if tagged:
         tx.run(_ADD_TAGS, span)
-    tx.run(_LOG, span)
     tx.woken.update({one.bus for one in new})
     return [
         Event(
@@ -128,7 +126,7 @@ def _known(tx: Transaction, id_: int) -> Event:
     event = get_event(tx, id_)
     if event is None:
         raise SchemaError(
-            f"event {id_} is remembered in event_ids or idempotency_keys but stored nowhere: its row was deleted by "
+            f"event {id_} is remembered in event_log or idempotency_keys but stored nowhere: its row was deleted by "
             "hand; delete it there too (remove_event does both)"
         )
     return event

@@ -61,7 +61,7 @@ def store(tx: Transaction, before: Stored, applied: Applied, token: str | None =
     after = applied.state
     event = after.event
     store_handlers(tx, before, after)
-    if not applied.entries:
+    if not applied.records:
         return
     append(tx, applied.entries, event, token)
     if after.token != before.state.token:

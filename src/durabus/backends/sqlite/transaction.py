@@ -14,7 +14,7 @@ Parameters = Mapping[str, Any] | Sequence[Any]
 class Transaction:
     """Handed to every verb. Rows are always taken at once: a half-read cursor would hold the snapshot open."""
 
-    __slots__ = ("claimed", "connection", "cursor", "now", "woken")
+    __slots__ = ("connection", "cursor", "fruitful", "fruitless", "now", "woken")
 
     def __init__(self, connection: sqlite3.Connection, now: float) -> None:
         self.connection = connection
@@ -23,8 +23,10 @@ class Transaction:
         self.cursor.row_factory = None
         self.woken: set[str] = set()
         """Buses that have something new to claim once this commits."""
-        self.claimed: set[str] = set()
-        """Buses somebody looked for work on."""
+        self.fruitful: set[str] = set()
+        """Buses that gave somebody something to do."""
+        self.fruitless: set[str] = set()
+        """Buses that had nothing for somebody, maybe only for that one."""
 
     def all(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Every row of the answer."""

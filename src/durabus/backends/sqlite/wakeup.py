@@ -8,11 +8,11 @@ after each of them; elsewhere every few milliseconds. Nobody looks while nobody 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
 
 from durabus.backends.sqlite.notice import Notice
 from durabus.backends.sqlite.operation import Watch, deliver
 from durabus.backends.sqlite.sql import statement
+from durabus.backends.sqlite.transaction import Transaction
 from durabus.clock import monotonic
 
 LOOK_EVERY = 0.005
@@ -40,7 +40,7 @@ class Wakeup:
         self._tick = 0
         self._foreign = 0
         self._news: dict[str, int] = {}
-        self._claimed: dict[str, int] = {}
+        self._fruitless: dict[str, int] = {}
 
     @property
     def anybody(self) -> bool:
@@ -53,36 +53,42 @@ class Wakeup:
         return max(instant - monotonic(), 0.0)
 
     def noticed(self) -> None:
-        """Somebody, maybe we ourselves, writes to the log: look for a commit soon."""
+        """Somebody, maybe we ourselves, writes to the log: look for a commit soon, if anybody sleeps."""
+        if self._notice is not None and not self._sleepers:
+            self._notice.ignore()
         self._noticed = monotonic()
         self._looks_taken = 0
         self._next_look = self._noticed + LOOKS[0]
 
     def watch(self, watch: Watch, now: float) -> None:
-        """Let somebody sleep, unless work came since anybody last looked for it on that bus."""
+        """Let somebody sleep, unless there is work.
+
+        Work that the last claim did not get (it has other tags, or the lock is held) does not count until something
+        new comes: whoever sleeps now would only be told of it again and again.
+        """
         bus = watch.bus
-        if self._notice is not None and not self._notice.watch():
-            self._notice.close()
-            self._notice = None
+        self._begin_to_notice()
         self._see_others(now)
         ready, alarm = self._outlook(bus, now)
-        if ready and max(self._news.get(bus, 0), self._foreign) > self._claimed.get(bus, -1):
+        if ready and max(self._news.get(bus, 0), self._foreign) > self._fruitless.get(bus, -1):
             deliver([watch])
             return
         if not self._sleepers:
-            self._next_look = monotonic() + (LOOK_EVERY if self._notice is None else _LOOK_ANYWAY)
+            self._plan_next_look(monotonic())
         self._sleepers.setdefault(bus, []).append(watch)
         self._set_alarm(bus, alarm)
 
-    def committed(self, woken: Iterable[str], claimed: Iterable[str]) -> None:
+    def committed(self, tx: Transaction) -> None:
         """After a transaction of our own: wake the buses it made work for."""
-        if len(self._news) + len(self._claimed) > _REMEMBERED_BUSES:
+        if len(self._news) + len(self._fruitless) > _REMEMBERED_BUSES:
             self._news.clear()
-            self._claimed.clear()
-        for bus in claimed:
-            self._claimed[bus] = self._tick
+            self._fruitless.clear()
+        for bus in tx.fruitless:
+            self._fruitless[bus] = self._tick
+        for bus in tx.fruitful:
+            self._fruitless.pop(bus, None)
         self._tick += 1
-        for bus in woken:
+        for bus in tx.woken:
             if bus in self._sleepers:
                 self._wake(bus)
             else:
@@ -101,6 +107,8 @@ class Wakeup:
             else:
                 del self._sleepers[bus]
                 self._alarms.pop(bus, None)
+        if self._notice is not None and not self._sleepers:
+            self._notice.ignore()
         self._plan_next_look(instant)
 
     def wake_all(self) -> None:
@@ -109,6 +117,16 @@ class Wakeup:
             self._wake(bus)
         if self._notice is not None:
             self._notice.close()
+
+    def _begin_to_notice(self) -> None:
+        if self._notice is None or self._notice.watching:
+            return
+        if self._notice.watch():
+            # a write that began before the watch goes unnoticed: look for its commit all the same
+            self._noticed, self._looks_taken = monotonic(), 0
+        else:
+            self._notice.close()
+            self._notice = None
 
     def _plan_next_look(self, instant: float) -> None:
         if self._notice is None:
@@ -120,8 +138,6 @@ class Wakeup:
             self._next_look = self._noticed + LOOKS[self._looks_taken]
         else:
             self._next_look = instant + _LOOK_ANYWAY
-            if not self._sleepers:
-                self._notice.ignore()
 
     def _see_others(self, now: float) -> None:
         version = self._data_version()

@@ -136,7 +136,7 @@ class Writer:
             operations[0].error = error
         deliver(operations)
         if tx is not None:
-            self._wakeup.committed(tx.woken, tx.claimed)
+            self._wakeup.committed(tx)
             if self._commits % _LOOK_AT_WAL_EVERY == 0:
                 self._measure_wal()
 

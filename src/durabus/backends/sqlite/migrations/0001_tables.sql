@@ -95,6 +95,7 @@ CREATE TABLE event_log (
     next_retry_at REAL,
     execution_time_ms REAL,
     status_code INTEGER,
+    known INTEGER,
     completed INTEGER,
     priority INTEGER,
     max_attempts INTEGER,
@@ -110,14 +111,10 @@ CREATE TABLE event_log (
     payload TEXT
 ) STRICT;
 
-CREATE INDEX event_log_event ON event_log (id);
+CREATE UNIQUE INDEX event_log_published ON event_log (event_id) WHERE known = 1;
+CREATE INDEX event_log_event ON event_log (id) WHERE action <> 'PUBLISHED';
 CREATE INDEX event_log_completed ON event_log (bus, id, at, completed) WHERE completed = 1;
 CREATE INDEX event_log_parent ON event_log (parent_id) WHERE completed = 1 AND parent_id IS NOT NULL;
-
-CREATE TABLE event_ids (
-    event_id TEXT PRIMARY KEY,
-    id INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
 
 CREATE TABLE idempotency_keys (
     bus TEXT NOT NULL,

@@ -4,6 +4,6 @@ INSERT INTO events (
     id, event_id, bus, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key,
     ready, due_at, created_at, updated_at, status, attempts, generation, fence, has_results
 ) VALUES (
-    ?1, ?2, ?3, ?4, ?5, nullif(?6, ''), nullif(?7, ''), ?8, nullif(?9, 0), nullif(?10, ''), nullif(?11, ''),
-    ?12, ?13, ?14, ?14, 'PENDING', 0, 0, 0, 0
+    ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, nullif(?, 0), nullif(?, ''), nullif(?, ''),
+    ?, ?, ?, ?, 'PENDING', 0, 0, 0, 0
 )

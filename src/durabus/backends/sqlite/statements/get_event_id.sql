@@ -1,2 +1,2 @@
--- The id behind an event_id. Relies on the primary key of event_ids.
-SELECT id FROM event_ids WHERE event_id = ?
+-- The id behind an event_id. Relies on event_log_published.
+SELECT id FROM event_log WHERE event_id = ? AND known = 1

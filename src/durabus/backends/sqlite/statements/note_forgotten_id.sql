@@ -1,2 +1,2 @@
--- So that the id of a trimmed event is never given again.
-UPDATE counters SET value = max(value, :id) WHERE name = 'forgotten_event_id'
+-- So that the id of a forgotten event is never given again.
+UPDATE counters SET value = :id WHERE name = 'forgotten_event_id' AND value < :id
