@@ -19,7 +19,7 @@ from durabus.kernel.transition import transition
 from durabus.model.claim import LockClaim, handler_lock_key
 from durabus.model.event import Event
 from durabus.model.handler import BusInfo, HandlerInfo
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import DEAD_LETTER, EventStatus
 from durabus.store.events import EventRef
 from durabus.store.features import Features
 
@@ -98,18 +98,21 @@ class MemoryCore:
         if not records:
             return
         self._log.append(records)
-        if before is not None and before.token is not None and after.token != before.token:
-            self._let_go(event.id, before.token)
         status = event.status
-        if status is EventStatus.PENDING:
-            self._dead.pop(event.id, None)
-            self._lane(event.bus).pending(event, now)
-            if event.bus in self._waiters:
-                self._wake(event.bus)
-        elif status is EventStatus.PROCESSING:
+        if status is EventStatus.PROCESSING:
             if after.token is not None and (before is None or before.token != after.token):
                 self._lane(event.bus).leased(event)
                 self._held.setdefault(after.token, {})[event.id] = None
+            return
+        if before is not None:
+            if before.token is not None:
+                self._let_go(event.id, before.token)
+            if before.event.status in DEAD_LETTER:
+                del self._dead[event.id]
+        if status is EventStatus.PENDING:
+            self._lane(event.bus).pending(event, now)
+            if event.bus in self._waiters:
+                self._wake(event.bus)
         else:
             self._ended(event)
 

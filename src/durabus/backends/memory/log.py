@@ -14,64 +14,67 @@ SWEEP_AFTER = 1000
 
 
 class MemoryLog:
-    """Appends in order; forgets whole events. Forgotten entries are swept out in bulk, so that both cost little."""
+    """Appends in order; forgets whole events.
+
+    New records go to a tail without gaps, where the number is the place. Forgotten ones are swept out in bulk, together
+    with moving the tail to the older records, which carry their numbers: so both appending and forgetting cost little.
+    """
 
     def __init__(self) -> None:
-        self._records: list[Record] = []
-        self._numbers: list[int] = []
-        self._last = 0
+        self._old: list[Record] = []
+        self._old_numbers: list[int] = []
+        self._tail: list[Record] = []
+        self._before_tail = 0
         self._forgotten: set[int] = set()
-
-    def append(self, records: Iterable[Record]) -> None:
-        """Add entries at the end."""
-        for record in records:
-            self._last += 1
-            self._numbers.append(self._last)
-            self._records.append(record)
+        self.append = self._tail.extend
 
     def forget(self, ids: Iterable[int]) -> None:
         """Drop all entries of these events."""
         self._forgotten.update(ids)
-        if len(self._forgotten) > SWEEP_AFTER and len(self._forgotten) > len(self._records) // 8:
+        if len(self._forgotten) > max(SWEEP_AFTER, (len(self._old) + len(self._tail)) // 8):
             self._sweep()
 
     def page(self, after: str, until: str | None, limit: int) -> LogPage:
         """Entries after one position and up to another."""
         self._sweep()
-        first = bisect_right(self._numbers, self._number(after))
-        last = len(self._numbers) if until is None else bisect_right(self._numbers, self._number(until))
-        entries = [self._numbered(index) for index in range(first, min(last, first + limit))]
+        first = bisect_right(self._old_numbers, self._number(after))
+        last = len(self._old) if until is None else bisect_right(self._old_numbers, self._number(until))
+        entries = [self._entry(index) for index in range(first, min(last, first + limit))]
         return LogPage(entries, entries[-1].position if entries else after)
 
     def trail(self, id_: int) -> list[LogEntry]:
         """All entries of one event."""
         self._sweep()
-        return [self._numbered(index) for index, record in enumerate(self._records) if record.event.id == id_]
+        return [self._entry(index) for index, record in enumerate(self._old) if record.event.id == id_]
 
     def count_after(self, after: str) -> int:
         """How many entries follow a position."""
         self._sweep()
-        return len(self._numbers) - bisect_right(self._numbers, self._number(after))
+        return len(self._old_numbers) - bisect_right(self._old_numbers, self._number(after))
 
     @property
     def head(self) -> str:
         """Position of the newest entry."""
         self._sweep()
-        return str(self._numbers[-1]) if self._numbers else START
+        return str(self._old_numbers[-1]) if self._old_numbers else START
 
-    def _numbered(self, index: int) -> LogEntry:
-        return self._records[index].entry(str(self._numbers[index]))
+    def _entry(self, index: int) -> LogEntry:
+        return self._old[index].entry(str(self._old_numbers[index]))
 
     def _number(self, position: str) -> int:
         if position == START:
             return 0
-        if not (position.isascii() and position.isdigit()) or int(position) > self._last:
+        if not (position.isascii() and position.isdigit()) or int(position) > self._before_tail:
             raise InvalidEventError(f"position={position!r}: not one that this log gave; begin with the empty string")
         return int(position)
 
     def _sweep(self) -> None:
+        self._old.extend(self._tail)
+        self._old_numbers.extend(range(self._before_tail + 1, self._before_tail + len(self._tail) + 1))
+        self._before_tail += len(self._tail)
+        self._tail.clear()
         if self._forgotten:
-            kept = [index for index, record in enumerate(self._records) if record.event.id not in self._forgotten]
-            self._records = [self._records[index] for index in kept]
-            self._numbers = [self._numbers[index] for index in kept]
+            kept = [index for index, record in enumerate(self._old) if record.event.id not in self._forgotten]
+            self._old = [self._old[index] for index in kept]
+            self._old_numbers = [self._old_numbers[index] for index in kept]
             self._forgotten.clear()

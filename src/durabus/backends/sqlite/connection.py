@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
@@ -43,30 +45,29 @@ def check_version() -> None:
 
 def connect_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
     """The one connection of this store object that writes. Transactions are begun by hand."""
-    connection = _connect(path)
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-    if mode != "wal":
-        connection.close()
-        raise StoreUnavailableError(
-            f"{path}: SQLite cannot use its write-ahead log here (it answered {mode!r}): "
-            "put the file on a local disk, not on a network file system"
-        )
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
-    connection.execute(f"PRAGMA journal_size_limit = {_KEPT_WAL}")
-    connection.execute("PRAGMA secure_delete = OFF")
-    connection.execute("PRAGMA cache_size = -16000")
-    connection.execute("PRAGMA temp_store = MEMORY")
-    return connection
+    with _connecting(path) as connection:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreUnavailableError(
+                f"{path}: SQLite cannot use its write-ahead log here (it answered {mode!r}): "
+                "put the file on a local disk, not on a network file system"
+            )
+        connection.execute(f"PRAGMA synchronous = {synchronous}")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        connection.execute(f"PRAGMA journal_size_limit = {_KEPT_WAL}")
+        connection.execute("PRAGMA secure_delete = OFF")
+        connection.execute("PRAGMA cache_size = -16000")
+        connection.execute("PRAGMA temp_store = MEMORY")
+        return connection
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
     """A connection that never writes and never checkpoints."""
-    connection = _connect(path)
-    connection.execute("PRAGMA wal_autocheckpoint = 0")
-    connection.execute("PRAGMA query_only = ON")
-    connection.execute("PRAGMA cache_size = -8000")
-    return connection
+    with _connecting(path) as connection:
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA cache_size = -8000")
+        return connection
 
 
 def is_about_the_disk(error: sqlite3.Error) -> bool:
@@ -84,11 +85,18 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     return StoreUnavailableError(f"{path}: {meaning} (SQLite: {error})")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+@contextmanager
+def _connecting(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that is closed again if it cannot be set up."""
     # Threads hand the connection over only at open and close, with everything else at rest.
-    return sqlite3.connect(
+    connection = sqlite3.connect(
         path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
     )
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _primary(error: sqlite3.Error) -> int:
