@@ -17,7 +17,6 @@ from benchmarks import raw
 from benchmarks.bench import same_gc, sqlite_url
 from durabus import Event, EventBus, open_store
 
-
 DRAIN_SLOTS = 200
 """Claims come in halves of this: batches of 100, as in the raw loop."""
 

@@ -1,0 +1,140 @@
+"""Publishing and settling inside the caller's own transaction."""
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from durabus.backends.sqlite.store import SQLiteStore
+from durabus.errors import ConfigurationError, StoreError
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.event import new_event
+from durabus.model.settlement import Complete, Fail, Settlement
+from durabus.model.statuses import EventStatus
+
+
+@pytest.fixture
+def mine(store: SQLiteStore, file: Path) -> Iterator[sqlite3.Connection]:
+    """A connection as sqlite3 gives it, with a table of the caller's."""
+    connection = sqlite3.connect(file)
+    connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    yield connection
+    connection.close()
+
+
+async def claim(store: SQLiteStore, limit: int = 10) -> list[int]:
+    request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=limit)
+    return [claim.event.id for claim in await store.claim_next_events(request)]
+
+
+async def test_event_and_order_are_one_commit(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    mine.execute("INSERT INTO orders VALUES (7)")
+    events = await store.add_events([new_event("order.placed", tags=["eu"])], connection=mine)
+    assert await store.get_event(events[0].id) is None
+    mine.commit()
+    assert await store.get_event(events[0].event_id) == events[0]
+    assert await claim(store) == [events[0].id]
+
+
+async def test_the_first_call_may_begin_the_transaction(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    await store.add_events([new_event("order.placed")], connection=mine)
+    assert mine.in_transaction
+    mine.rollback()
+    assert (await store.counts()).pending == 0
+    assert (await store.add_events([new_event("order.placed")]))[0].id == 1
+
+
+async def test_a_rollback_takes_the_events_back(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    event = new_event("order.placed", idempotency_key="7", tags=["eu"])
+    mine.execute("INSERT INTO orders VALUES (7)")
+    await store.add_events([event], connection=mine)
+    mine.rollback()
+    assert (await store.counts()).pending == 0
+    assert await store.log_head() == ""
+    assert len(await store.add_events([event])) == 1
+
+
+async def test_settling_follows_the_callers_transaction(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    await store.add_events([new_event("order.placed"), new_event("order.paid")])
+    request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2)
+    one, two = await store.claim_next_events(request)
+    settlements: list[Settlement] = [Complete(one.ref), Fail(two.ref, "boom", None)]
+    mine.execute("INSERT INTO orders VALUES (7)")
+    await store.settle_events(settlements, connection=mine)
+    mine.rollback()
+    assert (await store.counts()).processing == 2
+    mine.execute("INSERT INTO orders VALUES (7)")
+    await store.settle_events(settlements, connection=mine)
+    mine.commit()
+    statuses = [event.status for id_ in (one.event.id, two.event.id) if (event := await store.get_event(id_))]
+    assert statuses == [EventStatus.COMPLETED, EventStatus.FAILED]
+
+
+async def test_known_events_are_answered_on_the_callers_connection(
+    store: SQLiteStore, mine: sqlite3.Connection
+) -> None:
+    mine.row_factory = sqlite3.Row
+    mine.text_factory = bytes
+    event = new_event("order.placed", {"id": 7}, idempotency_key="7")
+    first = await store.add_events([event])
+    again = await store.add_events([event, new_event("order.paid")], connection=mine)
+    assert again[0] == first[0]
+    assert again[1].id == 2
+    assert mine.text_factory is bytes
+    mine.commit()
+
+
+async def test_an_error_leaves_the_callers_transaction_as_it_was(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    mine.execute("INSERT INTO orders VALUES (7)")
+    surrogate = new_event("order.placed")
+    with pytest.raises(UnicodeEncodeError):
+        await store.add_events([surrogate, replace(surrogate, payload_json='"\ud800"')], connection=mine)
+    mine.commit()
+    assert mine.execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    assert (await store.counts()).pending == 0
+
+
+async def test_a_sleeping_worker_wakes_after_the_callers_commit(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    waiting = asyncio.create_task(store.wait_for_work("default", timeout=10.0))
+    await store.add_events([new_event("order.placed")], connection=mine)
+    assert not waiting.done()
+    mine.commit()
+    assert await waiting
+
+
+async def test_the_callers_commits_do_not_checkpoint(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    await store.add_events([new_event("order.placed")], connection=mine)
+    mine.commit()
+    assert mine.execute("PRAGMA wal_autocheckpoint").fetchone() == (0,)
+
+
+async def test_what_is_no_connection_to_this_file_is_refused(store: SQLiteStore, tmp_path: Path) -> None:
+    event = new_event("order.placed")
+    with pytest.raises(ConfigurationError, match=r"must be a sqlite3\.Connection"):
+        await store.add_events([event], connection="bus.db")
+    memory = sqlite3.connect(":memory:")
+    with pytest.raises(ConfigurationError, match="a database in memory"):
+        await store.add_events([event], connection=memory)
+    memory.close()
+    other = sqlite3.connect(tmp_path / "other.db")
+    with pytest.raises(ConfigurationError, match=r"other\.db.*connect to that one"):
+        await store.settle_events([], connection=other)
+    other.close()
+
+
+async def test_a_connection_without_a_transaction_is_refused(store: SQLiteStore, admin: sqlite3.Connection) -> None:
+    with pytest.raises(StoreError, match="begin a transaction first"):
+        await store.add_events([new_event("order.placed")], connection=admin)
+    admin.execute("BEGIN")
+    await store.add_events([new_event("order.placed")], connection=admin)
+    admin.execute("COMMIT")
+    assert (await store.counts()).pending == 1
+
+
+async def test_a_claim_does_not_wait_for_the_callers_commit(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    request = ClaimRequest(bus="default", worker_id="w", token=new_token())
+    with pytest.raises(ConfigurationError, match="claim in a call of its own"):
+        await store.settle_events([], then_claim=request, connection=mine)

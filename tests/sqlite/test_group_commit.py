@@ -1,0 +1,108 @@
+"""Everything that waits shares one commit, and nobody pays for a neighbour's mistake."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from durabus.backends.sqlite.store import SQLiteStore
+from durabus.errors import LeaseLost
+from durabus.model.claim import ClaimRequest, LockClaim, new_token
+from durabus.model.event import new_event
+from durabus.model.query import EventQuery
+from durabus.model.settlement import Complete
+
+
+async def test_sixty_four_publishers_share_a_few_commits(store: SQLiteStore) -> None:
+    before = store._writer.commits
+    added = await asyncio.gather(*(store.add_events([new_event("order.placed", n)]) for n in range(64)))
+    assert store._writer.commits - before <= 4
+    assert sorted(events[0].id for events in added) == list(range(1, 65))
+    assert [events[0].payload for events in added] == list(range(64))
+
+
+async def test_an_event_loop_is_woken_once_for_a_commit(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, wakes = asyncio.get_running_loop(), 0
+    wake = loop.call_soon_threadsafe
+
+    def count(callback: Callable[..., object], *arguments: Any, context: Any = None) -> Any:
+        nonlocal wakes
+        wakes += 1
+        return wake(callback, *arguments, context=context)
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", count)
+    before = store._writer.commits
+    await asyncio.gather(*(store.add_events([new_event("order.placed")]) for _ in range(64)))
+    assert wakes == store._writer.commits - before
+
+
+async def test_claims_settlements_and_publishes_share_a_commit(store: SQLiteStore) -> None:
+    await store.add_events([new_event("order.placed") for _ in range(4)])
+    claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2))
+    before = store._writer.commits
+    await asyncio.gather(
+        store.settle_events([Complete(claims[0].ref)]),
+        store.add_events([new_event("order.paid")]),
+        store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token())),
+        store.renew_event_claims([claims[1].ref], lease=60.0),
+    )
+    assert store._writer.commits - before <= 2
+
+
+async def test_only_the_guilty_call_of_a_group_fails(store: SQLiteStore) -> None:
+    bad = replace(new_event("order.placed"), payload_json='"\ud800"')
+    answers = await asyncio.gather(
+        *(store.add_events([bad if n == 3 else new_event("order.placed")]) for n in range(8)),
+        store.renew_lock(LockClaim(key="x", worker_id="w", token="t", fence=1, expires_ts=0.0), lease=1.0),
+        store.register_handlers("default", []),
+        return_exceptions=True,
+    )
+    failed = [number for number, answer in enumerate(answers) if isinstance(answer, BaseException)]
+    assert failed == [3, 8]
+    assert isinstance(answers[3], UnicodeEncodeError)
+    assert isinstance(answers[8], LeaseLost)
+    assert len((await store.find(EventQuery())).events) == 7
+
+
+async def test_a_cancelled_call_that_was_not_begun_has_no_effect(store: SQLiteStore) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        begun.set()
+        go_on.wait(10)
+
+    holding = asyncio.create_task(store._write(hold))
+    await asyncio.to_thread(begun.wait, 10)
+    publishing = asyncio.create_task(store.add_events([new_event("order.placed")]))
+    await asyncio.sleep(0)
+    publishing.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    await holding
+    assert (await store.counts()).pending == 0
+
+
+async def test_several_event_loops_use_one_store(store: SQLiteStore) -> None:
+    async def publish() -> None:
+        for _ in range(20):
+            await store.add_events([new_event("order.placed")])
+
+    await asyncio.gather(*(asyncio.to_thread(asyncio.run, publish()) for _ in range(4)), publish())
+    assert (await store.counts()).pending == 100
+
+
+async def test_close_finishes_what_was_accepted(file: Path) -> None:
+    store = SQLiteStore.from_url(f"sqlite:///{file}")
+    await store.open()
+    publishing = [asyncio.create_task(store.add_events([new_event("order.placed")])) for _ in range(50)]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*publishing)
+    again = SQLiteStore.from_url(f"sqlite:///{file}")
+    await again.open()
+    assert (await again.counts()).pending == 50
+    await again.close()

@@ -1,0 +1,137 @@
+"""What a statement costs does not depend on what else is stored."""
+
+import re
+import sqlite3
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from durabus.backends.sqlite import schema
+from durabus.backends.sqlite.claiming import claim_next_events
+from durabus.backends.sqlite.finding import find
+from durabus.backends.sqlite.publishing import add_events
+from durabus.backends.sqlite.settling import settle_events
+from durabus.backends.sqlite.sql import statement
+from durabus.backends.sqlite.transaction import Transaction
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.event import new_event
+from durabus.model.query import EventQuery
+from durabus.model.settlement import Complete, Fail
+
+STATEMENTS = sorted(
+    file.name.removesuffix(".sql")
+    for file in files("durabus.backends.sqlite").joinpath("statements").iterdir()
+    if file.name.endswith(".sql")
+)
+SCANS = {
+    "cleanup_results": "event_results, from the oldest: most of them are what it looks for",
+    "count_completed": "a count",
+    "count_dead": "a count",
+    "count_live": "a count",
+    "expired_events_of_all": "the events somebody works on, never the backlog",
+    "last_position": "sqlite_sequence has one row",
+    "list_dead_letters": "in index order, up to the limit",
+}
+
+
+@pytest.fixture
+def db() -> Iterator[sqlite3.Connection]:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    schema.migrate(connection, Path("memory"), now=0.0)
+    yield connection
+    connection.close()
+
+
+def plan_of(db: sqlite3.Connection, sql: str) -> list[str]:
+    names = re.findall(r":(\w+)", sql)
+    numbered = [int(number) for number in re.findall(r"\?(\d+)", sql)]
+    values = dict.fromkeys(names) if names else [None] * (max(numbered) if numbered else sql.count("?"))
+    return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_no_statement_reads_a_whole_table(db: sqlite3.Connection, name: str) -> None:
+    plan = plan_of(db, statement(name))
+    tables = {table for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    aliases = tables | {"event", "result"}
+    scans = [step for step in plan if (words := step.split())[0] == "SCAN" and words[1] in aliases]
+    assert bool(scans) == (name in SCANS), plan
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_every_statement_says_what_it_is_for(name: str) -> None:
+    text = files("durabus.backends.sqlite").joinpath("statements", f"{name}.sql").read_text()
+    assert text.startswith("-- ")
+
+
+def test_a_claim_walks_the_ready_index_and_sorts_nothing(db: sqlite3.Connection) -> None:
+    assert plan_of(db, statement("next_events")) == ["SEARCH events USING INDEX events_ready (bus=?)"]
+    assert plan_of(db, statement("next_events_by_tag")) == ["SEARCH event_tags USING PRIMARY KEY (bus=? AND tag=?)"]
+
+
+class Meter:
+    """Counts what SQLite's virtual machine does, which no neighbour on the machine can change."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self.steps = 0
+
+    def __enter__(self) -> Self:
+        self.steps = 0
+        self._db.set_progress_handler(self._count, 100)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.set_progress_handler(None, 0)
+
+    def _count(self) -> int:
+        self.steps += 1
+        return 0
+
+
+def cost_of_a_cycle(db: sqlite3.Connection, tx: Transaction, tags: tuple[str, ...]) -> int:
+    """Publish 10, claim 100, fail one, complete the rest, find a page."""
+    with Meter(db) as meter:
+        add_events(tx, [new_event("order.placed", tags=["eu"]) for _ in range(10)])
+        request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=100, tags=tags)
+        claims = claim_next_events(tx, request)
+        assert len(claims) == 100
+        settle_events(tx, [Fail(claims[0].ref, "boom", 60.0), *(Complete(claim.ref) for claim in claims[1:])])
+        find(tx, EventQuery(bus="default", limit=20))
+    return meter.steps
+
+
+@pytest.mark.parametrize("tags", [(), ("eu", "us")], ids=["any", "by tag"])
+def test_a_hundred_times_the_backlog_does_not_make_a_claim_dearer(
+    db: sqlite3.Connection, tags: tuple[str, ...]
+) -> None:
+    tx = Transaction(db, now=1.0)
+    db.execute("BEGIN")
+    add_events(tx, [new_event("order.placed", tags=["eu"]) for _ in range(500)])
+    small = cost_of_a_cycle(db, tx, tags)
+    for _ in range(50):
+        add_events(tx, [new_event("order.placed", tags=["eu"]) for _ in range(500)])
+        add_events(tx, [new_event("order.placed", tags=["eu"], delay=3600) for _ in range(250)])
+        add_events(tx, [new_event("order.placed", bus="other") for _ in range(250)])
+    large = cost_of_a_cycle(db, tx, tags)
+    assert large <= 1.5 * small, (small, large)
+
+
+def test_a_page_is_found_without_reading_the_whole_backlog(db: sqlite3.Connection) -> None:
+    tx = Transaction(db, now=1.0)
+    add_events(tx, [new_event("order.placed") for _ in range(20_000)])
+    with Meter(db) as meter:
+        assert len(find(tx, EventQuery(limit=20)).events) == 20
+    assert meter.steps < 100
+
+
+def test_a_small_bus_is_found_without_reading_a_large_one(db: sqlite3.Connection) -> None:
+    tx = Transaction(db, now=1.0)
+    add_events(tx, [new_event("mail.sent", bus="small") for _ in range(5)])
+    add_events(tx, [new_event("order.placed", bus="large") for _ in range(20_000)])
+    with Meter(db) as meter:
+        assert len(find(tx, EventQuery(bus="small")).events) == 5
+    assert meter.steps < 50
