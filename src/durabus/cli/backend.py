@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.errors import SchemaError, StoreUnavailableError
 
 SQLITE = "durabus.backends.sqlite"
 
@@ -63,28 +61,5 @@ def applied_steps(url: str) -> list[SchemaStep]:
     """The migrations with the instants they were applied at. Changes nothing, not even an outdated store."""
     steps = schema_steps(url)
     refuse_absent_file(url)
-    path = sqlite_file(url)
-    rows = _query(path, "SELECT 1 FROM sqlite_master WHERE name = 'durabus_migrations'")
-    if rows:
-        rows = _query(path, "SELECT number, name, applied_at FROM durabus_migrations ORDER BY number")
-    known = {step.number for step in steps}
-    newer = [name for number, name, _ in rows if number not in known]
-    if newer:
-        raise SchemaError(f"{path} was made by a newer durabus, it has {', '.join(newer)}: upgrade durabus")
-    applied = {number: at for number, _, at in rows}
+    applied = import_module(f"{SQLITE}.schema").applied_instants(sqlite_file(url))
     return [msgspec.structs.replace(step, applied_ts=applied.get(step.number)) for step in steps]
-
-
-def _query(path: Path | None, sql: str) -> list[tuple[Any, ...]]:
-    backend = import_module(f"{SQLITE}.connection")
-    try:
-        connection = backend.connect_reader(path)
-        try:
-            rows: list[tuple[Any, ...]] = connection.execute(sql).fetchall()
-            return rows
-        finally:
-            connection.close()
-    except backend.sqlite3.Error as error:
-        raise backend.store_error(error, path) from error
-    except OSError as error:
-        raise StoreUnavailableError(f"{path}: {error.strerror or error}") from error

@@ -2,37 +2,36 @@
 
 ::
 
-    publish                        claim                       settle
-    ───────┐                ┌─────────────────┐         ┌───────────────────────────┐
-           ▼                ▼                 │         ▼                           │
-    ┌────────────────────────────────────────┐│  ┌──────────────┐  FAILED, COMPLETED_WITH_ERRORS
-    │ events          PENDING, PROCESSING     ││  │ dead_letters │  ◄── until requeued or purged
-    │  id, bus, type, event_id, status, ready,│┘  └──────────────┘
-    │  priority, attempts, generation, fence, │         │ requeue: back into events
-    │  token, lease_expires_at, due_at, …     │◄────────┘
-    └────────────────────────────────────────┘
-       │ events_ready    (bus, priority DESC, id)   ready = 1           what a claim walks
-       │ events_delayed  (bus, due_at)              ready = 0, PENDING   what a claim makes ready first
-       │ events_leased   (bus, lease_expires_at)    PROCESSING           what a claim takes back first
-       │ events_token    (token)                                         the repeat of a claim
-       │ events_parent   (parent_id)
-       ▼
-    ┌────────────────────────────────────────┐  one row for each transition, never changed; position = cursor
-    │ event_log       position, id, action, … │  the COMPLETED row carries payload, errors, results: it *is* the event
-    │                 completed = 1           │  from then on (find, get_event), until it is trimmed or removed
-    └────────────────────────────────────────┘
-       │ event_log_event (id)   event_log_completed (bus, id, at)   event_log_parent (parent_id)
+    publish ──> ┌───────────────────────────┐ <── requeue ── ┌──────────────┐
+    claim   <─> │ events                    │                │ dead_letters │ FAILED, COMPLETED_WITH_ERRORS:
+                │ PENDING, PROCESSING:      │ ── settle ───> │              │ here until requeued or purged
+                │ small, whatever happened  │                └──────────────┘
+                └───────────────────────────┘
+                              │ every transition, in the same transaction
+                              ▼
+                ┌───────────────────────────┐ position = the reader's cursor, given in commit order
+                │ event_log                 │ known = 1      the PUBLISHED entry of an event that is remembered
+                │ append-only               │ completed = 1  the COMPLETED entry that *is* the event from now on
+                └───────────────────────────┘                (payload, errors, results), until trimmed or removed
 
-    event_ids          event_id -> id                     outlives the stay in events: publishing twice stores one
-    idempotency_keys   (bus, idempotency_key) -> id       the same for keys
-    event_tags         (bus, tag, priority DESC, id)      only events that are ready: what a claim by tag walks
-    event_results      (id, handler_id)                   only where a handler left news; events.has_results says so
-    locks              key -> fence, token, expires_at    event:global, event:bus:…, handler:event:…, and callers' own
-    counters           lock_fence: one count for all locks, so a forgotten lock repeats none
-                       forgotten_event_id: the largest id that was trimmed, so no id comes back
+    events_ready         (bus, priority DESC, id)   ready = 1            what a claim walks
+    events_delayed       (bus, due_at)              ready = 0, PENDING   what a claim makes ready first
+    events_leased        (bus, lease_expires_at)    PROCESSING           what a claim takes back first
+    events_token         (token)                                         the repeat of a claim
+    event_log_published  (event_id), unique         known = 1            publishing twice stores one; get_event by name
+    event_log_event      (id)                       not PUBLISHED        the trail of an event, its last settlement
+    event_log_completed  (bus, id, at)              completed = 1        find, trim and count what is done
+    *_parent             (parent_id)                                     children
+
+    idempotency_keys     (bus, idempotency_key) -> id     as long as the event is known
+    event_tags           (bus, tag, priority DESC, id)    only events that are ready: what a claim by tag walks
+    event_results        (id, handler_id)                 only where a handler left news; events.has_results says so
+    locks                key -> fence, token, expires_at  event:global, event:bus:…, handler:event:…, and callers' own
+    counters             lock_fence: one count for all locks, so that a forgotten lock repeats none;
+                         forgotten_event_id: the largest id that was trimmed, purged or removed, so that none returns
     event_buses, event_handlers, positions                registrations; how far readers of the log have come
-    subscriptions      a view of event_handlers under the names of seed 003
-    durabus_migrations which steps of migrations/ were applied, with their checksums
+    subscriptions        a view of event_handlers under the names of seed 003
+    durabus_migrations   the steps of migrations/ that were applied, with their checksums
 
 Beside the file: ``-wal`` and ``-shm`` belong to SQLite, ``-durabus.lock`` is the write lock between processes.
 

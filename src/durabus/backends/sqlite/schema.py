@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from durabus.errors import SchemaError
+from durabus.backends.sqlite.connection import connect_reader, store_error
+from durabus.errors import SchemaError, StoreUnavailableError
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS durabus_migrations "
@@ -111,6 +112,22 @@ def _applied(connection: sqlite3.Connection, path: Path) -> list[int]:
                 "install the durabus that made the file, or start with a new file"
             )
     return [row[0] for row in rows]
+
+
+def applied_instants(path: Path) -> dict[int, float]:
+    """When each step was applied to the file, by number. Changes nothing, not even an outdated file."""
+    try:
+        connection = connect_reader(path)
+        try:
+            numbers = _applied(connection, path)
+            rows = connection.execute("SELECT number, applied_at FROM durabus_migrations").fetchall() if numbers else []
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise store_error(error, path) from error
+    except OSError as error:
+        raise StoreUnavailableError(f"{path}: {error.strerror or error}") from error
+    return dict(rows)
 
 
 def _run(connection: sqlite3.Connection, script: str, step: Migration, path: Path) -> None:
