@@ -21,7 +21,7 @@ async def test_the_admin_queries_of_seed_000(store: SQLiteStore, admin: sqlite3.
     (claim,) = await store.claim_next_events(request())
     stuck = admin.execute(
         "SELECT id, attempts, worker_id FROM events "
-        "WHERE status = 'PROCESSING' AND processing_started_at < unixepoch('now') + 60"
+        "WHERE status = 'PROCESSING' AND processing_started_at < strftime('%s', 'now') + 60"
     ).fetchall()
     assert stuck == [(claim.event.id, 1, "host:7")]
     admin.execute("UPDATE events SET status = 'PENDING' WHERE id = ?", (claim.event.id,))
