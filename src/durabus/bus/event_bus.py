@@ -179,7 +179,8 @@ class EventBus:
 
         Await ``handle.stored()`` before you rely on it being durable.
         """
-        self._refuse_if_shut("emit")
+        if self._shut:
+            self._refuse_if_shut("emit")
         if not isinstance(event_type, str):
             event_type, payload = type_name(type(event_type)), event_type
         handle = Handle(new_event(event_type, payload, bus=self.name, metadata=metadata, **options))

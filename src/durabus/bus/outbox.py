@@ -37,8 +37,9 @@ class Outbox:
     def send(self, handle: Handle) -> None:
         """Store the event with everything else that is emitted in this turn of the loop."""
         self._unsent.append(handle)
+        if not self._open:
+            self._empty.clear()
         self._open.setdefault(handle.new.event_id, []).append(handle)
-        self._empty.clear()
         if not self._scheduled:
             self._scheduled = True
             asyncio.get_running_loop().call_soon(self._send_unsent)
@@ -93,7 +94,7 @@ class Outbox:
             return
         for handle, event in zip(batch, events, strict=True):
             handle.accept(event)
-            if event.event_id != handle.event_id:
+            if event.event_id != handle.new.event_id:
                 # Published before under the same idempotency key: the first one's end is this one's end too.
                 self._drop(handle)
                 self._open.setdefault(event.event_id, []).append(handle)

@@ -26,7 +26,7 @@ def encode_payload(value: Any, what: str = "payload") -> str:
     Plain JSON values, and dataclasses, msgspec structs and pydantic models made of them. NaN, infinities, bytes,
     keys that are not strings, integers beyond 64 bits, cycles and anything over 1 MB are refused.
     """
-    plain = _to_plain(value, what)
+    plain = value if type(value) is dict else _to_plain(value, what)
     _check(plain, what, 0)
     try:
         text = _ENCODER.encode(plain)

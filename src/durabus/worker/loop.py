@@ -58,8 +58,9 @@ class Worker:
         self._bus = bus
         self._dispatcher = dispatcher
         self._concurrency = concurrency
-        # Two half batches, so that one is run while the other is settled.
-        self._batch = concurrency if concurrency < 8 else concurrency // 2  # noqa: PLR2004
+        # Two half batches, so that one is run while the store settles the other; a store in this very thread cannot.
+        halves = concurrency >= 8 and store.features.shared_between_processes  # noqa: PLR2004
+        self._batch = concurrency // 2 if halves else concurrency
         self._lease = lease
         self._poll_interval = poll_interval
         self._mode = mode
@@ -213,7 +214,8 @@ class Worker:
 
     def _done(self, running: Running, settlement: Settlement) -> None:
         self._outcomes.append((running, settlement))
-        self._wake.set()
+        if len(self._outcomes) == 1:
+            self._wake.set()
 
     def _slot_died(self, running: Running) -> None:
         self._running.pop(running.claim.event.id, None)

@@ -100,7 +100,7 @@ class Slots:
 
     async def _slot(self) -> None:
         """Run queued events one after another; leave when none is left, or when a handler changed the context."""
-        untouched = contextvars.copy_context()
+        untouched, task = contextvars.copy_context(), asyncio.current_task()
         try:
             while self._queue and contextvars.copy_context() == untouched:
                 running = self._queue.popleft()
@@ -108,6 +108,7 @@ class Slots:
                     # Once the loop turns, whoever runs now is waiting: then others may take what is still queued.
                     self._asked_for_more = True
                     asyncio.get_running_loop().call_soon(self._start_more)
+                running.task = task
                 settlement = await self._run(running)
                 if not running.lost:
                     self._done(running, settlement)
@@ -122,7 +123,6 @@ class Slots:
 
     async def _run(self, running: Running) -> Settlement:
         """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
-        task = running.task = asyncio.current_task()
         try:
             settlement = await self._dispatcher.dispatch(running.claim, running.succeeded)
         except asyncio.CancelledError:
@@ -138,9 +138,10 @@ class Slots:
             logger.exception("dispatch of event %s failed", running.claim.event.event_id)
             settlement = Fail(running.ref, describe(error), None if self._is_last_attempt(running) else TROUBLE_PAUSE)
         finally:
-            running.task = None
-            while task is not None and (running.lost or running.returning) and task.uncancel():
-                pass
+            task, running.task = running.task, None
+            if running.lost or running.returning:
+                while task is not None and task.uncancel():
+                    pass
         if running.returning:
             # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
             return Release(running.ref, 0.0, tuple(running.succeeded))

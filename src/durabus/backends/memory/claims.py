@@ -105,7 +105,7 @@ class MemoryClaims(MemoryCore):
             applied = transition(state, grant, now)
             if isinstance(applied, Applied):
                 self._apply(state, applied, now)
-                claims.append(Claim(applied.state.event, request.token, state.results))
+                claims.append(Claim(applied.state.event, request.token, state.results if state.handlers else ()))
         return claims
 
     def _candidates(self, lane: Lane, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
