@@ -1,6 +1,6 @@
 """The ceiling: the same work by hand on the same driver, into the same tables, under the same pragmas.
 
-It has no event_ids, no log of publishing and claiming, no validation, no threads, no event loop.
+It has no deduplication, no log of publishing and claiming, no validation, no threads, no event loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Errors are one block on stderr (what, why, what to do), an exit code, and never a traceback."""
 
-import os
 import re
 import subprocess
 import sys
@@ -70,15 +69,6 @@ def test_no_store_at_all_is_wrong_usage(durabus: Durabus) -> None:
     assert done.code == 2
     assert "DURABUS_STORE" in done.err
     assert "--store sqlite:///bus.db" in done.err
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_said_so(durabus: Durabus, tmp_path: Path) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir(mode=0o500)
-    done = durabus("publish", "a.b", "--store", f"sqlite:///{folder}/bus.db")
-    assert done.code == 3
-    assert BLOCK.fullmatch(done.err)
 
 
 def test_a_path_that_nobody_can_write_is_said_so(durabus: Durabus) -> None:
