@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from durabus.errors import ConfigurationError
 from durabus.model.event import Event
-from durabus.model.limits import MAX_BATCH, check_batch
+from durabus.model.limits import MAX_BATCH, check_batch, seconds
 from durabus.model.query import DeadLetterPage
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
@@ -35,9 +35,14 @@ class DLQInspector:
 
     async def purge(self, older_than_days: float = 30) -> int:
         """Delete dead letters created ``older_than_days`` days ago or earlier. Answers how many."""
-        if isinstance(older_than_days, bool) or not 0 <= older_than_days < float("inf"):
+        if (
+            isinstance(older_than_days, bool)
+            or not isinstance(older_than_days, int | float)
+            or not older_than_days >= 0
+        ):
             raise ConfigurationError(f"older_than_days={older_than_days!r}: must be a number of 0 or more")
-        cutoff, purged = await self._store.now() - older_than_days * DAY, 0
+        age = seconds(older_than_days * DAY, "older_than_days in seconds")
+        cutoff, purged = await self._store.now() - age, 0
         while True:
             gone = await self._store.purge_dead_letters(created_until_ts=cutoff, bus=self._bus, limit=MAX_BATCH)
             purged += gone

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 from durabus.errors import ConfigurationError, LeaseLost
 from durabus.model.claim import Claim, ClaimRequest, default_worker_id, new_token
-from durabus.model.event import DEFAULT_BUS, Event, NewEvent, new_event
+from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event
 from durabus.model.limits import Duration, check_name, seconds
 from durabus.model.settlement import Complete, Fail, Settlement
 from durabus.model.statuses import TERMINAL
@@ -43,7 +43,7 @@ class EventQueue:
         metadata: Mapping[str, Any] | None = None,
         *,
         connection: object | None = None,
-        **options: Any,
+        **options: Unpack[PublishOptions],
     ) -> Event:
         """Store an event: PENDING, no attempts.
 
@@ -73,15 +73,17 @@ class EventQueue:
     async def finalize(
         self,
         id: int,  # noqa: A002  (the word users know)
-        success: bool = True,  # noqa: FBT001, FBT002  (seed 000 has it positional)
+        success: bool | Sequence[BaseException | str] = True,  # noqa: FBT001, FBT002  (seeds 000, 001 have it positional)
         *,
         error_results: Sequence[BaseException | str] = (),
     ) -> None:
         """End an event this queue polled: COMPLETED; FAILED with ``success=False``; COMPLETED_WITH_ERRORS with errors.
 
         An event that has ended already is left as it is. One that this object did not poll, or whose claim was taken
-        over, raises ``LeaseLost`` and changes nothing.
+        over, raises ``LeaseLost`` and changes nothing. A list in second place is taken as ``error_results``.
         """
+        if not isinstance(success, bool):
+            error_results, success = [*success, *error_results], True
         if not success and error_results:
             raise ConfigurationError("finalize: give either success=False (FAILED) or error_results, not both")
         claim = self._claims.get(id)

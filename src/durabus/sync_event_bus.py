@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
 
@@ -12,6 +12,7 @@ from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
 from durabus.errors import EventBusShutdownError
 from durabus.model.event import Event
+from durabus.model.pattern import ANY
 from durabus.model.result import HandlerResult
 from durabus.worker.handler import HandlerFunction
 
@@ -67,14 +68,14 @@ class SyncEventBus:
         """As ``EventBus.subscribe``."""
         return self._running().call(lambda: self._bus.subscribe(*args, **options))
 
-    def on(self, *args: Any, **options: Any) -> Callable[[HandlerFunction], HandlerFunction]:
+    def on(self, pattern: Any = ANY, **options: Any) -> Any:
         """As ``EventBus.on``."""
 
         def decorate(handler: HandlerFunction) -> HandlerFunction:
-            self.subscribe(*args, handler, **options)
+            self.subscribe(ANY if handler is pattern else pattern, handler, **options)
             return handler
 
-        return decorate
+        return decorate if isinstance(pattern, str | type) else decorate(pattern)
 
     def unsubscribe(self, subscription_id: str) -> bool:
         """As ``EventBus.unsubscribe``."""

@@ -122,3 +122,20 @@ async def test_a_handler_that_was_unsubscribed_is_not_waited_for(store: EventSto
         one.subscribe("a", Recorder(), id="a")
         event_id = await one.publish("b")
         assert await status_of(store, event_id) is EventStatus.COMPLETED
+
+
+async def test_every_handler_gets_the_event_whichever_node_has_it(store: EventStore) -> None:
+    mail, audit = Recorder(), Recorder()
+    async with EventBus(store) as one:
+        one.subscribe("order.placed", mail, id="mail")
+        await announced(store, one, "mail")
+        async with EventBus(store) as two:
+            two.subscribe("order.placed", audit, id="audit")
+            await announced(store, two, "audit")
+        async with EventBus(store) as three:
+            three.subscribe("order.placed", mail, id="mail")
+            async with EventBus(store) as four:
+                four.subscribe("order.placed", audit, id="audit")
+                event = await EventQueue(store).publish("order.placed")
+                await until_status(store, event.id, EventStatus.COMPLETED)
+    assert (mail.calls, audit.calls) == (1, 1)

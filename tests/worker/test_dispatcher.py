@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from tests.worker.support import ONCE, STEADY, make_claim, make_handler
 
 from durabus import Event
@@ -242,13 +243,40 @@ async def test_an_event_without_handlers_is_complete() -> None:
     assert isinstance(settlement, Complete)
 
 
-async def test_an_event_that_others_handle_is_given_back() -> None:
-    async def elsewhere(event_type: str) -> bool:
-        return event_type == "user.created"
+class OtherNode:
+    """A node that has a handler of its own for user.created."""
 
-    dispatcher = Dispatcher(handled_elsewhere=elsewhere)
+    def elsewhere(self, event_type: str) -> tuple[str, ...]:
+        return ("theirs",) if event_type == "user.created" else ()
+
+    async def look(self) -> None:
+        """There is nothing new to see."""
+
+
+async def test_an_event_that_others_handle_is_given_back() -> None:
+    dispatcher = Dispatcher(elsewhere=OtherNode())
     there = await dispatcher.dispatch(make_claim("user.created"))
     nowhere = await dispatcher.dispatch(make_claim("user.updated"))
     assert isinstance(there, Release)
     assert there.delay == ELSEWHERE_DELAY
     assert isinstance(nowhere, Complete)
+
+
+async def test_what_is_done_here_is_kept_while_a_handler_of_another_node_is_not_done() -> None:
+    calls: list[int] = []
+
+    async def mine(event: Event) -> None:
+        calls.append(event.id)
+
+    dispatcher = Dispatcher(elsewhere=OtherNode())
+    dispatcher.add(make_handler(mine, id="mine", pattern="user.*"))
+    first = await dispatcher.dispatch(make_claim("user.created"))
+    assert isinstance(first, Release)
+    assert [(r.handler_id, r.status) for r in first.results] == [("mine", ResultStatus.SUCCEEDED)]
+    theirs = HandlerResult(handler_id="theirs", status=ResultStatus.TRANSIENT, attempts=1, error="not yet")
+    second = await dispatcher.dispatch(make_claim("user.created", results=(*first.results, theirs)))
+    assert isinstance(second, Release)
+    done = replace(theirs, status=ResultStatus.SUCCEEDED)
+    third = await dispatcher.dispatch(make_claim("user.created", results=(*first.results, done)))
+    assert isinstance(third, Complete)
+    assert len(calls) == 1

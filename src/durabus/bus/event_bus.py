@@ -6,14 +6,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Self
+from dataclasses import is_dataclass
+from typing import Any, Self, TypeVar, Unpack, overload
+
+import msgspec
 
 from durabus.bus.handle import Handle
 from durabus.bus.outbox import Outbox
 from durabus.bus.registry import Registry
-from durabus.errors import ConfigurationError, EventBusShutdownError
+from durabus.errors import ConfigurationError, EventBusShutdownError, InvalidEventError
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
-from durabus.model.event import DEFAULT_BUS, new_event
+from durabus.model.event import DEFAULT_BUS, PublishOptions, new_event
 from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.retry import RetryPolicy
@@ -28,6 +31,8 @@ from durabus.worker.metrics import Metrics
 
 logger = logging.getLogger("durabus.bus")
 
+F = TypeVar("F", bound=HandlerFunction)
+
 
 class EventBus:
     """A named queue with the handlers that this process adds to it.
@@ -40,7 +45,7 @@ class EventBus:
         store: str | EventStore = "memory://",
         *,
         name: str = DEFAULT_BUS,
-        retry: RetryPolicy | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
         concurrency: int = 100,
         lease: Duration = DEFAULT_LEASE,
         poll_interval: Duration = POLL_FLOOR,
@@ -50,7 +55,7 @@ class EventBus:
         self.name = check_name(name, "bus")
         self.store: EventStore = make_store(store) if isinstance(store, str) else store
         self._owns_store = isinstance(store, str)
-        self._retry = retry or RetryPolicy()
+        self._retry = RetryPolicy().merged(retry)
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         self._registry = Registry(self.store, self.name)
         self._dispatcher = Dispatcher(
@@ -58,7 +63,7 @@ class EventBus:
             threads=ThreadPoolExecutor(
                 check_batch(concurrency, "concurrency"), thread_name_prefix=f"durabus-{self.name}"
             ),
-            handled_elsewhere=self._registry.has_handler_for,
+            elsewhere=self._registry,
         )
         self.metrics = Metrics()
         self._worker_options: dict[str, Any] = {
@@ -112,14 +117,34 @@ class EventBus:
             self._worker.nudge()
         return subscription.id
 
-    def on(self, pattern: str | type = ANY, **options: Any) -> Callable[[HandlerFunction], HandlerFunction]:
-        """``subscribe`` as a decorator: ``@bus.on("order.*")``."""
+    @overload
+    def on(self, pattern: F) -> F: ...
+
+    @overload
+    def on(
+        self,
+        pattern: str | type = ANY,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = DEFAULT_TIMEOUT,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+    ) -> Callable[[F], F]: ...
+
+    def on(
+        self,
+        pattern: Any = ANY,
+        *,
+        id: str | None = None,  # noqa: A002  (the word users know)
+        timeout: Duration | None = DEFAULT_TIMEOUT,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+    ) -> Any:
+        """``subscribe`` as a decorator: ``@bus.on("order.*")``, or ``@bus.on`` for all events."""
 
         def decorate(handler: HandlerFunction) -> HandlerFunction:
-            self.subscribe(pattern, handler, **options)
+            self.subscribe(ANY if handler is pattern else pattern, handler, id=id, timeout=timeout, retry=retry)
             return handler
 
-        return decorate
+        return decorate if isinstance(pattern, str | type) else decorate(pattern)
 
     def unsubscribe(self, subscription_id: str) -> bool:
         """Stop calling a handler. False if there is no such subscription."""
@@ -134,6 +159,7 @@ class EventBus:
         await self._open()
         if not self._started:
             self._started = True
+            await self._registry.open()
             self._start_worker()
         return self
 
@@ -144,7 +170,7 @@ class EventBus:
         metadata: Mapping[str, Any] | None = None,
         *,
         connection: object | None = None,
-        **options: Any,
+        **options: Unpack[PublishOptions],
     ) -> str:
         """Store an event, wait until this bus has dispatched it to its end, and answer its ``event_id``.
 
@@ -153,7 +179,7 @@ class EventBus:
         """
         self._refuse_if_shut("publish")
         if not isinstance(event_type, str):
-            event_type, payload = type_name(type(event_type)), event_type
+            event_type, payload = _typed(event_type, payload)
         new = new_event(event_type, payload, bus=self.name, metadata=metadata, **options)
         if not self._started:
             await self.start()
@@ -173,7 +199,7 @@ class EventBus:
         event_type: str | object,
         payload: Any = None,
         metadata: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[PublishOptions],
     ) -> Handle:
         """Hand an event over and return at once. Everything emitted in one turn of the loop is stored in one step.
 
@@ -182,7 +208,7 @@ class EventBus:
         if self._shut:
             self._refuse_if_shut("emit")
         if not isinstance(event_type, str):
-            event_type, payload = type_name(type(event_type)), event_type
+            event_type, payload = _typed(event_type, payload)
         handle = Handle(new_event(event_type, payload, bus=self.name, metadata=metadata, **options))
         if not self._started:
             raise ConfigurationError("emit needs a started bus: await bus.start() first")
@@ -254,7 +280,14 @@ class EventBus:
         wanted = derived_id(pattern, handler)
         taken = {known.id for known in self._dispatcher.handlers}
         candidates: Iterable[str] = (wanted if n == 1 else f"{wanted}#{n}" for n in range(1, len(taken) + 2))
-        return next(candidate for candidate in candidates if candidate not in taken)
+        chosen = next(candidate for candidate in candidates if candidate not in taken)
+        if chosen != wanted:
+            logger.warning(
+                "subscription %r is told apart from others of that name only by the order of subscribing: give it an "
+                "id=, or its results may be taken for another handler's when that order changes",
+                chosen,
+            )
+        return chosen
 
     def _refuse_if_shut(self, verb: str) -> None:
         if self._shut:
@@ -265,6 +298,18 @@ def type_name(event_class: type) -> str:
     """The event type of a class: its ``event_type`` attribute if it has one, else its name."""
     name = getattr(event_class, "event_type", event_class.__name__)
     return name if isinstance(name, str) else event_class.__name__
+
+
+def _typed(event: object, payload: object) -> tuple[str, object]:
+    """An event given as an object of its own class."""
+    known = is_dataclass(event) or isinstance(event, msgspec.Struct) or hasattr(event, "model_dump")
+    if not known or isinstance(event, type):
+        raise InvalidEventError(
+            f"event type={event!r}: must be a string, or one object (dataclass, msgspec struct, pydantic model)"
+        )
+    if payload is not None:
+        raise InvalidEventError(f"{event!r} is an event of its own: a payload beside it would be lost")
+    return type_name(type(event)), event
 
 
 def _pattern_and_function(

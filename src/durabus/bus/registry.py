@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from durabus.clock import monotonic
 from durabus.errors import DurabusError
 from durabus.model.handler import HandlerInfo
 from durabus.model.pattern import matches
@@ -15,14 +14,13 @@ from durabus.worker.handler import Handler
 
 logger = logging.getLogger("durabus.bus")
 
-REFRESH = 60.0
+REFRESH = 10.0
 GONE_AFTER = 3 * REFRESH
-CACHE = 2.0
 RETRY = 2.0
 
 
 class Registry:
-    """Announces handlers, again every minute; a handler not announced for three is gone."""
+    """Announces handlers and learns of the others', every ten seconds; one not announced for thirty is gone."""
 
     def __init__(self, store: EventStore, bus: str) -> None:
         self._store = store
@@ -32,7 +30,6 @@ class Registry:
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._known: list[HandlerInfo] = []
-        self._known_until = 0.0
 
     def announce(self, handlers: Iterable[Handler]) -> None:
         """Tell the store soon."""
@@ -51,6 +48,10 @@ class Registry:
             self._changed.set()
             self._task = asyncio.get_running_loop().create_task(self._keep_announcing())
 
+    async def open(self) -> None:
+        """Announce and look once, before the first event is claimed."""
+        await self._announce()
+
     async def close(self) -> None:
         """Announce what changed last, then stop."""
         if self._task is not None:
@@ -59,18 +60,17 @@ class Registry:
             self._task = None
             await self._announce()
 
-    async def has_handler_for(self, event_type: str) -> bool:
-        """Whether another node has lately announced a handler for this type. Only a yes is remembered for a while."""
-        if monotonic() < self._known_until and self._matches(event_type):
-            return True
+    def elsewhere(self, event_type: str) -> tuple[str, ...]:
+        """The ids of the handlers for this type that only other nodes have, as of the last look."""
+        if not self._known:
+            return ()
+        return tuple(h.handler_id for h in self._known if matches(h.pattern, event_type))
+
+    async def look(self) -> None:
+        """See which handlers other nodes have announced lately."""
         now = await self._store.now()
         known = await self._store.list_handlers(self._bus)
         self._known = [h for h in known if h.last_seen_ts > now - GONE_AFTER and h.handler_id not in self._mine]
-        self._known_until = monotonic() + CACHE
-        return self._matches(event_type)
-
-    def _matches(self, event_type: str) -> bool:
-        return any(matches(handler.pattern, event_type) for handler in self._known)
 
     async def _keep_announcing(self) -> None:
         while True:
@@ -89,6 +89,7 @@ class Registry:
             for handler_id in list(self._withdrawn):
                 await self._store.unregister_handler(self._bus, handler_id)
                 self._withdrawn.discard(handler_id)
+            await self.look()
         except DurabusError as error:
             logger.warning("handlers of bus %r not announced, trying again in %s s: %s", self._bus, RETRY, error)
             return False

@@ -50,7 +50,7 @@ async def list_dead_letters(
     say(f"{len(page.events)} of {page.total}; `durabus dlq retry ID` tries one again")
 
 
-@dlq.command
+@dlq.command(usage="Usage: durabus dlq retry [OPTIONS] [EVENT...]")
 async def retry(
     *event: Annotated[str, Parameter(name="EVENT", help="Ids (numbers) or event_ids (UUIDs).")],
     every: Annotated[bool, Parameter(name="--all", help="All dead letters.", negative="", show_default=False)] = False,

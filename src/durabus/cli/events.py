@@ -17,6 +17,7 @@ from durabus.cli.output import (
     event_document,
     iso,
     pairs,
+    payload_text,
     plain,
     print_json,
     print_json_line,
@@ -180,6 +181,7 @@ def event_table(found: list[Event], now: float) -> Table:
 
 
 def _facts(event: Event) -> list[tuple[str, str]]:
+    waits = event.status is EventStatus.PENDING and event.errors and event.due_ts > event.updated_ts
     optional = {
         "tags": ", ".join(event.tags),
         "metadata": event.metadata_json,
@@ -188,7 +190,7 @@ def _facts(event: Event) -> list[tuple[str, str]]:
         "priority": str(event.priority) if event.priority else None,
         "requeued": f"{event.generation} times" if event.generation else None,
         "worker": event.worker_id if event.status is EventStatus.PROCESSING else None,
-        "next try": iso(event.due_ts) if event.next_retry_at else None,
+        "next try": (iso(event.due_ts) or "beyond the calendar") if waits else None,
     }
     attempts = str(event.attempts) if event.max_attempts is None else f"{event.attempts} of {event.max_attempts}"
     return [
@@ -198,7 +200,7 @@ def _facts(event: Event) -> list[tuple[str, str]]:
         ("status", status_text(event.status)),
         ("attempts", attempts),
         ("published", str(iso(event.created_ts))),
-        ("payload", plain(event.payload_json)),
+        ("payload", payload_text(event)),
         *((name, plain(value)) for name, value in optional.items() if value),
     ]
 

@@ -5,7 +5,7 @@
     0  done                       3  the store cannot be reached or is unknown
     1  the operation failed       4  not found
     2  wrong usage                5  conflict: the event is not in a state for this
-                                130  interrupted
+                                130  interrupted; 143 terminated (the demo)
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ def from_error(error: DurabusError) -> CommandFailed:
         case UnknownStoreError():
             hint = "for a file in this folder use --store sqlite:///bus.db"
             return CommandFailed("unknown store", why, hint, code=Exit.STORE)
+        case SchemaError() if "newer durabus" in why:
+            hint = "upgrade durabus here: pip install --upgrade durabus"
+            return CommandFailed("the store is from a newer durabus", why, hint, code=Exit.STORE)
+        case SchemaError() if "not an SQLite database" in why:
+            return CommandFailed("not a database", why, "check the path in --store", code=Exit.STORE)
         case SchemaError():
             hint = "`durabus db status` shows the difference, `durabus db migrate` upgrades an older schema"
             return CommandFailed("the store's tables do not fit this version", why, hint, code=Exit.STORE)

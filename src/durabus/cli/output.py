@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from durabus.errors import PayloadDecodeError
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
+from durabus.model.payload import decode_payload
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import EventStatus
 
@@ -96,13 +98,39 @@ def age(seconds: float) -> str:
 
 
 def iso(instant: float | None) -> str | None:
-    """An instant for programs."""
-    return None if instant is None else datetime.fromtimestamp(instant, UTC).isoformat(timespec="microseconds")
+    """An instant for programs; None also for what is beyond the calendar."""
+    moment = None if instant is None else _moment(instant)
+    return None if moment is None else moment.isoformat(timespec="microseconds")
 
 
 def clock_time(instant: float) -> str:
     """An instant for people, in local time."""
-    return datetime.fromtimestamp(instant, UTC).astimezone().strftime("%H:%M:%S.%f")[:-3]
+    moment = _moment(instant)
+    return "--:--:--.---" if moment is None else moment.astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def _moment(instant: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(instant, UTC)
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def payload_text(event: Event) -> str:
+    """The payload for people, as rich markup; with a mark if it is no JSON."""
+    try:
+        decode_payload(event.payload_json)
+    except PayloadDecodeError as error:
+        return f"{plain(event.payload_json)}  [red]✗ {plain(str(error))}[/]"
+    return plain(event.payload_json)
+
+
+def _decoded(name: str, text: str | None, absent: Any = None) -> dict[str, Any]:
+    """A stored JSON text under its name. If it does not decode: null, and beside it the text and the error."""
+    try:
+        return {name: absent if text is None else decode_payload(text)}
+    except PayloadDecodeError as error:
+        return {name: None, f"{name}_text": text, f"{name}_error": str(error)}
 
 
 def event_document(event: Event) -> dict[str, Any]:
@@ -113,8 +141,8 @@ def event_document(event: Event) -> dict[str, Any]:
         "bus": event.bus,
         "type": event.type,
         "status": event.status,
-        "payload": event.payload,
-        "metadata": event.metadata,
+        **_decoded("payload", event.payload_json),
+        **_decoded("metadata", event.metadata_json, {}),
         "tags": event.tags,
         "priority": event.priority,
         "attempts": event.attempts,
@@ -155,7 +183,7 @@ def entry_document(entry: LogEntry) -> dict[str, Any]:
         "status_code": entry.status_code,
         "tags": entry.tags,
         "parent_id": entry.parent_id,
-        "payload": entry.payload,
+        **_decoded("payload", entry.payload_json),
         "errors": entry.errors,
         "results": [result_document(result) for result in entry.results],
     }
@@ -168,6 +196,6 @@ def result_document(result: HandlerResult) -> dict[str, Any]:
         "status": result.status,
         "attempts": result.attempts,
         "error": result.error,
-        "value": result.value,
+        **_decoded("value", result.value_json),
         "execution_time_ms": result.execution_time_ms,
     }

@@ -18,6 +18,7 @@ from durabus.store.contract import EventStore
 
 TYPES = (ORDER, PAYMENT, MAIL)
 PAGE = 1000
+CAPTION = "p50, p99: publish to done, with all retries and takeovers"
 
 
 class TypeLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +51,9 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     takeover_seconds: float | None
     """From the kill to the last takeover."""
     retries: int
+    """Failed attempts that were tried again; lost ones are takeovers."""
     completed_after_retry: int
+    """Events that completed after at least one failed or lost attempt."""
     late_writes_refused: int | None
     """Claims that living workers lost; None if no worker lived to tell."""
     seconds: float
@@ -173,6 +176,7 @@ def render(found: Report) -> Group:
 def _type_table(found: Report) -> Table:
     made = Table(box=box.SIMPLE, pad_edge=False, show_edge=False, show_footer=True, collapse_padding=True)
     made.header_style = made.footer_style = "bold"
+    made.caption, made.caption_justify = CAPTION, "left"
     titles = ("event type", "published", "completed", "dead letters", "retries", "p50", "p99")
     for title, footer in zip(titles, _cells(found.total), strict=True):
         made.add_column(title, footer, justify="left" if title == titles[0] else "right")
@@ -194,9 +198,8 @@ def _fact_table(found: Report) -> Table:
     made.add_column()
     made.add_row("lost", f"{found.lost:,}")
     made.add_row("taken over", f"{found.takeovers:,} events of the killed worker{within}")
-    made.add_row(
-        "retried", f"{found.retries:,} attempts; {found.completed_after_retry:,} events completed after a retry"
-    )
+    made.add_row("retries", f"{found.retries:,} failed attempts tried again, those taken over not counted")
+    made.add_row("recovered", f"{found.completed_after_retry:,} events completed after a failed or lost attempt")
     made.add_row("late writes", f"{refused} refused")
     pace = "" if found.orders_per_second is None else f", with {found.orders_per_second:g} orders/s coming in"
     made.add_row("throughput", f"{found.events_per_second:,.0f} events/s over {found.seconds:.1f} s{pace}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -34,6 +35,7 @@ KILL_HOLDING = 5
 """The victim should hold that many events, or the kill would prove little; after the last order any number will do."""
 STALLED_AFTER = 30.0
 MAX_ORDERS = 100_000
+TERMINATED = 128 + signal.SIGTERM
 
 Hook = Callable[[EventStore], Awaitable[None]]
 
@@ -52,7 +54,40 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_demo(options: DemoOptions, *, before_report: Hook | None = None) -> int:
-    """Run it all; 0 if the sum is right, 1 if anything is lost or left."""
+    """Run it all; 0 if the sum is right, 1 if anything is lost or left, 143 after SIGTERM."""
+    with _sigterm_cancels() as terminated:
+        try:
+            code = await _run_in_folder(options, before_report)
+        except asyncio.CancelledError:
+            left = "the workers are stopped" if options.keep else "nothing is left behind"
+            print(f"interrupted: {left}", file=sys.stderr, flush=True)
+            if not terminated.is_set():
+                raise
+            return TERMINATED
+    return TERMINATED if terminated.is_set() else code
+
+
+@contextlib.contextmanager
+def _sigterm_cancels() -> Iterator[asyncio.Event]:
+    """SIGTERM ends the present task as Ctrl-C does. The event tells whether it came."""
+    loop, task, terminated = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
+
+    def asked() -> None:
+        if task is not None and not terminated.is_set():
+            terminated.set()
+            task.cancel()
+
+    # Not everywhere: Windows has no such handlers, and other threads than the main one may not set any.
+    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+        loop.add_signal_handler(signal.SIGTERM, asked)
+    try:
+        yield terminated
+    finally:
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+            loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> int:
     console = Console(stderr=options.json, highlight=False)
     if console.width > WIDTH or not console.is_terminal:
         console.width = WIDTH

@@ -49,7 +49,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
         """The counters that make the demo worth watching."""
         tally = self.tally
         return (
-            f"{tally.retries.total():,} retried · {len(tally.abandoned):,} taken over · "
+            f"{tally.retries.total():,} retries · {len(tally.abandoned):,} taken over · "
             f"{tally.dead.total():,} dead letters"
         )
 

@@ -22,6 +22,7 @@ class Tally:
         self.completed: Counter[str] = Counter()
         self.dead: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
+        """Failed attempts that were to be tried again; attempts lost with a worker are in ``abandoned``."""
         self.recovered = 0
         """Events that completed after at least one failed or lost attempt."""
         self.abandoned: list[float] = []

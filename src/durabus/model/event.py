@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import uuid_utils
@@ -35,6 +35,18 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idempotency_key: str | None = None
 
 
+class PublishOptions(TypedDict, total=False):
+    """What a publisher may add to type, payload and metadata."""
+
+    event_id: str | None
+    tags: Iterable[str]
+    priority: int
+    delay: Duration
+    max_attempts: int | None
+    parent_id: str | None
+    idempotency_key: str | None
+
+
 def new_event(
     event_type: str,
     payload: Any = None,
@@ -56,10 +68,12 @@ def new_event(
         raise InvalidEventError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidEventError(f"metadata={metadata!r}: must be a mapping, not {type(metadata).__name__}")
+    if "*" in check_name(event_type, "event type"):
+        raise InvalidEventError(f"event type={event_type!r}: a star belongs into patterns, not into types")
     return NewEvent(
         event_id=new_event_id() if event_id is None else check_event_id(event_id),
         bus=check_name(bus, "bus"),
-        type=check_name(event_type, "event type"),
+        type=event_type,
         payload_json=encode_payload(payload),
         metadata_json=encode_payload(dict(metadata), "metadata") if metadata else None,
         tags=check_tags(tags) if tags else (),

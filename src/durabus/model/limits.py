@@ -14,6 +14,8 @@ MAX_TAG_CHARS = 64
 MAX_PRIORITY = 1_000
 MAX_DEPTH = 64
 MAX_BATCH = 10_000
+MAX_SECONDS = 100 * 365.25 * 86_400
+"""A hundred years: what is later cannot be shown as a date everywhere."""
 
 Duration = float | timedelta
 
@@ -26,10 +28,9 @@ def seconds(value: Duration, option: str, *, allow_zero: bool = True) -> float:
     if not 0 <= number < float("inf") or (number == 0 and not allow_zero):
         least = "0 or more" if allow_zero else "more than 0"
         raise ConfigurationError(f"{option}={value!r}: must be {least} seconds and finite")
-    try:
-        return float(number)
-    except OverflowError as error:
-        raise ConfigurationError(f"{option}: more seconds than a float can count") from error
+    if number > MAX_SECONDS:
+        raise ConfigurationError(f"{option} is too long: the limit is {MAX_SECONDS:.0f} seconds, a hundred years")
+    return float(number)
 
 
 def check_name(value: str, what: str) -> str:

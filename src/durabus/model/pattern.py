@@ -5,6 +5,7 @@ Matching compares segments one by one: linear in the length of the type, no back
 
 from __future__ import annotations
 
+from durabus.errors import InvalidEventError
 from durabus.model.limits import check_name
 
 ANY = "*"
@@ -12,7 +13,14 @@ ANY = "*"
 
 def check_pattern(pattern: str) -> str:
     """A pattern as a subscriber may write it."""
-    return check_name(pattern, "pattern")
+    check_name(pattern, "pattern")
+    odd = next((part for part in pattern.split(".") if ANY in part and part != ANY), None)
+    if odd is not None:
+        raise InvalidEventError(
+            f"pattern={pattern!r}: in {odd!r} the star is only a part of the segment, but it stands for a whole one: "
+            "write 'user.*', 'order.*.shipped' or '*'"
+        )
+    return pattern
 
 
 def matches(pattern: str, event_type: str) -> bool:

@@ -57,6 +57,8 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             return self
         if isinstance(override, RetryPolicy):
             return override
+        if not isinstance(override, Mapping):
+            raise ConfigurationError(f"retry={override!r}: must be a RetryPolicy, or a mapping with some of its fields")
         unknown = set(override) - set(self.__struct_fields__)
         if unknown:
             raise ConfigurationError(

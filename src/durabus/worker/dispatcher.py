@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
 
 from durabus.errors import DuplicateHandlerError
 from durabus.model.claim import Claim, default_worker_id
@@ -24,6 +24,18 @@ ELSEWHERE_DELAY = 0.5
 Attempt = tuple[Handler, Outcome, HandlerResult]
 
 
+class Elsewhere(Protocol):
+    """What is known of handlers that only other nodes have."""
+
+    def elsewhere(self, event_type: str) -> tuple[str, ...]:
+        """Their ids for this type, as of the last look."""
+        ...
+
+    async def look(self) -> None:
+        """Look again."""
+        ...
+
+
 class Dispatcher:
     """Holds the handlers of one process and runs a claimed event through those that match its type, one after another.
 
@@ -35,11 +47,11 @@ class Dispatcher:
         *,
         worker_id: str | None = None,
         threads: ThreadPoolExecutor | None = None,
-        handled_elsewhere: Callable[[str], Awaitable[bool]] | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.worker_id = worker_id or default_worker_id()
         self._threads = threads or ThreadPoolExecutor(thread_name_prefix="durabus-handler")
-        self._elsewhere = handled_elsewhere
+        self._elsewhere = elsewhere
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
         self.gave_away = False
@@ -95,7 +107,8 @@ class Dispatcher:
         handlers = self.route(event.type)
         context = Context(event, self.worker_id)
         self.gave_away = False
-        if len(handlers) == 1 and not claim.results:
+        others = self._elsewhere.elsewhere(event.type) if self._elsewhere is not None else ()
+        if len(handlers) == 1 and not claim.results and not others:
             handler = handlers[0]
             wait = handler.breaker.admit()
             if wait:
@@ -103,13 +116,12 @@ class Dispatcher:
             outcome = await execute(handler, context, self._threads)
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
                 return Complete(claim.ref, (), (), outcome.milliseconds)
-            return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0)
-        if not handlers:
-            if self._elsewhere is not None and await self._elsewhere(event.type):
-                self.gave_away = True
-                return Release(claim.ref, ELSEWHERE_DELAY)
-            return _unless_spent(claim, (), None)
-        return await self._run_all(claim, handlers, context, [] if succeeded is None else succeeded)
+            return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0, ())
+        if not handlers and self._elsewhere is not None:
+            await self._elsewhere.look()  # nobody handles it, is a thing to be sure of
+            others = self._elsewhere.elsewhere(event.type)
+        attempts, blocked_for = await self._run_all(claim, handlers, context, [] if succeeded is None else succeeded)
+        return self._settlement(claim, attempts, blocked_for, others)
 
     def close(self) -> None:
         """Let go of the threads without waiting for handlers that overstayed their time."""
@@ -117,7 +129,8 @@ class Dispatcher:
 
     async def _run_all(
         self, claim: Claim, handlers: tuple[Handler, ...], context: Context, succeeded: list[HandlerResult]
-    ) -> Settlement:
+    ) -> tuple[list[Attempt], float]:
+        """What the handlers did that were left to run, and how long the first blocked one is to wait."""
         earlier = {result.handler_id: result for result in claim.results}
         attempts: list[Attempt] = []
         blocked_for = 0.0
@@ -136,9 +149,11 @@ class Dispatcher:
                 succeeded.append(result)
             elif outcome.status is ResultStatus.UNRECOVERABLE:
                 break
-        return self._settlement(claim, attempts, blocked_for)
+        return attempts, blocked_for
 
-    def _settlement(self, claim: Claim, attempts: list[Attempt], blocked_for: float) -> Settlement:
+    def _settlement(
+        self, claim: Claim, attempts: list[Attempt], blocked_for: float, others: tuple[str, ...]
+    ) -> Settlement:
         event, results = claim.event, tuple(result for _, _, result in attempts)
         milliseconds = sum(outcome.milliseconds for _, outcome, _ in attempts)
         failed = [attempt for attempt in attempts if attempt[1].status is not ResultStatus.SUCCEEDED]
@@ -154,6 +169,10 @@ class Dispatcher:
             return Fail(claim.ref, _error_text(failed), min(waits, default=None), results, milliseconds)
         if blocked_for:
             return Release(claim.ref, blocked_for, results)
+        if others and not {r.handler_id for r in claim.results if r.status in SETTLED}.issuperset(others):
+            # Done here, but a handler that only other nodes have is not done with it.
+            self.gave_away = True
+            return Release(claim.ref, ELSEWHERE_DELAY, results)
         return _unless_spent(claim, results, milliseconds)
 
 

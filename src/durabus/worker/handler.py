@@ -53,6 +53,8 @@ def is_async_callable(function: HandlerFunction) -> bool:
 
 def derived_id(pattern: str, function: HandlerFunction) -> str:
     """The same code under the same pattern has the same id on every node."""
+    while isinstance(function, partial):
+        function = function.func
     module = getattr(function, "__module__", None) or type(function).__module__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
     return f"{pattern}@{module}.{name}"[:200]

@@ -58,15 +58,13 @@ class Heartbeat:
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
 
     def _run(self) -> None:
-        asyncio.run(self._beat_until_stopped())
-
-    async def _beat_until_stopped(self) -> None:
-        # A tenth of the lease as the tick: a failed renewal gets several more tries before the deadline.
-        while not self._stop.wait(self._lease / 10):
-            try:
-                await self._beat()
-            except Exception:
-                logger.exception("heartbeat failed, will try again")
+        with asyncio.Runner() as runner:
+            # A tenth of the lease as the tick: a failed renewal gets several more tries before the deadline.
+            while not self._stop.wait(self._lease / 10):
+                try:
+                    runner.run(self._beat())
+                except Exception:
+                    logger.exception("heartbeat failed, will try again")
 
     async def _beat(self) -> None:
         now = monotonic()

@@ -13,6 +13,7 @@ from durabus.model.limits import (
     MAX_BATCH,
     MAX_NAME_CHARS,
     MAX_PRIORITY,
+    MAX_SECONDS,
     MAX_TAG_CHARS,
     MAX_TAGS,
     check_batch,
@@ -33,8 +34,10 @@ def test_a_duration_is_float_seconds(value: float | timedelta, expected: float) 
     assert type(number) is float
 
 
-def test_the_longest_timedelta_is_a_duration() -> None:
-    assert seconds(timedelta.max, "delay") == timedelta.max.total_seconds()
+def test_a_hundred_years_are_the_longest_duration() -> None:
+    assert seconds(MAX_SECONDS, "delay") == MAX_SECONDS
+    with pytest.raises(ConfigurationError, match="delay is too long: the limit is 3155760000 seconds"):
+        seconds(timedelta.max, "delay")
 
 
 @pytest.mark.parametrize(

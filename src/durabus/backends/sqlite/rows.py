@@ -22,6 +22,8 @@ _RESULT_STATUSES = {status.value: status for status in ResultStatus}
 _encode = msgspec.json.Encoder().encode
 _strings = msgspec.json.Decoder(tuple[str, ...]).decode
 _results = msgspec.json.Decoder(tuple[HandlerResult, ...]).decode
+_SHOWN = 200
+"""Characters of a damaged list that are shown."""
 
 
 def to_json(value: Any) -> str:
@@ -35,8 +37,13 @@ def strings_to(values: tuple[str, ...]) -> str | None:
 
 
 def strings_of(column: str | None) -> tuple[str, ...]:
-    """Tags or errors from a column."""
-    return () if column is None else _strings(column)
+    """Tags or errors from a column. One that was damaged by hand is shown as one text: it must not stop the queue."""
+    if column is None:
+        return ()
+    try:
+        return _strings(column)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return (f"undecodable: {column[:_SHOWN]}",)
 
 
 def results_to(results: tuple[HandlerResult, ...]) -> str | None:
@@ -71,12 +78,12 @@ def event_of(row: Row) -> Event:
     return replace(
         event,
         metadata_json=metadata,
-        tags=() if tags is None else _strings(tags),
+        tags=() if tags is None else strings_of(tags),
         priority=priority,
         max_attempts=max_attempts,
         parent_id=parent_id,
         idempotency_key=key,
-        errors=() if errors is None else _strings(errors),
+        errors=() if errors is None else strings_of(errors),
         started_ts=started,
     )
 
@@ -105,11 +112,11 @@ def entry_of(row: Row) -> LogEntry:
         next_retry_ts=next_retry,
         execution_time_ms=time_ms,
         status_code=status_code,
-        tags=() if tags is None else _strings(tags),
+        tags=() if tags is None else strings_of(tags),
         metadata_json=metadata,
         parent_id=parent_id,
         payload_json=payload,
-        errors=() if errors is None else _strings(errors),
+        errors=() if errors is None else strings_of(errors),
         results=() if results is None else _results(results),
     )
 

@@ -10,6 +10,9 @@ from durabus.backends.sqlite.rows import Row
 
 Parameters = Mapping[str, Any] | Sequence[Any]
 
+MARK = "\ufffd"
+"""Stands for bytes that are no UTF-8."""
+
 
 class Transaction:
     """Handed to every verb. Rows are always taken at once: a half-read cursor would hold the snapshot open."""
@@ -56,10 +59,19 @@ class Transaction:
         return self.cursor.executemany(sql, rows).rowcount if rows else 0
 
     def _all_damaged(self, sql: str, parameters: Parameters) -> list[Row]:
-        """Bytes on disk that are no text any more: shown with marks, so that the event can still be handled."""
+        """Bytes on disk that are no text any more: shown with marks, so that the queue goes on."""
         usual = self.connection.text_factory
-        self.connection.text_factory = lambda data: data.decode(errors="replace")
+        self.connection.text_factory = _marked
         try:
             return self.cursor.execute(sql, parameters).fetchall()
         finally:
             self.connection.text_factory = usual
+
+
+def _marked(data: bytes) -> str:
+    """Text as it is. Damaged text begins with U+FFFD, so that it is no JSON: nobody works on half a payload."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        text = data.decode(errors="replace")
+        return text if text.startswith(MARK) else MARK + text
