@@ -108,18 +108,32 @@ class EventLogProjectionBuilder:
 
     async def _catch_up(self, lock: LockClaim) -> int:
         position, applied = await self._store.read_position(self._key), 0
-        while True:
+        while not self._stop.is_set():
             page = await self._store.read_log(after=position, limit=self._batch)
             if not page.entries:
                 return applied
             wanted = [e for e in page.entries if e.status in TERMINAL and matches(self._pattern, e.type)]
             if wanted:
-                done = self._apply(wanted)
-                if inspect.isawaitable(done):
-                    await done
+                await self._apply_under(lock, wanted)
             lock = await self._store.renew_lock(lock, lease=self._lease)
             await self._store.save_position(self._key, page.next, lock=lock)
             position, applied = page.next, applied + len(wanted)
+        return applied
+
+    async def _apply_under(self, lock: LockClaim, entries: list[LogEntry]) -> None:
+        """Apply a batch while the lock is kept alive, however long it takes."""
+        done = self._apply(entries)
+        if inspect.isawaitable(done):
+            keeper = asyncio.create_task(self._keep(lock))
+            try:
+                await done
+            finally:
+                keeper.cancel()
+
+    async def _keep(self, lock: LockClaim) -> None:
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            await self._store.renew_lock(lock, lease=self._lease)
 
     async def _claim(self) -> LockClaim | None:
         return await self._store.claim_lock(

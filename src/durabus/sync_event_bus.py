@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Self
@@ -46,6 +47,7 @@ class SyncEventBus:
     """An ``EventBus`` in a background thread. Plain-function handlers run in worker threads."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self._ending = threading.Lock()
         self._runner: AbstractContextManager[BlockingPortal] = start_blocking_portal("asyncio")
         self._portal: BlockingPortal | None = self._runner.__enter__()
         try:
@@ -104,15 +106,20 @@ class SyncEventBus:
 
     def shutdown(self, timeout: float | None = None) -> None:
         """As ``EventBus.shutdown``; ends the background thread."""
-        if self._portal is not None:
-            try:
-                self._portal.call(self._bus.shutdown, timeout)
-            finally:
-                self._end()
+        with self._ending:
+            if self._portal is not None:
+                try:
+                    self._portal.call(self._bus.shutdown, timeout)
+                finally:
+                    self._end()
 
     def __enter__(self) -> Self:
         """Start."""
-        return self.start()
+        try:
+            return self.start()
+        except BaseException:
+            self.shutdown()
+            raise
 
     def __exit__(self, *exc_info: object) -> None:
         """Shut down."""

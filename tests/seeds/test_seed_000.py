@@ -207,7 +207,7 @@ async def test_stuck_events_are_found_with_sql(
     await polled(queue)
     clock.advance(FIVE_MINUTES + 1)
     await queue.publish("order.placed")
-    query = f"select id from events where status = 'PROCESSING' and {column} < ? - 300"  # noqa: S608
+    query = f"select id from events where status = 'PROCESSING' and {column} < ? - 300"
     assert rows(sqlite_url, query, clock.now()) == [(stuck.id,)]
 
 

@@ -78,7 +78,7 @@ class EventBus:
         self._opening = asyncio.Lock()
         self._started = False
         self._shut = False
-        self._shutdown_done: asyncio.Event | None = None
+        self._shutting_down: asyncio.Task[None] | None = None
         Worker(self.store, self.name, self._dispatcher, **self._worker_options)  # refuses bad options now
 
     @property
@@ -156,11 +156,15 @@ class EventBus:
     async def start(self) -> Self:
         """Open the store and begin to claim. What a crash left behind is taken up again once its lease is over."""
         self._refuse_if_shut("start")
-        await self._open()
-        if not self._started:
-            self._started = True
-            await self._registry.open()
-            self._start_worker()
+        async with self._opening:
+            if not self._opened and self._owns_store:
+                await self.store.open()
+            self._opened = True
+            if not self._started:
+                await self._registry.open()
+                self._refuse_if_shut("start")
+                self._started = True
+                self._start_worker()
         return self
 
     async def publish(
@@ -189,7 +193,9 @@ class EventBus:
         handle = Handle(new)
         self._outbox.send(handle)
         event = await handle.stored()
-        if self._worker is not None and self._dispatcher and event.status not in TERMINAL:
+        if self._worker is None or not self._dispatcher:
+            self._outbox.drop(handle)
+        elif event.status not in TERMINAL:
             self._worker.nudge()
             await handle.completed()
         return event.event_id
@@ -221,12 +227,15 @@ class EventBus:
 
     async def shutdown(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109  (passed on to the worker)
         """Take nothing new, finish what runs, give back what does not finish in time, close the store. Repeatable."""
-        if self._shutdown_done is not None:
-            await self._shutdown_done.wait()
-            return
-        self._shut, self._shutdown_done = True, asyncio.Event()
-        limit = self._shutdown_timeout if timeout is None else seconds(timeout, "timeout")
-        try:
+        if self._shutting_down is None:
+            limit = self._shutdown_timeout if timeout is None else seconds(timeout, "timeout")
+            self._shut = True
+            self._shutting_down = asyncio.get_running_loop().create_task(self._shut_down(limit))
+        # Shielded: a caller that gives up waiting must not leave the bus half open.
+        await asyncio.shield(self._shutting_down)
+
+    async def _shut_down(self, limit: float) -> None:
+        async with self._opening:  # a start that is under way ends first, and refuses to go on
             await self._outbox.flush()
             if self._worker is not None:
                 await self._worker.stop(limit)
@@ -235,8 +244,6 @@ class EventBus:
             self._dispatcher.close()
             if self._owns_store:
                 await self.store.close()
-        finally:
-            self._shutdown_done.set()
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -245,13 +252,6 @@ class EventBus:
     async def __aexit__(self, *exc_info: object) -> None:
         """Shut down."""
         await self.shutdown()
-
-    async def _open(self) -> None:
-        async with self._opening:
-            if not self._opened:
-                if self._owns_store:
-                    await self.store.open()
-                self._opened = True
 
     def _start_worker(self) -> None:
         """A bus without handlers claims nothing: its events are for those who have some."""

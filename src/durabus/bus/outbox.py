@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from durabus.bus.handle import Handle
-from durabus.errors import DurabusError, EventNotFound
+from durabus.errors import DurabusError, EventNotFound, StoreClosedError
 from durabus.model.limits import MAX_BATCH
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
@@ -36,13 +36,14 @@ class Outbox:
 
     def send(self, handle: Handle) -> None:
         """Store the event with everything else that is emitted in this turn of the loop."""
+        loop = asyncio.get_running_loop()  # raises in a thread without one, before anything is queued
         self._unsent.append(handle)
         if not self._open:
             self._empty.clear()
         self._open.setdefault(handle.new.event_id, []).append(handle)
         if not self._scheduled:
             self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._send_unsent)
+            loop.call_soon(self._send_unsent)
 
     def take(self, event_id: str) -> Sequence[Handle]:
         """The handles of an event that has ended, if it was sent from here."""
@@ -87,16 +88,16 @@ class Outbox:
     async def _store_batch(self, batch: list[Handle]) -> None:
         try:
             events = await self._store.add_events([handle.new for handle in batch])
-        except DurabusError as error:
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is told to those who wait)
             for handle in batch:
-                self._drop(handle)
+                self.drop(handle)
                 handle.refuse(error)
             return
         for handle, event in zip(batch, events, strict=True):
             handle.accept(event)
             if event.event_id != handle.new.event_id:
                 # Published before under the same idempotency key: the first one's end is this one's end too.
-                self._drop(handle)
+                self.drop(handle)
                 self._open.setdefault(event.event_id, []).append(handle)
                 self._empty.clear()
             if event.status in TERMINAL:
@@ -105,7 +106,7 @@ class Outbox:
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_ends())
 
-    def _drop(self, handle: Handle) -> None:
+    def drop(self, handle: Handle) -> None:
         """Forget one handle, but not others of the same event."""
         others = [other for other in self._open.get(handle.event_id, ()) if other is not handle]
         if others:
@@ -134,6 +135,9 @@ class Outbox:
             if event.status not in TERMINAL:
                 return
             results = tuple(await self._store.list_results(event.id))
+        except StoreClosedError as error:
+            self.close(error)
+            return
         except DurabusError as error:
             logger.warning("cannot look after event %s, trying again: %s", event_id, error)
             return

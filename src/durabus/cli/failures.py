@@ -58,14 +58,8 @@ def from_error(error: DurabusError) -> CommandFailed:
         case UnknownStoreError():
             hint = "for a file in this folder use --store sqlite:///bus.db"
             return CommandFailed("unknown store", why, hint, code=Exit.STORE)
-        case SchemaError() if "newer durabus" in why:
-            hint = "upgrade durabus here: pip install --upgrade durabus"
-            return CommandFailed("the store is from a newer durabus", why, hint, code=Exit.STORE)
-        case SchemaError() if "not an SQLite database" in why:
-            return CommandFailed("not a database", why, "check the path in --store", code=Exit.STORE)
         case SchemaError():
-            hint = "`durabus db status` shows the difference, `durabus db migrate` upgrades an older schema"
-            return CommandFailed("the store's tables do not fit this version", why, hint, code=Exit.STORE)
+            return _from_schema_error(why)
         case UnsupportedByStore():
             return CommandFailed("this store cannot do that", why, code=Exit.FAILED)
         case StoreError():
@@ -86,6 +80,17 @@ def from_error(error: DurabusError) -> CommandFailed:
             return CommandFailed("invalid argument", why, code=Exit.USAGE)
         case _:
             return CommandFailed("the operation failed", why)
+
+
+def _from_schema_error(why: str) -> CommandFailed:
+    """One class for the library, but three things to do: told apart by what the error says."""
+    what = "the store's tables do not fit this version"
+    hint = "`durabus db status` shows the difference, `durabus db migrate` upgrades an older schema"
+    if "by a newer durabus" in why:
+        what, hint = "the store is from a newer durabus", "upgrade durabus: pip install --upgrade durabus"
+    elif "is not an SQLite database" in why:
+        what, hint = "not a database", "check the path in --store"
+    return CommandFailed(what, why, hint, code=Exit.STORE)
 
 
 def report(failure: CommandFailed) -> int:

@@ -16,6 +16,7 @@ from durabus.model.payload import decode_payload, encode_payload
 from durabus.model.statuses import EventStatus
 
 DEFAULT_BUS = "default"
+MAX_ATTEMPTS = 1_000_000
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -63,7 +64,7 @@ def new_event(
 ) -> NewEvent:
     """Check and encode what a publisher hands over. Raises before anything is stored."""
     if max_attempts is not None and (
-        isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1
+        isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or not 1 <= max_attempts <= MAX_ATTEMPTS
     ):
         raise InvalidEventError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
     if metadata is not None and not isinstance(metadata, Mapping):

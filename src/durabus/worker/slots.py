@@ -137,6 +137,10 @@ class Slots:
         except Exception as error:
             logger.exception("dispatch of event %s failed", running.claim.event.event_id)
             settlement = Fail(running.ref, describe(error), None if self._is_last_attempt(running) else TROUBLE_PAUSE)
+        except BaseException:
+            # A handler that ends the program, or means to: the slot ends, and the lease gives the event back.
+            self._died(running)
+            raise
         finally:
             task, running.task = running.task, None
             if running.lost or running.returning:

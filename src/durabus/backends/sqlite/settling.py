@@ -71,6 +71,8 @@ def _free_handler_lock(tx: Transaction, before: EventState, after: EventState) -
 def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost] | None:
     """The best batch, what one claim brought and all of it plainly done, in two statements; None if it is not that."""
     token, fence = settlements[0].ref.token, settlements[0].ref.fence
+    if not token:
+        return None  # to the statement, no token means that the claims were checked before
     times: dict[int, float | None] = {}
     for one in settlements:
         ref = one.ref

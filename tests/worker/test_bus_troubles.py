@@ -1,0 +1,115 @@
+"""What users do to a bus, and what must not come of it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from durabus import (
+    Event,
+    EventBus,
+    EventBusShutdownError,
+    EventQueue,
+    EventStatus,
+    InvalidEventError,
+    LeaseLost,
+    open_store,
+)
+from durabus.model.claim import ClaimRef
+from durabus.model.settlement import Complete
+
+
+class Stop(BaseException):
+    """An error that means to end the program."""
+
+
+async def test_emit_from_a_thread_without_a_loop_is_refused_and_harms_nobody() -> None:
+    async with EventBus() as bus:
+
+        def plain(event: Event) -> None:
+            bus.emit("child.made")
+
+        bus.subscribe("parent.made", plain, retry={"max_retries": 0})
+        await bus.publish("parent.made")
+        async with asyncio.timeout(5):
+            await bus.publish("other.made")
+
+
+async def test_an_event_whose_handler_means_to_end_the_program_is_not_held_for_ever() -> None:
+    async with EventBus(lease=0.3, poll_interval=0.05) as bus:
+        attempts: list[int] = []
+
+        async def handler(event: Event) -> None:
+            attempts.append(event.attempts)
+            await asyncio.sleep(0)
+            if event.attempts == 1:
+                raise Stop
+
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        bus.subscribe("user.created", handler)
+        async with asyncio.timeout(10):
+            await bus.publish("user.created")
+    assert attempts == [1, 2]
+
+
+async def test_a_number_that_no_store_can_hold_is_refused_before_it_is_sent() -> None:
+    async with EventBus() as bus:
+        with pytest.raises(InvalidEventError, match="max_attempts"):
+            await bus.publish("user.created", max_attempts=2**70)
+
+
+async def test_a_shutdown_during_the_start_leaves_nothing_running(tmp_path: Path) -> None:
+    bus = EventBus(f"sqlite:///{tmp_path}/bus.db")
+    start = asyncio.create_task(bus.start())
+    await asyncio.sleep(0)
+    await bus.shutdown()
+    with pytest.raises(EventBusShutdownError):
+        await start
+    assert bus.in_flight == 0
+
+
+async def test_a_caller_that_gives_up_waiting_does_not_stop_the_shutdown() -> None:
+    bus = EventBus(shutdown_timeout=0.5)
+    begun, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(_event: Event) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    bus.subscribe("user.created", stubborn)
+    await bus.start()
+    handle = bus.emit("user.created")
+    await begun.wait()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.05):
+            await bus.shutdown()
+    await bus.shutdown()
+    assert cancelled.is_set()
+    with pytest.raises(EventBusShutdownError):
+        await handle.completed()
+
+
+async def test_a_settlement_without_a_token_is_refused(tmp_path: Path) -> None:
+    store = await open_store(f"sqlite:///{tmp_path}/bus.db")
+    queue = EventQueue(store)
+    event = await queue.publish("user.created")
+    await queue.poll()
+    forged = Complete(ClaimRef(event.id, None, 1))  # type: ignore[arg-type]
+    (outcome,) = (await store.settle_events([forged])).outcomes
+    assert isinstance(outcome, LeaseLost)
+    found = await store.get_event(event.id)
+    assert found is not None
+    assert found.status is EventStatus.PROCESSING
+    await store.close()
+
+
+async def test_a_bus_that_only_publishes_keeps_no_handles() -> None:
+    async with EventBus() as bus:
+        for _ in range(10):
+            await bus.publish("user.created")
+        assert await bus.wait_until_idle(0)
