@@ -1,8 +1,10 @@
 """Errors are one block on stderr (what, why, what to do), an exit code, and never a traceback."""
 
 import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,19 @@ def test_a_file_that_is_no_database_is_said_so(durabus: Durabus, tmp_path: Path,
     assert done.code == 3, done.err
     assert BLOCK.fullmatch(done.err)
     assert "not an SQLite database" in done.err
+    assert "hint:  check the path in --store" in done.err
+
+
+@pytest.mark.parametrize("command", [["stats"], ["db", "status"], ["db", "migrate"], ["events", "list"]])
+def test_a_store_of_a_newer_durabus_asks_for_an_upgrade(durabus: Durabus, tmp_path: Path, command: list[str]) -> None:
+    assert durabus("db", "migrate").code == 0
+    with closing(sqlite3.connect(tmp_path / "bus.db", isolation_level=None)) as admin:
+        admin.execute("INSERT INTO durabus_migrations VALUES (9999, '9999_future', 'x', 0.0)")
+    done = durabus(*command)
+    assert done.code == 3, done.err
+    assert BLOCK.fullmatch(done.err)
+    assert "hint:  upgrade durabus" in done.err
+    assert "durabus db" not in done.err
 
 
 def test_a_closed_pipe_ends_quietly(durabus: Durabus, url: str) -> None:
@@ -126,6 +141,10 @@ def test_every_command_has_help_with_an_example(durabus: Durabus, path: tuple[st
     assert done.out.startswith(f"Usage: {' '.join(('durabus', *path))}")
     is_group = len(path) == 1 and path[0] in {"events", "dlq", "db"}
     assert is_group or f"Example: {' '.join(('durabus', *path))}" in done.out
+
+
+def test_the_usage_of_retry_names_what_it_takes(durabus: Durabus) -> None:
+    assert durabus("dlq", "retry", "--help").out.startswith("Usage: durabus dlq retry [OPTIONS] [EVENT...]\n")
 
 
 def test_version_is_printed(durabus: Durabus) -> None:

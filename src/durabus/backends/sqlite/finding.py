@@ -26,7 +26,7 @@ _CONDITIONS = {
     "statuses": " AND status IN (SELECT value FROM json_each(:statuses))",
     "type": " AND type = :type",
     "pattern": " AND durabus_matches(:pattern, type)",
-    "tags": " AND tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(tags) AS tag "
+    "tags": " AND tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(iif(json_valid(tags), tags, '[]')) AS tag "
     "WHERE tag.value IN (SELECT value FROM json_each(:tags)))",
     "parent_id": " AND parent_id = :parent_id",
     "created_from": " AND created_at >= :created_from",
