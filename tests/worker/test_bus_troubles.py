@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from durabus import (
+    ConfigurationError,
     Event,
     EventBus,
     EventBusShutdownError,
@@ -106,6 +107,27 @@ async def test_a_settlement_without_a_token_is_refused(tmp_path: Path) -> None:
     assert found is not None
     assert found.status is EventStatus.PROCESSING
     await store.close()
+
+
+async def test_a_handler_with_a_yield_is_refused() -> None:
+    async with EventBus() as bus:
+
+        async def lazy(event: Event) -> object:
+            yield event
+
+        with pytest.raises(ConfigurationError, match="yield"):
+            bus.subscribe("user.created", lazy)
+
+
+async def test_a_plain_handler_that_exits_has_failed_and_nothing_else() -> None:
+    async with EventBus() as bus:
+
+        def leave(_event: Event) -> None:
+            raise SystemExit(3)
+
+        bus.subscribe("user.created", leave, retry={"max_retries": 0})
+        handle = bus.emit("user.created")
+        assert (await handle).status is EventStatus.FAILED
 
 
 async def test_a_bus_that_only_publishes_keeps_no_handles() -> None:

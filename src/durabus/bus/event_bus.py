@@ -188,8 +188,7 @@ class EventBus:
         if not self._started:
             await self.start()
         if connection is not None:
-            await self.store.add_events([new], connection=connection)
-            return new.event_id
+            return (await self.store.add_events([new], connection=connection))[0].event_id
         handle = Handle(new)
         self._outbox.send(handle)
         event = await handle.stored()

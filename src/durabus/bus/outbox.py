@@ -89,6 +89,7 @@ class Outbox:
         try:
             events = await self._store.add_events([handle.new for handle in batch])
         except Exception as error:  # noqa: BLE001  (whatever it is, it is told to those who wait)
+            logger.error("%s events were not stored, %s the first: %s", len(batch), batch[0].new.type, error)  # noqa: TRY400
             for handle in batch:
                 self.drop(handle)
                 handle.refuse(error)

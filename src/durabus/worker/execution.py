@@ -157,6 +157,9 @@ def _call_plainly(handler: Handler, context: Context) -> Any:
         return handler.call(context.event, context)
     except StopIteration as error:
         raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
+    except (SystemExit, KeyboardInterrupt) as error:
+        # In a thread it ends nothing but the attempt; let through, it would end the event loop of every worker in turn.
+        raise RuntimeError(f"handler raised {type(error).__name__}") from error
 
 
 def _from_return(returned: Any, milliseconds: float) -> Outcome:

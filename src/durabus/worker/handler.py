@@ -64,6 +64,10 @@ def _caller(function: HandlerFunction) -> Call:
     """How to hand an event to the function: as ``Event``, or as the payload type that its first argument asks for."""
     if not callable(function):
         raise ConfigurationError(f"handler {function!r} is not callable")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ConfigurationError(
+            f"handler {function!r} has a yield in it: calling it would run none of it; return instead"
+        )
     first, takes_context = _signature(function)
     if first is Event:
         if takes_context:
