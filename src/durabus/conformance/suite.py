@@ -46,11 +46,11 @@ class StoreUnderTest:
         ``place`` is an empty folder of the test's own; a server's store may take its name for a schema or a prefix.
         A store that declares ``manual_clock`` must use ``clock``; any other ignores it.
         """
-        raise NotImplementedError
+        raise NotImplementedError("override open_store(place, clock) in your subclass of StoreConformance")
 
     async def begin(self, place: Path) -> CallerTransaction:
         """Begin a transaction of the caller's own on the data of ``place``, if ``caller_transactions`` is declared."""
-        raise NotImplementedError
+        raise NotImplementedError("override begin(place): the store declares caller_transactions")
 
     async def forget(self, place: Path) -> None:
         """Drop what ``open_store`` made for ``place``; called after the test's stores were closed."""
