@@ -16,7 +16,7 @@ def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def announced(store: EventStore, bus: EventBus, handler_id: str) -> None:
     async def known() -> bool:
-        return handler_id in [info.handler_id for info in await store.list_handlers(bus.name)]
+        return handler_id in [info.handler_id for info in (await store.list_handlers(bus.name)).handlers]
 
     await until(known)
 
@@ -116,7 +116,7 @@ async def test_a_handler_that_was_unsubscribed_is_not_waited_for(store: EventSto
         two.unsubscribe("b")
 
         async def forgotten() -> bool:
-            return [info.handler_id for info in await store.list_handlers("default")] == []
+            return [info.handler_id for info in (await store.list_handlers("default")).handlers] == []
 
         await until(forgotten)
         one.subscribe("a", Recorder(), id="a")
@@ -139,3 +139,25 @@ async def test_every_handler_gets_the_event_whichever_node_has_it(store: EventSt
                 event = await EventQueue(store).publish("order.placed")
                 await until_status(store, event.id, EventStatus.COMPLETED)
     assert (mail.calls, audit.calls) == (1, 1)
+
+
+async def test_a_handler_one_node_unsubscribed_still_gets_events_from_another(store: EventStore) -> None:
+    there = Recorder()
+    async with EventBus(store) as one, EventBus(store, poll_interval=0.01) as two:
+        for bus in (one, two):
+            bus.subscribe("order.placed", there, id="mail")
+            bus.subscribe("other", Recorder(), id="other")
+            await announced(store, bus, "mail")
+        one.unsubscribe("mail")
+        await asyncio.gather(*(one.publish("order.placed") for _ in range(20)))
+    assert there.calls == 20
+
+
+async def test_a_wider_pattern_under_the_same_id_is_waited_for(store: EventStore) -> None:
+    old, new = Recorder(), Recorder()
+    async with EventBus(store) as one:
+        one.subscribe("order.placed", old, id="audit")
+        async with EventBus(store, poll_interval=0.01) as two:
+            two.subscribe("*", new, id="audit")
+            await asyncio.gather(*(two.publish("order.paid") for _ in range(20)))
+    assert (old.calls, new.calls) == (0, 20)

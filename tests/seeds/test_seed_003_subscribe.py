@@ -126,7 +126,7 @@ async def test_a_subscription_that_cannot_work_is_refused(
     async with EventBus() as bus:
         with pytest.raises(ConfigurationError):
             bus.subscribe(pattern, handler, **options)  # type: ignore[arg-type]
-        assert await bus.store.list_handlers(bus.name) == []
+        assert (await bus.store.list_handlers(bus.name)).handlers == []
 
 
 @pytest.mark.parametrize("pattern", ["", "x" * 256, "user.\x00"])
@@ -155,7 +155,7 @@ async def test_unsubscribe_of_an_unknown_id_says_so(store: EventStore) -> None:
 
 async def test_the_metadata_of_subscriptions_is_stored_and_removed(store: EventStore) -> None:
     async def names() -> list[tuple[str, str]]:
-        return [(info.handler_id, info.pattern) for info in await store.list_handlers("default")]
+        return [(info.handler_id, info.pattern) for info in (await store.list_handlers("default")).handlers]
 
     async def registered() -> bool:
         return await names() == [("mailer", "user.*")]

@@ -36,7 +36,7 @@ async def test_the_admin_queries_of_seed_000(store: SQLiteStore, admin: sqlite3.
 
 
 async def test_subscriptions_are_a_view(store: SQLiteStore, admin: sqlite3.Connection) -> None:
-    await store.register_handlers("default", [HandlerInfo(handler_id="mail", pattern="user.*")])
+    await store.register_handlers("default", "n1", [HandlerInfo(handler_id="mail", pattern="user.*")], kept_for=None)
     rows = admin.execute("SELECT id, event_type FROM subscriptions").fetchall()
     assert rows == [("mail", "user.*")]
 

@@ -58,7 +58,7 @@ async def test_only_the_guilty_call_of_a_group_fails(store: SQLiteStore) -> None
     answers = await asyncio.gather(
         *(store.add_events([bad if n == 3 else new_event("order.placed")]) for n in range(8)),
         store.renew_lock(LockClaim(key="x", worker_id="w", token="t", fence=1, expires_ts=0.0), lease=1.0),
-        store.register_handlers("default", []),
+        store.register_handlers("default", "n1", [], kept_for=None),
         return_exceptions=True,
     )
     failed = [number for number, answer in enumerate(answers) if isinstance(answer, BaseException)]

@@ -246,11 +246,16 @@ async def test_an_event_without_handlers_is_complete() -> None:
 class OtherNode:
     """A node that has a handler of its own for user.created."""
 
-    def elsewhere(self, event_type: str) -> tuple[str, ...]:
+    def __init__(self) -> None:
+        self.known = {""}
+
+    def elsewhere(self, event_type: str, revision: str) -> tuple[str, ...] | None:
+        if revision not in self.known:
+            return None
         return ("theirs",) if event_type == "user.created" else ()
 
-    async def look(self) -> None:
-        """There is nothing new to see."""
+    async def learn(self, revision: str) -> None:
+        self.known.add(revision)
 
 
 async def test_an_event_that_others_handle_is_given_back() -> None:
@@ -260,6 +265,26 @@ async def test_an_event_that_others_handle_is_given_back() -> None:
     assert isinstance(there, Release)
     assert there.delay == ELSEWHERE_DELAY
     assert isinstance(nowhere, Complete)
+
+
+async def test_a_claim_of_an_unknown_revision_is_judged_after_learning_it() -> None:
+    dispatcher = Dispatcher(elsewhere=OtherNode())
+    dispatcher.add(make_handler(fine, id="mine"))
+    assert isinstance(await dispatcher.dispatch(replace(make_claim("user.created"), revision="7")), Release)
+
+
+async def test_an_event_that_comes_back_rests_longer_every_time_and_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dispatcher = Dispatcher(elsewhere=OtherNode())
+    delays = []
+    for fence in (1, 2, 3, 4, 5, 6, 20):
+        claim = make_claim("user.created")
+        settlement = await dispatcher.dispatch(replace(claim, event=replace(claim.event, fence=fence)))
+        assert isinstance(settlement, Release)
+        delays.append(settlement.delay / ELSEWHERE_DELAY)
+    assert delays == [1, 2, 4, 8, 16, 16, 16]
+    assert len([record for record in caplog.records if "wait for handlers" in record.message]) == 1
 
 
 async def test_what_is_done_here_is_kept_while_a_handler_of_another_node_is_not_done() -> None:

@@ -5,20 +5,16 @@ from collections.abc import AsyncIterator
 
 import pytest
 from msgspec.structs import replace
-from tests.worker.support import WatchedStore, make_handler
+from tests.worker.support import WatchedStore
 
 from durabus import EventBusShutdownError, EventStatus
 from durabus.backends.memory.core import FEATURES
-from durabus.backends.memory.store import MemoryStore
 from durabus.bus import outbox as outbox_module
 from durabus.bus.handle import Handle
 from durabus.bus.outbox import Outbox
-from durabus.bus.registry import GONE_AFTER, Registry
-from durabus.clock import ManualClock
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import ClaimRequest
 from durabus.model.event import new_event
-from durabus.model.handler import HandlerInfo
 from durabus.model.limits import MAX_BATCH
 from durabus.model.settlement import Complete
 
@@ -37,9 +33,13 @@ def store() -> SharedStore:
 @pytest.fixture
 async def outbox(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outbox]:
     monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
-    outbox = Outbox(store, runs_here=lambda _id: False)
+    outbox = Outbox(store, ready=nothing_first, runs_here=lambda _id: False)
     yield outbox
     outbox.close(EventBusShutdownError("end of the test"))
+
+
+async def nothing_first() -> None:
+    pass
 
 
 def send(outbox: Outbox, count: int = 1) -> list[Handle]:
@@ -148,42 +148,3 @@ async def test_a_handle_may_be_awaited_by_many(store: SharedStore, outbox: Outbo
     async with asyncio.timeout(3):
         events = await asyncio.gather(*waiting)
     assert len({event.id for event in events}) == 1
-
-
-class TestRegistry:
-    async def registered(self, store: MemoryStore, handler_id: str, pattern: str) -> None:
-        await store.register_handlers("default", [HandlerInfo(handler_id=handler_id, pattern=pattern)])
-
-    async def test_a_handler_of_another_node_is_known_by_its_pattern(self) -> None:
-        store = MemoryStore()
-        await self.registered(store, "theirs", "user.*")
-        registry = Registry(store, "default")
-        await registry.look()
-        assert registry.elsewhere("user.created") == ("theirs",)
-        assert registry.elsewhere("order.placed") == ()
-
-    async def test_its_own_handlers_are_not_elsewhere(self) -> None:
-        store = MemoryStore()
-        registry = Registry(store, "default")
-        registry.announce([make_handler(print, id="mine", pattern="user.*")])
-        await self.registered(store, "mine", "user.*")
-        await registry.look()
-        assert registry.elsewhere("user.created") == ()
-
-    async def test_a_handler_that_was_not_announced_for_long_is_gone(self) -> None:
-        clock = ManualClock()
-        store = MemoryStore(clock)
-        await self.registered(store, "theirs", "user.*")
-        clock.advance(GONE_AFTER + 1)
-        registry = Registry(store, "default")
-        await registry.look()
-        assert registry.elsewhere("user.created") == ()
-
-    async def test_a_handler_that_joined_after_the_first_look_is_known(self) -> None:
-        store = MemoryStore()
-        registry = Registry(store, "default")
-        await registry.look()
-        assert registry.elsewhere("user.created") == ()
-        await self.registered(store, "theirs", "user.*")
-        await registry.look()
-        assert registry.elsewhere("user.created") == ("theirs",)

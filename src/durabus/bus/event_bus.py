@@ -31,13 +31,18 @@ from durabus.worker.metrics import Metrics
 
 logger = logging.getLogger("durabus.bus")
 
+HANDLERS_KEPT_FOR = 300.0
+"""How long events wait for the handlers of a node that is not heard of any more."""
+
 F = TypeVar("F", bound=HandlerFunction)
 
 
 class EventBus:
     """A named queue with the handlers that this process adds to it.
 
-    Processes that open the same store and ``name`` form one fleet: every event is claimed by one of them.
+    Processes that open the same store and ``name`` form one fleet: every event is claimed by one of them. If they have
+    different handlers, an event ends when each of them had it. For the handlers of a process that is not heard of any
+    more it waits ``handlers_kept_for`` seconds, after a shutdown 30 s at most; None: until they are unregistered.
     """
 
     def __init__(
@@ -51,13 +56,15 @@ class EventBus:
         poll_interval: Duration = POLL_FLOOR,
         mode: EventMode | str = EventMode.PARALLEL,
         shutdown_timeout: Duration = 30.0,
+        handlers_kept_for: Duration | None = HANDLERS_KEPT_FOR,
     ) -> None:
         self.name = check_name(name, "bus")
         self.store: EventStore = make_store(store) if isinstance(store, str) else store
         self._owns_store = isinstance(store, str)
         self._retry = RetryPolicy().merged(retry)
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
-        self._registry = Registry(self.store, self.name)
+        kept_for = None if handlers_kept_for is None else seconds(handlers_kept_for, "handlers_kept_for")
+        self._registry = Registry(self.store, self.name, kept_for=kept_for)
         self._dispatcher = Dispatcher(
             worker_id=default_worker_id(),
             threads=ThreadPoolExecutor(
@@ -72,7 +79,7 @@ class EventBus:
             "poll_interval": seconds(poll_interval, "poll_interval", allow_zero=False),
             "mode": _mode(mode),
         }
-        self._outbox = Outbox(self.store, runs_here=self._worker_runs)
+        self._outbox = Outbox(self.store, ready=self._registry.announced, runs_here=self._worker_runs)
         self._worker: Worker | None = None
         self._opened = False
         self._opening = asyncio.Lock()
@@ -150,7 +157,7 @@ class EventBus:
         """Stop calling a handler. False if there is no such subscription."""
         removed = self._dispatcher.remove(subscription_id) is not None
         if removed:
-            self._registry.withdraw(subscription_id)
+            self._registry.announce(self._dispatcher.handlers)
         return removed
 
     async def start(self) -> Self:
@@ -161,7 +168,7 @@ class EventBus:
                 await self.store.open()
             self._opened = True
             if not self._started:
-                await self._registry.open()
+                await self._registry.announced()
                 self._refuse_if_shut("start")
                 self._started = True
                 self._start_worker()
@@ -188,6 +195,7 @@ class EventBus:
         if not self._started:
             await self.start()
         if connection is not None:
+            # Nothing is announced first: that write would wait for the caller's own transaction.
             return (await self.store.add_events([new], connection=connection))[0].event_id
         handle = Handle(new)
         self._outbox.send(handle)

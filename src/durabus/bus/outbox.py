@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
 from durabus.bus.handle import Handle
@@ -23,8 +23,11 @@ LOOK_AT_ONCE = 200
 class Outbox:
     """Stores what was emitted in one turn of the loop as one batch, and tells handles how their events end."""
 
-    def __init__(self, store: EventStore, *, runs_here: Callable[[int], bool]) -> None:
+    def __init__(
+        self, store: EventStore, *, ready: Callable[[], Awaitable[None]], runs_here: Callable[[int], bool]
+    ) -> None:
         self._store = store
+        self._ready = ready
         self._runs_here = runs_here
         self._unsent: list[Handle] = []
         self._open: dict[str, list[Handle]] = {}
@@ -87,6 +90,7 @@ class Outbox:
 
     async def _store_batch(self, batch: list[Handle]) -> None:
         try:
+            await self._ready()
             events = await self._store.add_events([handle.new for handle in batch])
         except Exception as error:  # noqa: BLE001  (whatever it is, it is told to those who wait)
             logger.error("%s events were not stored, %s the first: %s", len(batch), batch[0].new.type, error)  # noqa: TRY400

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterable
 
 from durabus.errors import DurabusError
+from durabus.model.claim import default_worker_id, new_token
 from durabus.model.handler import HandlerInfo
 from durabus.model.pattern import matches
 from durabus.store.contract import EventStore
@@ -15,82 +16,121 @@ from durabus.worker.handler import Handler
 logger = logging.getLogger("durabus.bus")
 
 REFRESH = 10.0
-GONE_AFTER = 3 * REFRESH
 RETRY = 2.0
+MAX_TYPES = 10_000
+"""Types made up at run time must not fill the memory."""
+RESTART = 30.0
+"""How long events wait for the handlers of a node that was shut down: it may be coming back with them, or without."""
 
 
 class Registry:
-    """Announces handlers and learns of the others', every ten seconds; one not announced for thirty is gone."""
+    """Announces this node's handlers when they change and every ten seconds, and knows those of the other nodes.
 
-    def __init__(self, store: EventStore, bus: str) -> None:
+    What it knows is never older than the claim it is asked about: a claim says which list of handlers the bus had.
+    """
+
+    def __init__(self, store: EventStore, bus: str, *, kept_for: float | None) -> None:
         self._store = store
         self._bus = bus
-        self._mine: dict[str, HandlerInfo] = {}
-        self._withdrawn: set[str] = set()
+        self._kept_for = kept_for
+        # A label for people, made unique: a pid can come back, and one process may hold several buses of one name.
+        self._node = f"{default_worker_id()}:{new_token()[:8]}"
+        self._mine: list[HandlerInfo] = []
+        self._changes = 0
+        self._told = 0
         self._changed = asyncio.Event()
+        self._talking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        self._known: list[HandlerInfo] = []
+        self._theirs: list[HandlerInfo] = []
+        self._known: set[str] = set()
+        self._by_type: dict[str, tuple[str, ...]] = {}
 
     def announce(self, handlers: Iterable[Handler]) -> None:
-        """Tell the store soon."""
-        self._mine = {h.id: HandlerInfo(handler_id=h.id, pattern=h.pattern) for h in handlers}
-        self._changed.set()
-
-    def withdraw(self, handler_id: str) -> None:
-        """Tell the store soon that this handler is gone."""
-        self._mine.pop(handler_id, None)
-        self._withdrawn.add(handler_id)
+        """Tell the store soon that these are this node's handlers."""
+        self._mine = [HandlerInfo(handler_id=h.id, pattern=h.pattern) for h in handlers]
+        self._by_type.clear()
+        self._changes += 1
         self._changed.set()
 
     def start(self) -> None:
         """Begin to announce."""
         if self._task is None:
-            self._changed.set()
             self._task = asyncio.get_running_loop().create_task(self._keep_announcing())
 
-    async def open(self) -> None:
-        """Announce and look once, before the first event is claimed."""
-        await self._announce()
+    async def announced(self) -> None:
+        """Wait until the store knows what was announced: what is published then is held until these handlers had it."""
+        if self._told < self._changes:
+            async with self._talking:
+                if self._told < self._changes:
+                    await self._tell()
 
     async def close(self) -> None:
-        """Announce what changed last, then stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-            self._task = None
-            await self._announce()
+        """Announce for the last time, then stop."""
+        if self._task is None:
+            return
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        self._task = None
+        if self._kept_for is not None:
+            self._kept_for = min(self._kept_for, RESTART)
+        try:
+            if self._mine or self._told < self._changes:
+                await self._tell()
+        except DurabusError as error:
+            logger.warning("the shutdown of a node of bus %r was not announced: %s", self._bus, error)
 
-    def elsewhere(self, event_type: str) -> tuple[str, ...]:
-        """The ids of the handlers for this type that only other nodes have, as of the last look."""
-        if not self._known:
+    def elsewhere(self, event_type: str, revision: str) -> tuple[str, ...] | None:
+        """The ids of the handlers that only other nodes have for this type; None: ``learn`` of that revision first."""
+        if revision not in self._known:
+            return None
+        if not self._theirs:
             return ()
-        return tuple(h.handler_id for h in self._known if matches(h.pattern, event_type))
+        found = self._by_type.get(event_type)
+        if found is None:
+            theirs, mine = _matching(self._theirs, event_type), _matching(self._mine, event_type)
+            found = tuple(sorted(theirs - mine))
+            if len(self._by_type) >= MAX_TYPES:
+                self._by_type.clear()
+            self._by_type[event_type] = found
+        return found
 
-    async def look(self) -> None:
-        """See which handlers other nodes have announced lately."""
-        now = await self._store.now()
-        known = await self._store.list_handlers(self._bus)
-        self._known = [h for h in known if h.last_seen_ts > now - GONE_AFTER and h.handler_id not in self._mine]
+    async def learn(self, revision: str) -> None:
+        """Know the handlers as of a claim that was granted at ``revision``, or later ones."""
+        async with self._talking:
+            if revision not in self._known:
+                await self._look()
+                self._known.add(revision)
+
+    async def _look(self) -> None:
+        registered = await self._store.list_handlers(self._bus)
+        self._theirs = [info for info in registered.handlers if info.node != self._node]
+        self._known = {registered.revision}
+        self._by_type.clear()
 
     async def _keep_announcing(self) -> None:
         while True:
             self._changed.clear()
-            announced = await self._announce()
+            pause = REFRESH
             try:
-                async with asyncio.timeout(REFRESH if announced else RETRY):
+                async with self._talking:
+                    if self._mine or self._told < self._changes:
+                        await self._tell()
+                    if self._mine:  # without handlers nothing is claimed, and nobody asks
+                        await self._look()
+            except DurabusError as error:
+                pause = RETRY
+                logger.warning("handlers of bus %r not announced, trying again in %s s: %s", self._bus, pause, error)
+            try:
+                async with asyncio.timeout(pause):
                     await self._changed.wait()
             except TimeoutError:
                 continue
 
-    async def _announce(self) -> bool:
-        try:
-            if self._mine:
-                await self._store.register_handlers(self._bus, list(self._mine.values()))
-            for handler_id in list(self._withdrawn):
-                await self._store.unregister_handler(self._bus, handler_id)
-                self._withdrawn.discard(handler_id)
-            await self.look()
-        except DurabusError as error:
-            logger.warning("handlers of bus %r not announced, trying again in %s s: %s", self._bus, RETRY, error)
-            return False
-        return True
+    async def _tell(self) -> None:
+        changes = self._changes
+        await self._store.register_handlers(self._bus, self._node, self._mine, kept_for=self._kept_for)
+        self._told = changes
+
+
+def _matching(handlers: list[HandlerInfo], event_type: str) -> set[str]:
+    return {handler.handler_id for handler in handlers if matches(handler.pattern, event_type)}

@@ -27,7 +27,7 @@ async def stats(
     async with opened_store(common) as store:
         counts, log_entries, now = await store.counts(bus), await store.log_lag(START), await store.now()
         known = [info.bus for info in await store.list_buses(limit=BUSES_SHOWN + 1)] if bus is None else [bus]
-        handlers = {name: await store.list_handlers(name) for name in known[:BUSES_SHOWN]}
+        handlers = {name: (await store.list_handlers(name)).handlers for name in known[:BUSES_SHOWN]}
     if common.json:
         print_json(
             {
@@ -41,11 +41,11 @@ async def stats(
     out = console()
     out.print(pairs(_rows(counts, log_entries)))
     if any(handlers.values()):
-        made = table("bus", "handler", "pattern", ("last seen", {"justify": "right"}))
+        made = table("bus", "handler", "pattern", "node", ("last seen", {"justify": "right"}))
         for name, found in handlers.items():
             for handler in found:
                 seen = f"{age(now - handler.last_seen_ts)} ago"
-                made.add_row(plain(name), plain(handler.handler_id), plain(handler.pattern), seen)
+                made.add_row(plain(name), plain(handler.handler_id), plain(handler.pattern), plain(handler.node), seen)
         out.print()
         out.print(made)
     if len(known) > BUSES_SHOWN:
@@ -66,6 +66,11 @@ def _rows(counts: Counts, log_entries: int) -> list[tuple[str, str]]:
 
 def _documents(handlers: list[HandlerInfo]) -> list[dict[str, object]]:
     return [
-        {"handler_id": one.handler_id, "pattern": one.pattern, "last_seen_at": iso(one.last_seen_ts)}
+        {
+            "handler_id": one.handler_id,
+            "pattern": one.pattern,
+            "node": one.node,
+            "last_seen_at": iso(one.last_seen_ts),
+        }
         for one in handlers
     ]

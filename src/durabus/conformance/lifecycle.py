@@ -22,7 +22,7 @@ HANDLER = HandlerClaim(id=1, handler_id="a", token="t", fence=1, attempts=1, exp
 LOCK = LockClaim(key="k", worker_id=ALICE, token="t", fence=1, expires_ts=1.0)  # noqa: S106
 DONE = HandlerResult(handler_id="a", status=ResultStatus.SUCCEEDED)
 CALLS: dict[str, Call] = {
-    "register_handlers": lambda store: store.register_handlers(BUS, []),
+    "register_handlers": lambda store: store.register_handlers(BUS, "n1", [], kept_for=60.0),
     "unregister_handler": lambda store: store.unregister_handler(BUS, "a"),
     "list_handlers": lambda store: store.list_handlers(BUS),
     "list_buses": lambda store: store.list_buses(),

@@ -194,13 +194,13 @@ async def _purge(lab: Lab) -> Call:
 
 
 async def _archive(lab: Lab) -> Call:
-    await lab.store.register_handlers(BUS, [])
+    await lab.store.register_handlers(BUS, "n1", [], kept_for=None)
     await lab.store.stop_bus(BUS)
     return lambda node: node.archive_buses(stopped_for=0)
 
 
 async def _unregister(lab: Lab) -> Call:
-    await lab.store.register_handlers(BUS, [HandlerInfo(handler_id="a", pattern="*")])
+    await lab.store.register_handlers(BUS, "n1", [HandlerInfo(handler_id="a", pattern="*")], kept_for=None)
     return lambda node: node.unregister_handler(BUS, "a")
 
 

@@ -104,8 +104,8 @@ class RepeatTests:
         """
         handlers = [HandlerInfo(handler_id="a", pattern="*")]
         for node in (lab.store, lab.other):
-            await node.register_handlers(BUS, handlers)
-        assert len(await lab.store.list_handlers(BUS)) == 1
+            await node.register_handlers(BUS, "n1", handlers, kept_for=None)
+        assert len((await lab.store.list_handlers(BUS)).handlers) == 1
         for node in (lab.store, lab.other):
             await node.stop_bus(BUS)
         (info,) = await lab.store.list_buses()

@@ -54,6 +54,8 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
     event: Event
     token: str
     results: tuple[HandlerResult, ...] = ()
+    revision: str = ""
+    """Which list of handlers the bus had then: see ``list_handlers``."""
 
     @property
     def ref(self) -> ClaimRef:

@@ -41,7 +41,8 @@ class Claims(Protocol):
           taken together with the holder's event: that is taken from its claim as above, whatever bus it is on.
         - A repeat with the same token answers the claims that the token still holds, in the same order, and does
           nothing else. If it holds none any more, it is a new request.
-        - ``Claim.results`` holds what the event's handlers did in earlier attempts.
+        - ``Claim.results`` holds what the event's handlers did in earlier attempts, ``Claim.revision`` the revision of
+          the bus's handlers at this moment: who knows that revision knows every handler that was registered before.
         """
         ...
 

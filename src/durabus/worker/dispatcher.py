@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -19,7 +20,13 @@ from durabus.worker.handler import Handler
 from durabus.worker.retry_log import log_failed_attempt
 
 ELSEWHERE_DELAY = 0.5
-"""How long an event rests that only other nodes have a handler for."""
+"""How long an event rests for handlers that only other nodes have; twice as long every time it comes back."""
+ELSEWHERE_DOUBLINGS = 4
+WAITS_LONG = 3
+"""Returns to the queue after which it is told that an event waits for other nodes."""
+MAX_TOLD = 100
+
+logger = logging.getLogger("durabus.worker")
 
 Attempt = tuple[Handler, Outcome, HandlerResult]
 
@@ -27,12 +34,12 @@ Attempt = tuple[Handler, Outcome, HandlerResult]
 class Elsewhere(Protocol):
     """What is known of handlers that only other nodes have."""
 
-    def elsewhere(self, event_type: str) -> tuple[str, ...]:
-        """Their ids for this type, as of the last look."""
+    def elsewhere(self, event_type: str, revision: str) -> tuple[str, ...] | None:
+        """Their ids for this type; None if ``revision`` has to be learned first."""
         ...
 
-    async def look(self) -> None:
-        """Look again."""
+    async def learn(self, revision: str) -> None:
+        """Know the handlers as of ``revision``, or later ones."""
         ...
 
 
@@ -56,6 +63,7 @@ class Dispatcher:
         self._routes: dict[str, tuple[Handler, ...]] = {}
         self.gave_away = False
         """Whether an event went back for another node's handler: let the others ask first next time."""
+        self._told_waiting: set[tuple[str, ...]] = set()
 
     def __bool__(self) -> bool:
         """Whether there is any handler."""
@@ -107,7 +115,10 @@ class Dispatcher:
         handlers = self.route(event.type)
         context = Context(event, self.worker_id)
         self.gave_away = False
-        others = self._elsewhere.elsewhere(event.type) if self._elsewhere is not None else ()
+        others: tuple[str, ...] = ()
+        if self._elsewhere is not None:
+            found = self._elsewhere.elsewhere(event.type, claim.revision)
+            others = await self._learn(claim) if found is None else found
         if len(handlers) == 1 and not claim.results and not others:
             handler = handlers[0]
             wait = handler.breaker.admit()
@@ -117,15 +128,18 @@ class Dispatcher:
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
                 return Complete(claim.ref, (), (), outcome.milliseconds)
             return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0, ())
-        if not handlers and self._elsewhere is not None:
-            await self._elsewhere.look()  # nobody handles it, is a thing to be sure of
-            others = self._elsewhere.elsewhere(event.type)
         attempts, blocked_for = await self._run_all(claim, handlers, context, [] if succeeded is None else succeeded)
         return self._settlement(claim, attempts, blocked_for, others)
 
     def close(self) -> None:
         """Let go of the threads without waiting for handlers that overstayed their time."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _learn(self, claim: Claim) -> tuple[str, ...]:
+        assert self._elsewhere is not None  # noqa: S101  (asked only where it is)
+        while (found := self._elsewhere.elsewhere(claim.event.type, claim.revision)) is None:
+            await self._elsewhere.learn(claim.revision)
+        return found
 
     async def _run_all(
         self, claim: Claim, handlers: tuple[Handler, ...], context: Context, succeeded: list[HandlerResult]
@@ -151,6 +165,20 @@ class Dispatcher:
                 break
         return attempts, blocked_for
 
+    def _tell_waiting(self, event: Event, missing: tuple[str, ...]) -> None:
+        """Once for the same handlers, and not for an event that the other node takes at once."""
+        if _returns(event) >= WAITS_LONG and missing not in self._told_waiting:
+            if len(self._told_waiting) >= MAX_TOLD:
+                self._told_waiting.clear()
+            self._told_waiting.add(missing)
+            logger.warning(
+                "event %s (%s) and others wait for handlers that only other nodes announced: %s. If these are gone for "
+                "good, it ends when their time is over, or at once after store.unregister_handler(bus, handler_id)",
+                event.event_id,
+                event.type,
+                ", ".join(missing),
+            )
+
     def _settlement(
         self, claim: Claim, attempts: list[Attempt], blocked_for: float, others: tuple[str, ...]
     ) -> Settlement:
@@ -169,11 +197,24 @@ class Dispatcher:
             return Fail(claim.ref, _error_text(failed), min(waits, default=None), results, milliseconds)
         if blocked_for:
             return Release(claim.ref, blocked_for, results)
-        if others and not {r.handler_id for r in claim.results if r.status in SETTLED}.issuperset(others):
-            # Done here, but a handler that only other nodes have is not done with it.
-            self.gave_away = True
-            return Release(claim.ref, ELSEWHERE_DELAY, results)
+        if others:
+            done = {r.handler_id for r in claim.results if r.status in SETTLED}
+            missing = tuple(handler_id for handler_id in others if handler_id not in done)
+            if missing:
+                # Done here, but a handler that only other nodes have is not done with it.
+                self.gave_away = True
+                self._tell_waiting(event, missing)
+                return Release(claim.ref, _rest(event), results)
         return _unless_spent(claim, results, milliseconds)
+
+
+def _rest(event: Event) -> float:
+    return ELSEWHERE_DELAY * 2.0 ** min(_returns(event), ELSEWHERE_DOUBLINGS)
+
+
+def _returns(event: Event) -> int:
+    """How often the event was given back: a release returns the attempt, but not the fence."""
+    return event.fence - event.attempts
 
 
 def _delay(handler: Handler, outcome: Outcome, event: Event) -> float | None:

@@ -97,6 +97,7 @@ class MemoryClaims(MemoryCore):
             limit = 1
         grant = Grant(request.worker_id, request.token, request.lease, request.max_attempts)
         claims: list[Claim] = []
+        revision = self._revisions.get(request.bus, "")
         candidates = list(self._candidates(lane, request, now, limit))
         if key is not None and candidates:
             self._take_event_lock(key, request, candidates[0], now)
@@ -105,7 +106,8 @@ class MemoryClaims(MemoryCore):
             applied = transition(state, grant, now)
             if isinstance(applied, Applied):
                 self._apply(state, applied, now)
-                claims.append(Claim(applied.state.event, request.token, state.results if state.handlers else ()))
+                results = state.results if state.handlers else ()
+                claims.append(Claim(applied.state.event, request.token, results, revision))
         return claims
 
     def _candidates(self, lane: Lane, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
@@ -127,7 +129,7 @@ class MemoryClaims(MemoryCore):
 
     def _claim_value(self, id_: int) -> Claim:
         state = self._states[id_]
-        return Claim(state.event, state.token or "", state.results)
+        return Claim(state.event, state.token or "", state.results, self._revisions.get(state.event.bus, ""))
 
     def _try_lock(self, key: str, request: ClaimRequest, now: float) -> LockState | Refused:
         return claim_lock(

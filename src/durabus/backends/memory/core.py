@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import islice
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from durabus.backends.memory.lane import Lane
@@ -35,6 +35,17 @@ FEATURES = Features(
 )
 
 
+class Registration(NamedTuple):
+    """A handler of a node, and when the node's word for it is over."""
+
+    info: HandlerInfo
+    kept_until: float | None
+
+    def lives(self, now: float) -> bool:
+        """Whether the node's word still counts."""
+        return self.kept_until is None or self.kept_until > now
+
+
 class MemoryCore:
     """All state, one lock. Every public call takes the lock once and never awaits inside it."""
 
@@ -58,7 +69,9 @@ class MemoryCore:
         self._log = MemoryLog()
         self._positions: dict[str, str] = {}
         self._buses: dict[str, BusInfo] = {}
-        self._handlers: dict[str, dict[str, HandlerInfo]] = defaultdict(dict)
+        self._handlers: dict[str, dict[tuple[str, str], Registration]] = {}
+        self._revisions: dict[str, str] = {}
+        self._last_revision = 0
         self._waiters: dict[str, list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}
 
     @classmethod

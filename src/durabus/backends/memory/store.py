@@ -1,13 +1,12 @@
-"""The memory store: events, registrations, log, dead letters, signals. Claims and results are beside it."""
+"""The memory store: events, log, dead letters, signals. Claims, results and registrations are beside it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from msgspec.structs import replace
-
 from durabus.backends.memory.claims import MemoryClaims
+from durabus.backends.memory.registrations import MemoryRegistrations
 from durabus.backends.memory.results import MemoryResults
 from durabus.clock import Clock
 from durabus.errors import LeaseLost, NotADeadLetter
@@ -15,17 +14,16 @@ from durabus.kernel.state import Refused, Requeue
 from durabus.kernel.transition import publish, transition
 from durabus.model.claim import LockClaim
 from durabus.model.event import Event, NewEvent
-from durabus.model.handler import BusInfo, HandlerInfo
-from durabus.model.log_entry import LogEntry, LogPage
+from durabus.model.log_entry import LogEntry, LogPage, LogRows, row_of
 from durabus.model.pattern import matches
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import Action, EventStatus
 from durabus.store.events import EventRef
 from durabus.store.features import require
 from durabus.store.log import START
 
 
-class MemoryStore(MemoryClaims, MemoryResults):
+class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
     """Everything in this process, nothing on disk. It ends with the process."""
 
     @classmethod
@@ -145,73 +143,41 @@ class MemoryStore(MemoryClaims, MemoryResults):
                     totals[state.event.status] += 1
             return Counts(**{status.value.lower(): total for status, total in totals.items()})
 
-    async def register_handlers(self, bus: str, handlers: Sequence[HandlerInfo]) -> None:
-        """See ``Registrations``."""
-        with self._lock:
-            self._check_open()
-            now = self._clock.now()
-            known = self._buses.get(bus)
-            self._buses[bus] = BusInfo(
-                bus=bus, created_ts=known.created_ts if known else now, last_seen_ts=now, stopped_ts=None
-            )
-            registered = self._handlers[bus]
-            for handler in handlers:
-                old = registered.get(handler.handler_id)
-                registered[handler.handler_id] = replace(
-                    handler, created_ts=old.created_ts if old else now, last_seen_ts=now
-                )
-
-    async def unregister_handler(self, bus: str, handler_id: str) -> bool:
-        """See ``Registrations``."""
-        with self._lock:
-            self._check_open()
-            return self._handlers[bus].pop(handler_id, None) is not None
-
-    async def list_handlers(self, bus: str) -> list[HandlerInfo]:
-        """See ``Registrations``."""
-        with self._lock:
-            self._check_open()
-            return [info for _, info in sorted(self._handlers[bus].items())]
-
-    async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
-        """See ``Registrations``."""
-        with self._lock:
-            self._check_open()
-            return [self._buses[bus] for bus in sorted(bus for bus in self._buses if bus > after)[:limit]]
-
-    async def active_buses(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """See ``Registrations``."""
-        with self._lock:
-            self._check_open()
-            return sorted(bus for bus, lane in self._lanes.items() if lane.live and bus > after)[:limit]
-
-    async def stop_bus(self, bus: str) -> None:
-        """See ``Registrations``."""
-        with self._lock:
-            self._check_open()
-            if bus in self._buses:
-                self._buses[bus] = replace(self._buses[bus], stopped_ts=self._clock.now())
-
-    async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
-        """See ``Registrations``."""
-        with self._lock:
-            self._check_open()
-            cutoff = self._clock.now() - stopped_for
-            gone = [
-                info.bus
-                for info in self._buses.values()
-                if info.stopped_ts is not None and info.stopped_ts <= cutoff and not self._lane(info.bus).live
-            ][:limit]
-            for bus in gone:
-                del self._buses[bus]
-                self._handlers.pop(bus, None)
-            return len(gone)
-
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         """See ``Log``."""
         with self._lock:
             self._check_open()
             return self._log.page(after, until, limit)
+
+    async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
+        """See ``Log``."""
+        page = await self.read_log(after=after, until=until, limit=limit)
+        return LogRows([row_of(entry) for entry in page.entries], page.next)
+
+    async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._log.cut(after, until, rows, limit)
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            before_ts, entries = self._clock.now() - older_than, self._log.count_after(START)
+            ended: dict[int, str] = {}
+            unknown: dict[int, None] = {}
+            for record in self._log.records(until):
+                if record.at_ts > before_ts:
+                    continue
+                if record.event.id not in self._states:
+                    unknown[record.event.id] = None
+                elif record.action is Action.COMPLETED:
+                    ended[record.event.id] = record.event.bus
+            for id_, bus in list(ended.items())[: max(limit, 0)]:
+                self._forget_completed(self._lane(bus), [id_])
+            self._log.drop(set(list(unknown)[: max(limit, 0)]), until=until, before_ts=before_ts)
+            return entries - self._log.count_after(START)
 
     async def log_head(self) -> str:
         """See ``Log``."""

@@ -37,9 +37,10 @@ _HELD = statement("held_events")
 def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
     """Claim up to ``request.limit`` events."""
     bus, now = request.bus, tx.now
-    due, expired, held = tx.all(_LOOK, {"bus": bus, "now": now, "token": request.token})[0]
+    due, expired, held, revision = tx.all(_LOOK, {"bus": bus, "now": now, "token": request.token})[0]
+    revision = "" if revision is None else str(revision)
     if held:
-        return [_held_claim(tx, row, request.token) for row in tx.all(_HELD, {"token": request.token})]
+        return [_held_claim(tx, row, request.token, revision) for row in tx.all(_HELD, {"token": request.token})]
     if expired:
         expire(tx, tx.all(_EXPIRED, {"bus": bus, "now": now, "limit": EXPIRE_AT_ONCE}), request.max_attempts)
     if due:
@@ -54,7 +55,7 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
     if isinstance(lock, LockState):
         take(tx, lock, request.max_attempts)
     tx.fruitful.add(bus)
-    return _take(tx, request, rows, key)
+    return _take(tx, request, rows, key, revision)
 
 
 def _promote(tx: Transaction, bus: str) -> None:
@@ -75,7 +76,7 @@ def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]
     return tx.all(_NEXT_BY_ID, {"ids": to_json(first)}) if first else []
 
 
-def _take(tx: Transaction, request: ClaimRequest, rows: list[Row], lock_key: str | None) -> list[Claim]:
+def _take(tx: Transaction, request: ClaimRequest, rows: list[Row], lock_key: str | None, revision: str) -> list[Claim]:
     bus, now, worker_id, token = request.bus, tx.now, request.worker_id, request.token
     expires = now + request.lease
     ids = to_json([row[0] for row in rows])
@@ -128,7 +129,7 @@ def _take(tx: Transaction, request: ClaimRequest, rows: list[Row], lock_key: str
             )
         if tags is not None:
             tagged.extend((bus, tag, priority, id_) for tag in event.tags)
-        claims.append(Claim(event, token, _results(tx, id_) if has_results else ()))
+        claims.append(Claim(event, token, _results(tx, id_) if has_results else (), revision))
     tx.many(_FORGET_TAGS, tagged)
     return claims
 
@@ -137,9 +138,9 @@ def _results(tx: Transaction, id_: int) -> tuple[HandlerResult, ...]:
     return tuple(handler.result for handler in load_handlers(tx, id_))
 
 
-def _held_claim(tx: Transaction, row: Row, token: str) -> Claim:
+def _held_claim(tx: Transaction, row: Row, token: str, revision: str) -> Claim:
     event = event_of(row)
-    return Claim(event, token, _results(tx, event.id))
+    return Claim(event, token, _results(tx, event.id), revision)
 
 
 def _may_lock(tx: Transaction, key: str, request: ClaimRequest) -> LockState | Refused:

@@ -28,6 +28,7 @@
     event_results        (id, handler_id)                 only where a handler left news; events.has_results says so
     locks                key -> fence, token, expires_at  event:global, event:bus:…, handler:event:…, and callers' own
     counters             lock_fence: one count for all locks, so that a forgotten lock repeats none;
+                         revision: one count for the handler lists of all buses, for the same reason;
                          forgotten_event_id: the largest id that was trimmed, purged or removed, so that none returns
     event_buses, event_handlers, positions                registrations; how far readers of the log have come
     subscriptions        a view of event_handlers under the names of seed 003

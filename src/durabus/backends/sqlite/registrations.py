@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durabus.backends.sqlite.core import SQLiteCore
+from durabus.backends.sqlite.rows import Row
 from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.transaction import Transaction
-from durabus.model.handler import BusInfo, HandlerInfo
+from durabus.model.handler import BusInfo, HandlerInfo, Registered
 
 _REGISTER_BUS = statement("register_bus")
 _REGISTER = statement("register_handlers")
-_UNREGISTER = statement("unregister_handler")
+_FORGET = statement("forget_handler")
 _LIST_HANDLERS = statement("list_handlers")
+_REVISION = statement("get_revision")
+_COUNT_REVISION = statement("count_revision")
+_REVISE = statement("revise_handlers")
 _LIST_BUSES = statement("list_buses")
 _ACTIVE = statement("active_buses")
 _STOP = statement("stop_bus")
@@ -24,19 +28,47 @@ _FORGET_HANDLERS = statement("forget_handlers")
 class SQLiteRegistrations(SQLiteCore):
     """Buses and handlers."""
 
-    async def register_handlers(self, bus: str, handlers: Sequence[HandlerInfo]) -> None:
+    async def register_handlers(
+        self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
+    ) -> None:
         def register(tx: Transaction) -> None:
+            known = bool(tx.all(_REVISION, (bus,)))
             tx.run(_REGISTER_BUS, {"bus": bus, "now": tx.now})
-            tx.many(_REGISTER, [(bus, one.handler_id, one.pattern, tx.now, tx.now) for one in handlers])
+            until = None if kept_for is None else tx.now + kept_for
+            wanted = {one.handler_id: one.pattern for one in handlers}
+            rows = tx.all(_LIST_HANDLERS, (bus,))
+            stale = [row for row in rows if not _lives(row, tx.now) or (row[1] == node and row[0] not in wanted)]
+            tx.many(_FORGET, [(bus, row[0], row[1]) for row in stale])
+            mine = {row[0]: row[2] for row in rows if row[1] == node and _lives(row, tx.now)}
+            tx.many(_REGISTER, [(bus, name, node, pattern, tx.now, tx.now, until) for name, pattern in wanted.items()])
+            if stale or mine != wanted or not known:
+                _revise(tx, bus)
 
         await self._write(register)
 
     async def unregister_handler(self, bus: str, handler_id: str) -> bool:
-        return await self._write(lambda tx: tx.run(_UNREGISTER, (bus, handler_id)) > 0)
+        def unregister(tx: Transaction) -> bool:
+            gone = [row for row in tx.all(_LIST_HANDLERS, (bus,)) if row[0] == handler_id]
+            tx.many(_FORGET, [(bus, row[0], row[1]) for row in gone])
+            if gone:
+                _revise(tx, bus)
+            return any(_lives(row, tx.now) for row in gone)
 
-    async def list_handlers(self, bus: str) -> list[HandlerInfo]:
-        rows = await self._read(lambda tx: tx.all(_LIST_HANDLERS, (bus,)))
-        return [HandlerInfo(handler_id=row[0], pattern=row[1], created_ts=row[2], last_seen_ts=row[3]) for row in rows]
+        return await self._write(unregister)
+
+    async def list_handlers(self, bus: str) -> Registered:
+        def look(tx: Transaction) -> Registered:
+            revision = tx.all(_REVISION, (bus,))
+            return Registered(
+                str(revision[0][0]) if revision else "",
+                [
+                    HandlerInfo(handler_id=row[0], node=row[1], pattern=row[2], created_ts=row[3], last_seen_ts=row[4])
+                    for row in tx.all(_LIST_HANDLERS, (bus,))
+                    if _lives(row, tx.now)
+                ],
+            )
+
+        return await self._read(look)
 
     async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
         rows = await self._read(lambda tx: tx.all(_LIST_BUSES, {"after": after, "limit": limit}))
@@ -57,3 +89,12 @@ class SQLiteRegistrations(SQLiteCore):
             return len(gone)
 
         return await self._write(archive)
+
+
+def _lives(row: Row, now: float) -> bool:
+    return row[5] is None or row[5] > now
+
+
+def _revise(tx: Transaction, bus: str) -> None:
+    tx.run(_COUNT_REVISION)
+    tx.run(_REVISE, (bus,))

@@ -154,7 +154,8 @@ CREATE TABLE event_buses (
     bus TEXT PRIMARY KEY,
     created_at REAL NOT NULL,
     last_seen_at REAL NOT NULL,
-    stopped_at REAL
+    stopped_at REAL,
+    revision INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX event_buses_stopped ON event_buses (stopped_at) WHERE stopped_at IS NOT NULL;
@@ -162,14 +163,17 @@ CREATE INDEX event_buses_stopped ON event_buses (stopped_at) WHERE stopped_at IS
 CREATE TABLE event_handlers (
     bus TEXT NOT NULL,
     handler_id TEXT NOT NULL,
+    node TEXT NOT NULL,
     pattern TEXT NOT NULL,
     created_at REAL NOT NULL,
     last_seen_at REAL NOT NULL,
-    PRIMARY KEY (bus, handler_id)
+    kept_until REAL,
+    PRIMARY KEY (bus, handler_id, node)
 ) STRICT, WITHOUT ROWID;
 
 CREATE VIEW subscriptions AS
-SELECT handler_id AS id, pattern AS event_type, created_at FROM event_handlers;
+SELECT handler_id AS id, pattern AS event_type, min(created_at) AS created_at
+FROM event_handlers GROUP BY bus, handler_id, pattern;
 
 CREATE TABLE positions (
     name TEXT PRIMARY KEY,
@@ -182,4 +186,4 @@ CREATE TABLE counters (
     value INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;
 
-INSERT INTO counters (name, value) VALUES ('forgotten_event_id', 0), ('lock_fence', 0);
+INSERT INTO counters (name, value) VALUES ('forgotten_event_id', 0), ('lock_fence', 0), ('revision', 0);

@@ -1,0 +1,2 @@
+-- Which list of handlers a bus has.
+SELECT revision FROM event_buses WHERE bus = ?

@@ -1,0 +1,168 @@
+"""What a node knows of the handlers of others, and others of its own."""
+
+import asyncio
+
+import pytest
+from tests.seeds.support import until
+from tests.worker.support import make_handler
+
+from durabus.backends.memory.store import MemoryStore
+from durabus.bus.registry import RESTART, Registry
+from durabus.clock import ManualClock
+from durabus.errors import StoreUnavailableError
+from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.model.event import new_event
+
+KEPT_FOR = 100.0
+
+
+def node(store: MemoryStore, *handlers: tuple[str, str], kept_for: float | None = KEPT_FOR) -> Registry:
+    registry = Registry(store, "default", kept_for=kept_for)
+    registry.announce([make_handler(print, id=id_, pattern=pattern) for id_, pattern in handlers])
+    return registry
+
+
+async def claim(store: MemoryStore) -> Claim:
+    await store.add_events([new_event("user.created")])
+    request = ClaimRequest(bus="default", worker_id="me:1", token=new_token())
+    (claimed,) = await store.claim_next_events(request)
+    return claimed
+
+
+async def elsewhere(registry: Registry, store: MemoryStore, event_type: str = "user.created") -> set[str]:
+    revision = (await claim(store)).revision
+    await registry.learn(revision)
+    found = registry.elsewhere(event_type, revision)
+    assert found is not None
+    return set(found)
+
+
+async def names(store: MemoryStore) -> list[str]:
+    return [info.handler_id for info in (await store.list_handlers("default")).handlers]
+
+
+async def _is(store: MemoryStore, expected: list[str]) -> bool:
+    return await names(store) == expected
+
+
+async def test_a_handler_of_another_node_is_known_by_its_pattern() -> None:
+    store = MemoryStore()
+    await node(store, ("theirs", "user.*")).announced()
+    me = node(store)
+    assert await elsewhere(me, store) == {"theirs"}
+    assert await elsewhere(me, store, "order.placed") == set()
+
+
+async def test_its_own_handlers_are_not_elsewhere() -> None:
+    store = MemoryStore()
+    me = node(store, ("mine", "user.*"))
+    await me.announced()
+    assert await elsewhere(me, store) == set()
+
+
+async def test_a_handler_that_joined_since_is_unknown_until_it_is_learned() -> None:
+    store = MemoryStore()
+    me = node(store, ("mine", "user.*"))
+    await me.announced()
+    assert await elsewhere(me, store) == set()
+    await node(store, ("theirs", "user.*")).announced()
+    later = (await claim(store)).revision
+    assert me.elsewhere("user.created", later) is None
+    await me.learn(later)
+    assert me.elsewhere("user.created", later) == ("theirs",)
+
+
+async def test_claims_of_before_and_after_a_change_are_both_answered() -> None:
+    store = MemoryStore()
+    me = node(store, ("mine", "user.*"))
+    await me.announced()
+    before = (await claim(store)).revision
+    await node(store, ("theirs", "user.*")).announced()
+    await me.learn(before)  # learned late: the list is newer than the claim
+    assert me.elsewhere("user.created", before) == ("theirs",)
+    after = (await claim(store)).revision
+    assert me.elsewhere("user.created", after) == ("theirs",)
+
+
+async def test_unsubscribing_on_one_node_leaves_the_other_nodes_handler() -> None:
+    store = MemoryStore()
+    me, other = node(store, ("h", "user.*")), node(store, ("h", "user.*"))
+    await me.announced()
+    await other.announced()
+    me.announce([])
+    await me.announced()
+    assert await elsewhere(me, store) == {"h"}
+
+
+async def test_a_node_that_was_not_heard_of_for_long_is_not_waited_for() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    await node(store, ("theirs", "user.*")).announced()
+    clock.advance(KEPT_FOR - 1)
+    assert await elsewhere(node(store), store) == {"theirs"}
+    clock.advance(1)
+    assert await elsewhere(node(store), store) == set()
+
+
+async def test_a_node_that_was_shut_down_is_waited_for_a_short_time() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    other = node(store, ("theirs", "user.*"))
+    other.start()
+    await other.close()
+    clock.advance(RESTART - 1)
+    assert await names(store) == ["theirs"]
+    clock.advance(1)
+    assert await names(store) == []
+
+
+async def test_handlers_kept_without_end_outlive_a_shutdown() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    other = node(store, ("theirs", "user.*"), kept_for=None)
+    other.start()
+    await other.close()
+    clock.advance(1e9)
+    assert await names(store) == ["theirs"]
+
+
+async def test_a_change_is_announced_without_waiting_for_the_next_round() -> None:
+    store = MemoryStore()
+    me = node(store, ("first", "user.*"))
+    me.start()
+    await me.announced()
+    me.announce([make_handler(print, id="second", pattern="*")])
+    await until(lambda: _is(store, ["second"]))
+    await me.close()
+
+
+class Unreachable(MemoryStore):
+    """Loses one registration, after it was applied or before."""
+
+    failures = 0
+
+    async def register_handlers(self, *arguments: object, **options: object) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailableError("no reply")
+        await super().register_handlers(*arguments, **options)  # type: ignore[arg-type]
+
+
+async def test_an_announcement_that_failed_is_made_again() -> None:
+    store = Unreachable()
+    store.failures = 1
+    me = node(store, ("mine", "user.*"))
+    with pytest.raises(StoreUnavailableError):
+        await me.announced()
+    await me.announced()
+    assert await names(store) == ["mine"]
+
+
+async def test_a_publisher_waits_for_an_announcement_that_is_under_way() -> None:
+    store = MemoryStore()
+    me = node(store, ("mine", "user.*"))
+    waiting = [asyncio.create_task(me.announced()) for _ in range(3)]
+    done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    assert done
+    assert await names(store) == ["mine"]
+    await asyncio.gather(*waiting)
