@@ -2,14 +2,17 @@
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from msgspec.structs import replace
 
+from durabus.backends.sqlite import events
 from durabus.backends.sqlite.store import SQLiteStore
-from durabus.errors import ConfigurationError, StoreError
+from durabus.errors import ConfigurationError, StoreError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Settlement
@@ -138,3 +141,130 @@ async def test_a_claim_does_not_wait_for_the_callers_commit(store: SQLiteStore, 
     request = ClaimRequest(bus="default", worker_id="w", token=new_token())
     with pytest.raises(ConfigurationError, match="claim in a call of its own"):
         await store.settle_events([], then_claim=request, connection=mine)
+
+
+async def test_a_transaction_that_has_read_too_early_is_told_how_to_begin(
+    store: SQLiteStore, admin: sqlite3.Connection
+) -> None:
+    admin.execute("BEGIN")
+    admin.execute("SELECT count(*) FROM events").fetchone()
+    await store.add_events([new_event("order.placed")])
+    with pytest.raises(StoreUnavailableError, match=r"has read, and somebody has written since.*BEGIN IMMEDIATE"):
+        await store.add_events([new_event("order.paid")], connection=admin)
+    admin.execute("ROLLBACK")
+    admin.execute("BEGIN IMMEDIATE")
+    admin.execute("SELECT count(*) FROM events").fetchone()
+    await store.add_events([new_event("order.paid")], connection=admin)
+    admin.execute("COMMIT")
+    assert (await store.counts()).pending == 2
+
+
+async def test_a_connection_that_waits_in_vain_is_told_of_its_own_timeout(store: SQLiteStore, file: Path) -> None:
+    busy, hasty = sqlite3.connect(file, isolation_level=None), sqlite3.connect(file, timeout=0)
+    busy.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError, match=r"longer than this one waits.*sqlite3\.connect\(timeout=30\)"):
+        await store.add_events([new_event("order.placed")], connection=hasty)
+    busy.execute("ROLLBACK")
+    await store.add_events([new_event("order.placed")], connection=hasty)
+    hasty.commit()
+    assert (await store.counts()).pending == 1
+    busy.close()
+    hasty.close()
+
+
+async def test_a_connection_of_another_thread_is_refused(store: SQLiteStore, file: Path) -> None:
+    made = await asyncio.to_thread(sqlite3.connect, file)
+    with pytest.raises(ConfigurationError, match=r"made in the thread that awaits.*check_same_thread=False"):
+        await store.add_events([new_event("order.placed")], connection=made)
+    with pytest.raises(ConfigurationError, match="check_same_thread=False"):
+        await store.settle_events([], connection=made)
+    shared = await asyncio.to_thread(lambda: sqlite3.connect(file, check_same_thread=False))
+    await store.add_events([new_event("order.placed")], connection=shared)
+    shared.commit()
+    shared.close()
+    assert (await store.counts()).pending == 1
+
+
+async def test_a_closed_connection_is_refused(store: SQLiteStore, file: Path) -> None:
+    closed = sqlite3.connect(file)
+    closed.close()
+    with pytest.raises(ConfigurationError, match="closed database"):
+        await store.add_events([new_event("order.placed")], connection=closed)
+
+
+@pytest.mark.parametrize("way", ["mode=ro", "query_only"])
+async def test_a_connection_that_may_only_read_is_refused(store: SQLiteStore, file: Path, way: str) -> None:
+    reader = sqlite3.connect(f"file:{file}?mode={'ro' if way == 'mode=ro' else 'rw'}", uri=True)
+    reader.execute(f"PRAGMA query_only = {int(way == 'query_only')}")
+    with pytest.raises(ConfigurationError, match=r"may only read.*connect without mode=ro and PRAGMA query_only"):
+        await store.add_events([new_event("order.placed")], connection=reader)
+    reader.close()
+
+
+async def test_another_file_with_the_same_tables_is_refused(store: SQLiteStore, tmp_path: Path) -> None:
+    twin = SQLiteStore.from_url(f"sqlite:///{tmp_path}/twin.db")
+    await twin.open()
+    connection = sqlite3.connect(tmp_path / "twin.db")
+    with pytest.raises(ConfigurationError, match=r"connection is to .*twin\.db, the store is .*bus\.db"):
+        await store.add_events([new_event("order.placed")], connection=connection)
+    assert not connection.in_transaction
+    connection.execute("ATTACH ? AS other", (str(store._path),))
+    with pytest.raises(ConfigurationError, match=r"twin\.db"):
+        await store.add_events([new_event("order.placed")], connection=connection)
+    connection.close()
+    assert (await twin.counts()).pending == (await store.counts()).pending == 0
+    await twin.close()
+
+
+@pytest.mark.parametrize("level", ["DEFERRED", "IMMEDIATE", "EXCLUSIVE"])
+async def test_every_isolation_level_that_begins_by_itself_works(
+    store: SQLiteStore, file: Path, level: Literal["DEFERRED", "IMMEDIATE", "EXCLUSIVE"]
+) -> None:
+    connection = sqlite3.connect(file, isolation_level=level)
+    with connection:
+        await store.add_events([new_event("order.placed")], connection=connection)
+        assert connection.in_transaction
+    assert (await store.counts()).pending == 1
+    connection.close()
+
+
+class Modern(sqlite3.Connection):
+    """What Python 3.12 adds, for those before it."""
+
+    autocommit = -1
+
+
+@pytest.mark.parametrize("autocommit", [True, False])
+async def test_autocommit_of_newer_pythons(store: SQLiteStore, file: Path, autocommit: bool) -> None:
+    if sys.version_info >= (3, 12):
+        connection = sqlite3.connect(file, autocommit=autocommit)
+    else:
+        connection = sqlite3.connect(file, factory=Modern, isolation_level=None)
+        connection.autocommit = autocommit
+        if not autocommit:
+            connection.execute("BEGIN")  # it always has a transaction
+    if autocommit:
+        with pytest.raises(StoreError, match="begin a transaction first"):
+            await store.add_events([new_event("order.placed")], connection=connection)
+        connection.execute("BEGIN IMMEDIATE")
+    await store.add_events([new_event("order.placed")], connection=connection)
+    assert (await store.counts()).pending == 0
+    connection.execute("COMMIT")
+    assert (await store.counts()).pending == 1
+    connection.close()
+
+
+async def test_a_transaction_that_sqlite_itself_rolled_back_is_told_as_it_was(
+    store: SQLiteStore, admin: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk error may end the whole transaction; the savepoint is gone with it."""
+
+    def broken(*_: object) -> None:
+        admin.execute("ROLLBACK")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(events, "add_events", broken)
+    admin.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError, match="disk I/O error"):
+        await store.add_events([new_event("order.placed")], connection=admin)
+    assert not admin.in_transaction

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite import turn, writer
+from durabus.backends.sqlite import turn, wal, writer
 from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, new_token
@@ -21,7 +21,7 @@ from durabus.model.settlement import Complete
 
 async def test_a_full_disk_fails_the_call_and_nothing_else(store: SQLiteStore) -> None:
     await store.add_events([new_event("order.placed", "x" * 1000)])
-    limit = store._connections[0].execute("PRAGMA page_count").fetchone()[0] + 4
+    limit = store._file.connections[0].execute("PRAGMA page_count").fetchone()[0] + 4
     await store._write(lambda tx: tx.run(f"PRAGMA max_page_count = {limit}"))
     answers = await asyncio.gather(
         *(store.add_events([new_event("order.placed", "x" * 100_000)]) for _ in range(3)), return_exceptions=True
@@ -155,16 +155,19 @@ async def test_the_write_ahead_log_stays_small(store: SQLiteStore, file: Path) -
 
 
 async def test_the_log_shrinks_once_a_long_reader_lets_go(
-    store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
+    store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(writer, "WAL_LIMIT", 4 * 1024 * 1024)
-    monkeypatch.setattr(writer, "_SHRINK_WAL_EVERY", 0.01)
+    monkeypatch.setattr(wal, "LIMIT", 4 * 1024 * 1024)
+    monkeypatch.setattr(wal, "SHRINK_EVERY", 0.01)
     log = file.with_name("bus.db-wal")
     reader = sqlite3.connect(file, isolation_level=None)
     reader.execute("BEGIN")
     reader.execute("SELECT count(*) FROM events").fetchone()
     await churn(store, 3_000)
     assert log.stat().st_size > 4 * 1024 * 1024
+    (told,) = caplog.messages
+    assert "bus.db-wal has" in told
+    assert "a connection reads an old state: end its transaction" in told
     reader.execute("COMMIT")
     async with asyncio.timeout(10):  # nothing is written meanwhile: the store does it by itself
         while log.stat().st_size > 4 * 1024 * 1024:  # noqa: ASYNC110  (a file size has no event to wait for)
@@ -177,11 +180,11 @@ async def test_callers_do_not_wait_for_ever_for_a_frozen_lock_holder(
 ) -> None:
     monkeypatch.setattr(turn, "BUSY_TIMEOUT", 0.05)
     monkeypatch.setattr(turn, "_LOOK_EVERY", 0.01)
-    frozen = os.open(store._lock.path, os.O_RDWR)
+    frozen = os.open(store._file.lock.path, os.O_RDWR)
     fcntl.flock(frozen, fcntl.LOCK_EX)
     calls = [asyncio.create_task(store.add_events([new_event("order.placed")])) for _ in range(3)]
     for call in calls:
-        with pytest.raises(StoreUnavailableError, match=r"another process holds bus\.db-durabus\.lock"):
+        with pytest.raises(StoreUnavailableError, match=r"bus\.db-durabus\.lock: process \d+ \(this one"):
             await call
     with pytest.raises(StoreUnavailableError):
         await store.add_events([new_event("order.placed")])
@@ -217,3 +220,21 @@ async def store_and_claim(file: Path) -> None:
         await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token()))
     finally:
         await store.close()
+
+
+async def test_those_who_queue_behind_a_callers_transaction_give_up_together(
+    store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "GROUP", 2)
+    await store._write(lambda tx: tx.run("PRAGMA busy_timeout = 300"))
+    busy = sqlite3.connect(file, isolation_level=None)
+    busy.execute("BEGIN IMMEDIATE")
+    calls = [asyncio.create_task(store.add_events([new_event("order.placed")])) for _ in range(100)]
+    async with asyncio.timeout(10):  # two by two: 15 seconds
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(answer) for answer in answers} == {StoreUnavailableError}
+    assert "another connection holds a transaction open" in str(answers[-1])
+    busy.execute("ROLLBACK")
+    busy.close()
+    assert len(await store.add_events([new_event("order.placed")])) == 1
+    assert (await store.counts()).pending == 1

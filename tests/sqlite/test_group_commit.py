@@ -18,9 +18,9 @@ from durabus.model.settlement import Complete
 
 
 async def test_sixty_four_publishers_share_a_few_commits(store: SQLiteStore) -> None:
-    before = store._writer.commits
+    before = store._file.writer.commits
     added = await asyncio.gather(*(store.add_events([new_event("order.placed", n)]) for n in range(64)))
-    assert store._writer.commits - before <= 4
+    assert store._file.writer.commits - before <= 4
     assert sorted(events[0].id for events in added) == list(range(1, 65))
     assert [events[0].payload for events in added] == list(range(64))
 
@@ -35,22 +35,22 @@ async def test_an_event_loop_is_woken_once_for_a_commit(store: SQLiteStore, monk
         return wake(callback, *arguments, context=context)
 
     monkeypatch.setattr(loop, "call_soon_threadsafe", count)
-    before = store._writer.commits
+    before = store._file.writer.commits
     await asyncio.gather(*(store.add_events([new_event("order.placed")]) for _ in range(64)))
-    assert wakes == store._writer.commits - before
+    assert wakes == store._file.writer.commits - before
 
 
 async def test_claims_settlements_and_publishes_share_a_commit(store: SQLiteStore) -> None:
     await store.add_events([new_event("order.placed") for _ in range(4)])
     claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2))
-    before = store._writer.commits
+    before = store._file.writer.commits
     await asyncio.gather(
         store.settle_events([Complete(claims[0].ref)]),
         store.add_events([new_event("order.paid")]),
         store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token())),
         store.renew_event_claims([claims[1].ref], lease=60.0),
     )
-    assert store._writer.commits - before <= 2
+    assert store._file.writer.commits - before <= 2
 
 
 async def test_only_the_guilty_call_of_a_group_fails(store: SQLiteStore) -> None:

@@ -1,5 +1,6 @@
 """Where a URL leads."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def test_a_store_without_a_file_is_elsewhere(url: str) -> None:
         ("sqlite://app.db", "sqlite:///app.db for a relative path"),
         ("sqlite:///app.db?mode=ro", r"no such option \['mode'\]"),
         ("sqlite:///app.db?synchronous=off", "must be 'full'"),
+        ("sqlite:///a%00b.db", "cannot contain a NUL"),
     ],
 )
 def test_what_is_not_understood_is_refused(url: str, message: str) -> None:
@@ -54,6 +56,12 @@ async def test_a_store_that_is_not_open_yet_says_so(tmp_path: Path) -> None:
 
 async def test_two_names_of_one_file_share_one_lock(tmp_path: Path) -> None:
     (tmp_path / "link.db").symlink_to(tmp_path / "real.db")
-    one = SQLiteStore.from_url(f"sqlite:///{tmp_path}/link.db")
-    two = SQLiteStore.from_url(f"sqlite:///{tmp_path}/real.db")
-    assert one._lock.path == two._lock.path
+    (tmp_path / "data").symlink_to(tmp_path)
+    relative = os.path.relpath(tmp_path / "data" / "real.db")  # noqa: ASYNC240  (a test may wait for its folder)
+    for url in (f"sqlite:///{tmp_path}/link.db", f"sqlite:///{tmp_path}/real.db", f"sqlite:///{relative}"):
+        store = SQLiteStore.from_url(url)
+        await store.open()
+        assert store._file.lock.path == tmp_path / "real.db-durabus.lock"
+        await store.close()
+    names = {path.name for path in tmp_path.iterdir()}  # noqa: ASYNC240  (as above)
+    assert names == {"link.db", "data", "real.db", "real.db-durabus.lock"}

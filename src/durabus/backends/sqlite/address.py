@@ -26,6 +26,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
                 f"synchronous={self.synchronous!r}: must be 'full' (survives a power cut) "
                 "or 'normal' (survives kill -9)"
             )
+        if "\0" in str(self.path):
+            raise ConfigurationError(f"{str(self.path)!r}: the name of a file cannot contain a NUL character")
         if str(self.path) in ("", ".", ":memory:"):
             raise ConfigurationError(
                 "sqlite needs a file (sqlite:///app.db, or sqlite:////var/lib/app.db for an absolute path); "

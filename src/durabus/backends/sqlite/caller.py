@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from durabus.backends.sqlite.connection import store_error
+from durabus.backends.sqlite.connection import primary_code, store_error
 from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.transaction import Transaction
-from durabus.errors import ConfigurationError, StoreError
+from durabus.errors import ConfigurationError, StoreError, StoreUnavailableError
 
 _TAKE_WRITE_LOCK = statement("take_write_lock")
 _LEGACY = -1
@@ -33,7 +33,7 @@ def in_transaction_of(connection: object, path: Path, now: float) -> Iterator[Tr
         with _all_or_nothing(tx):
             yield tx
     except sqlite3.Error as error:
-        raise store_error(error, path) from error
+        raise _error(error, path) from error
     finally:
         connection.text_factory = usual
 
@@ -58,6 +58,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _begins_by_itself(connection: sqlite3.Connection) -> bool:
+    """The old way (``isolation_level``) does with the first write. The new one (``autocommit``) always has or never."""
     legacy = getattr(connection, "autocommit", _LEGACY) == _LEGACY
     return legacy and connection.isolation_level is not None
 
@@ -69,7 +70,33 @@ def _all_or_nothing(tx: Transaction) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        if not tx.connection.in_transaction:
+            raise  # SQLite itself has rolled everything back
         tx.run("ROLLBACK TO durabus")
-        raise
-    finally:
         tx.run("RELEASE durabus")
+        raise
+    tx.run("RELEASE durabus")
+
+
+def _error(error: sqlite3.Error, path: Path) -> Exception:
+    """What the caller can do about it, as the connection is the caller's."""
+    if isinstance(error, sqlite3.ProgrammingError):
+        return ConfigurationError(
+            f"connection cannot be used here: {error}. It must be open, and made in the thread that awaits this call "
+            "or with check_same_thread=False"
+        )
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailableError(
+            f"{path}: connection's transaction has read, and somebody has written since, so it cannot write any more: "
+            'roll it back and repeat it, begun with connection.execute("BEGIN IMMEDIATE")'
+        )
+    if primary_code(error) == sqlite3.SQLITE_BUSY:
+        return StoreUnavailableError(
+            f"{path}: another connection has written for longer than this one waits: let its transaction end, or wait "
+            f"longer, sqlite3.connect(timeout=30) (SQLite: {error})"
+        )
+    if primary_code(error) == sqlite3.SQLITE_READONLY:
+        return ConfigurationError(
+            f"connection to {path} may only read ({error}): connect without mode=ro and PRAGMA query_only"
+        )
+    return store_error(error, path)

@@ -64,6 +64,10 @@ class SQLiteClaims(SQLiteCore):
             return SettleAnswer([], [])
         return await self._write(lambda tx: _settle(tx, settlements, then_claim))
 
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        found = await self._read(lambda tx: claims_of(tx, list(ids)))
+        return [ClaimRef(id_, found[id_][1], found[id_][2]) if id_ in found else None for id_ in ids]
+
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
         return await self._write(lambda tx: _expire(tx, max_attempts, limit))
 

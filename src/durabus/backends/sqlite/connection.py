@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from durabus.backends.sqlite.flock import BUSY_TIMEOUT
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
 
 OLDEST_SQLITE = (3, 37, 0)
-BUSY_TIMEOUT = 30.0
-"""Seconds to wait for a caller's own connection that holds SQLite's lock; durabus itself queues at the side file."""
 CHECKPOINT_PAGES = 2_000
-WAL_LIMIT = 64 * 1024 * 1024
 _KEPT_WAL = 16 * 1024 * 1024
 
 _MEANING = {
@@ -26,6 +24,7 @@ _MEANING = {
         f"another connection holds a transaction open for more than {BUSY_TIMEOUT:g} s: commit or close it"
     ),
     sqlite3.SQLITE_LOCKED: "another connection holds a lock on a table: commit or close it",
+    sqlite3.SQLITE_PROTOCOL: "another process is stopped in the middle of a step: continue it (kill -CONT) or end it",
 }
 _DAMAGE = {
     sqlite3.SQLITE_NOTADB: "is not an SQLite database: choose another file name, or move the file away",
@@ -72,13 +71,13 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 def is_about_the_disk(error: sqlite3.Error) -> bool:
     """Whether the error says something about the file rather than about one statement."""
-    code = _primary(error)
+    code = primary_code(error)
     return code in _MEANING or code in _DAMAGE
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """The durabus error for what SQLite said: where, what, and what helps."""
-    code = _primary(error)
+    code = primary_code(error)
     if code in _DAMAGE:
         return SchemaError(f"{path} {_DAMAGE[code]} (SQLite: {error})")
     meaning = _MEANING.get(code, "nothing was written")
@@ -99,5 +98,6 @@ def _connecting(path: Path) -> Iterator[sqlite3.Connection]:
         raise
 
 
-def _primary(error: sqlite3.Error) -> int:
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without its extension; 0 for what the driver said on its own account."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,26 +1,25 @@
-"""What all parts of the store share: the file, the two threads, the clock, and the guard at the door."""
+"""What all parts of the store share: the file, the clock, the guard at the door, and the way to the two threads."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import ctypes
 import os
-import sqlite3
-import weakref
+import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from durabus.backends.sqlite import schema
 from durabus.backends.sqlite.address import Address
-from durabus.backends.sqlite.connection import check_version, connect_reader, connect_writer, store_error
-from durabus.backends.sqlite.flock import WriteLock
+from durabus.backends.sqlite.connection import check_version
+from durabus.backends.sqlite.open_file import OpenFile
+from durabus.backends.sqlite.opening import Opening
 from durabus.backends.sqlite.operation import Operation, Watch
-from durabus.backends.sqlite.reader import Reader
+from durabus.backends.sqlite.store_time import StoreTime
 from durabus.backends.sqlite.transaction import Transaction
-from durabus.backends.sqlite.writer import Writer
-from durabus.clock import Clock, SystemClock
-from durabus.errors import StoreClosedError, StoreUnavailableError
+from durabus.clock import Clock
+from durabus.errors import StoreClosedError
 from durabus.store.features import Features
 
 T = TypeVar("T")
@@ -32,15 +31,14 @@ class SQLiteCore:
     """Opening, closing, and the way of a call to the writing or the reading thread."""
 
     def __init__(self, address: Address, clock: Clock | None = None) -> None:
-        self._address = address
         self._path = address.path.resolve()
-        self._clock = clock or SystemClock()
-        self._latest = 0.0
+        self._address = replace(address, path=self._path)
+        self._time = StoreTime(clock)
+        self._now = self._time.now
+        self._gate = threading.Lock()
         self._process = 0
-        self._lock = WriteLock(self._path)
-        self._writer = Writer(self._path, self._lock, self._now)
-        self._reader = Reader(self._path, self._now)
-        self._connections: list[sqlite3.Connection] = []
+        self._opening: Opening | None = None
+        self._file: OpenFile
         self.features = Features(
             scheme="sqlite",
             survives_process_kill=True,
@@ -51,20 +49,29 @@ class SQLiteCore:
         )
 
     async def open(self) -> None:
-        if self._process:
-            self._check_open()
-            return
         check_version()
-        await asyncio.to_thread(self._open)
-        self._process = os.getpid()
-        _OPEN.add(self)
+        with self._gate:
+            if self._process:
+                self._check_open()
+                return
+            if self._opening is None or not self._opening.join():
+                self._opening = Opening(lambda given_up: OpenFile(self._address, self._time, given_up))
+            opening = self._opening
+        file = await opening.wait()
+        with self._gate:
+            if self._process == _CLOSED:
+                self._check_open()
+            self._file = file
+            self._process = os.getpid()
 
     async def close(self) -> None:
-        if self._process not in (0, _CLOSED):
-            self._check_open()
+        with self._gate:
+            if self._process not in (0, _CLOSED):
+                self._check_open()
             self._process = _CLOSED
-            await asyncio.to_thread(self._close)
-        self._process = _CLOSED
+            opening = self._opening
+        if opening is not None:
+            await asyncio.to_thread(opening.close)
 
     async def verify(self) -> None:
         await self._read(lambda tx: schema.verify(tx.connection, self._path))
@@ -76,7 +83,7 @@ class SQLiteCore:
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
         self._check_open()
         watch = Watch(bus)
-        self._writer.submit(watch)
+        self._file.writer.submit(watch)
         try:
             async with asyncio.timeout(timeout):
                 return await watch.future
@@ -87,7 +94,7 @@ class SQLiteCore:
         """Run in the next write transaction; returns when it is committed."""
         self._check_open()
         operation = Operation(run)
-        self._writer.submit(operation)
+        self._file.writer.submit(operation)
         answer: T = await operation.future
         return answer
 
@@ -95,14 +102,9 @@ class SQLiteCore:
         """Run in a snapshot of its own."""
         self._check_open()
         operation = Operation(run)
-        self._reader.submit(operation)
+        self._file.reader.submit(operation)
         answer: T = await operation.future
         return answer
-
-    def _now(self) -> float:
-        """The clock, never backwards: a lease must not get younger because the host's clock was set back."""
-        self._latest = max(self._latest, self._clock.now())
-        return self._latest
 
     def _check_open(self) -> None:
         process = os.getpid()
@@ -118,58 +120,3 @@ class SQLiteCore:
             f"the store on {self._path} was opened in process {self._process} and is used in its child {process}: "
             "open a store in each process, after the fork"
         )
-
-    def _open(self) -> None:
-        try:
-            self._lock.open()
-        except OSError as error:
-            raise StoreUnavailableError(
-                f"{self._lock.path}: cannot be opened ({error.strerror}): "
-                "the folder of the database must exist and be writable for this user"
-            ) from error
-        try:
-            with self._lock.held():
-                self._connect()
-        except BaseException as error:
-            self._let_go()
-            if isinstance(error, sqlite3.Error):
-                raise store_error(error, self._path) from error
-            raise
-        self._writer.start(self._connections[0])
-        self._reader.start(self._connections[1])
-
-    def _connect(self) -> None:
-        writer = connect_writer(self._path, synchronous=self._address.synchronous)
-        self._connections.append(writer)
-        schema.migrate(writer, self._path, self._now())
-        schema.verify(writer, self._path)
-        self._connections.append(connect_reader(self._path))
-
-    def _close(self) -> None:
-        self._writer.stop()
-        self._reader.stop()
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Under the lock, because the last connection to a file writes its log back as it closes."""
-        with contextlib.suppress(OSError), self._lock.held():
-            while self._connections:
-                self._connections.pop().close()
-        self._lock.close()
-
-    def _forget_in_child(self) -> None:
-        """A forked child must not even close what it inherited: that would drop locks the parent relies on."""
-        for connection in self._connections:
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-        self._lock.close()
-
-
-_OPEN: weakref.WeakSet[SQLiteCore] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for store in list(_OPEN):
-        store._forget_in_child()  # noqa: SLF001  (this module's own class)
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from durabus.backends.sqlite.caller import in_transaction_of
 from durabus.backends.sqlite.core import SQLiteCore
 from durabus.backends.sqlite.finding import find
-from durabus.backends.sqlite.forgetting import forget_completed, remove_event
+from durabus.backends.sqlite.forgetting import forget_completed, in_parts, remove_event
 from durabus.backends.sqlite.operation import Operation
 from durabus.backends.sqlite.publishing import add_events, get_event
 from durabus.backends.sqlite.sql import statement
@@ -16,9 +17,6 @@ from durabus.backends.sqlite.transaction import Transaction
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.store.events import EventRef
-
-TRIM_AT_ONCE = 1_000
-"""Events trimmed in one transaction, so that workers get their turn in between."""
 
 _OLD = statement("old_completed")
 _EXCESS = statement("excess_completed")
@@ -41,7 +39,7 @@ class SQLiteEvents(SQLiteCore):
             with in_transaction_of(connection, self._path, self._now()) as tx:
                 return add_events(tx, new)
         operation = Operation(None, new)
-        self._writer.submit(operation)
+        self._file.writer.submit(operation)
         events: list[Event] = await operation.future
         return events
 
@@ -70,11 +68,9 @@ class SQLiteEvents(SQLiteCore):
     async def _trim(self, sql: str, condition: dict[str, Any], limit: int) -> int:
         """Look for them without the write lock; what is COMPLETED stays so until it is forgotten."""
         rows = await self._read(lambda tx: tx.all(sql, condition | {"limit": max(limit, 0)}))
-        ids = [row[0] for row in rows]
         trimmed = 0
-        for start in range(0, len(ids), TRIM_AT_ONCE):
-            part = ids[start : start + TRIM_AT_ONCE]
-            trimmed += await self._write(lambda tx, part=part: forget_completed(tx, part))  # type: ignore[misc]
+        for part in in_parts([row[0] for row in rows]):
+            trimmed += (await self._write(partial(forget_completed, ids=part)))[0]
         return trimmed
 
 

@@ -2,27 +2,50 @@
 
 Every write and every checkpoint of durabus happens while this lock is held. That also keeps a checkpoint and a commit
 that starts the write-ahead log anew from ever meeting, which corrupts the file in SQLite before 3.51.3.
+
+The lock is the kernel's, so it ends with the process that holds it, however that ends. It is one lock for one file on
+one host: symbolic links and relative paths lead to the same side file. Between hosts, on a network file system, nothing
+is promised. If the side file is deleted, the next one to take the lock makes a new one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
+import math
 import os
-from collections.abc import Iterator
+import threading
 from pathlib import Path
+
+from durabus.clock import monotonic
+from durabus.errors import StoreUnavailableError
+
+BUSY_TIMEOUT = 30.0
+"""Seconds that anybody waits for a lock at most: this one, or SQLite's own."""
+_TRY_EVERY = 0.001
+_WIDTH = 24
+"""Characters of the instant in the file."""
 
 
 class WriteLock:
-    """Waits in the kernel, which serves the waiting in the order they came."""
+    """Of one store object; its file also carries the latest instant that was written under it."""
 
     def __init__(self, database: Path) -> None:
         self.path = database.with_name(database.name + "-durabus.lock")
+        self._name = str(self.path)
         self._descriptor = -1
+        self._identity = (0, 0)
 
     def open(self) -> None:
         """Make the side file if it is not there."""
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"{self.path}: cannot be opened ({error.strerror}): "
+                "the folder of the database must exist and be writable for this user"
+            ) from error
+        file = os.fstat(self._descriptor)
+        self._identity = (file.st_dev, file.st_ino)
 
     def close(self) -> None:
         """Let go; also in a forked child, whose copy would keep the lock of a killed parent alive."""
@@ -30,27 +53,90 @@ class WriteLock:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    @contextlib.contextmanager
-    def held(self) -> Iterator[None]:
-        """Wait for the lock and hold it."""
-        self.acquire()
-        try:
-            yield
-        finally:
-            self.release()
-
     def try_acquire(self) -> bool:
         """Take the lock if nobody has it."""
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        return self._take(fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def acquire(self) -> None:
-        """Wait for the lock."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        """Wait in the kernel, which wakes the waiting as soon as it is free. Cannot be called back: see ``turn``."""
+        self._take(fcntl.LOCK_EX)
+
+    def acquire_within(self, seconds: float, given_up: threading.Event) -> bool:
+        """Try until the time is over or somebody gives up; for rare calls, because those who try are served last."""
+        deadline = monotonic() + seconds
+        while not self.try_acquire():
+            if monotonic() >= deadline or given_up.wait(_TRY_EVERY):
+                return False
+        return True
 
     def release(self) -> None:
         """Give the lock to the next one."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def latest(self) -> float:
+        """The latest instant remembered by anybody; 0 if there is none, or if a power cut left something else."""
+        try:
+            instant = float(os.pread(self._descriptor, _WIDTH, 0))
+        except ValueError:
+            return 0.0
+        return instant if math.isfinite(instant) else 0.0
+
+    def remember(self, instant: float) -> None:
+        """Keep an instant for whoever takes the lock next."""
+        os.pwrite(self._descriptor, f"{instant!r:<{_WIDTH}}\n".encode(), 0)
+
+    def refusal(self) -> StoreUnavailableError:
+        """What to tell those who waited in vain."""
+        return StoreUnavailableError(
+            f"{self.path}: {self._holder()} holds this lock for more than {BUSY_TIMEOUT:g} s, nobody else can write: "
+            "if it is stopped, continue it (kill -CONT) or end it; if not, its disk hangs. Nothing was written"
+        )
+
+    def _take(self, way: int) -> bool:
+        while True:
+            if self._descriptor < 0:
+                self.open()
+            try:
+                fcntl.flock(self._descriptor, way)
+            except BlockingIOError:
+                return False
+            except OSError as error:
+                raise StoreUnavailableError(
+                    f"{self.path}: cannot be locked ({error.strerror}): put the database on a local disk"
+                ) from error
+            if self._is_the_file_of_all():
+                return True
+            self.close()
+
+    def _is_the_file_of_all(self) -> bool:
+        """Whether others that open the path find this file. If it was deleted, they lock another one."""
+        try:
+            file = os.stat(self._name)  # noqa: PTH116  (in every transaction: half the cost of Path.stat)
+        except FileNotFoundError:
+            return False
+        return (file.st_dev, file.st_ino) == self._identity
+
+    def _holder(self) -> str:
+        """As far as the system tells: Linux lists its locks, and what their holders do."""
+        try:
+            file = self.path.stat()
+            locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        except OSError:
+            return "another process"
+        place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+        for line in locks:
+            _, kind, _, _, process, where, *_ = line.split()
+            if kind == "FLOCK" and where == place:
+                return f"process {process}{_condition(process)}"
+        return "another process"
+
+
+def _condition(process: str) -> str:
+    if process == str(os.getpid()):
+        return " (this one, by another store or file handle)"
+    try:
+        about = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return " (which has ended: a child that it forked has it)"
+    state = about.rpartition(")")[2].split()[0]  # behind the program's name
+    return " (which is stopped)" if state in "Tt" else ""

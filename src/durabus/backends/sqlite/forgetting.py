@@ -11,6 +11,9 @@ from durabus.backends.sqlite.states import free_lock, load
 from durabus.backends.sqlite.transaction import Transaction
 from durabus.store.events import EventRef
 
+TRIM_AT_ONCE = 1_000
+"""Events trimmed in one transaction, so that workers get their turn in between."""
+
 _STILL_COMPLETED = statement("still_completed")
 _NOTE_ID = statement("note_forgotten_id")
 _FORGET_IDS = statement("forget_event_ids")
@@ -40,13 +43,18 @@ def remove_event(tx: Transaction, ref: EventRef) -> bool:
     return True
 
 
-def forget_completed(tx: Transaction, ids: Sequence[int]) -> int:
-    """Trim COMPLETED events with their log entries. Answers how many were still there."""
+def forget_completed(tx: Transaction, ids: Sequence[int]) -> tuple[int, int]:
+    """Trim COMPLETED events with their log entries. Answers how many of both were still there."""
     gone = tx.all(_STILL_COMPLETED, {"ids": to_json(ids)})
-    tx.run(_FORGET_ENTRIES, {"ids": to_json([row[0] for row in gone])})
-    tx.run(_FORGET_PUBLISHED, {"event_ids": to_json([row[1] for row in gone])})
+    entries = tx.run(_FORGET_ENTRIES, {"ids": to_json([row[0] for row in gone])})
+    entries += tx.run(_FORGET_PUBLISHED, {"event_ids": to_json([row[1] for row in gone])})
     forget_names(tx, gone)
-    return len(gone)
+    return len(gone), entries
+
+
+def in_parts(ids: Sequence[int]) -> list[Sequence[int]]:
+    """What one transaction each trims."""
+    return [ids[start : start + TRIM_AT_ONCE] for start in range(0, len(ids), TRIM_AT_ONCE)]
 
 
 def forget_names(tx: Transaction, gone: Sequence[Row]) -> None:

@@ -34,7 +34,8 @@
     subscriptions        a view of event_handlers under the names of seed 003
     durabus_migrations   the steps of migrations/ that were applied, with their checksums
 
-Beside the file: ``-wal`` and ``-shm`` belong to SQLite, ``-durabus.lock`` is the write lock between processes.
+Beside the file: ``-wal`` and ``-shm`` belong to SQLite, ``-durabus.lock`` is the write lock between processes and
+carries the latest instant that was written (``store_time``).
 
 Threads of one store object: the writer (group commit), the reader (snapshots), and, once they are needed, one that is
 told by the kernel when another process writes (``notice``) and one that gives up on a frozen lock holder (``turn``).

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from durabus.backends.sqlite.rows import Row, event_of, to_json
 from durabus.backends.sqlite.sql import statement
@@ -11,9 +12,21 @@ from durabus.errors import SchemaError
 from durabus.model.event import Event, NewEvent
 from durabus.store.events import EventRef
 
+_ROWS = 20
+
+
+class _Insert:
+    """The statement for one row, and for ``_ROWS`` of them."""
+
+    def __init__(self, name: str) -> None:
+        self.one = statement(name)
+        head, values, row = self.one.partition("VALUES ")
+        self.several = head + values + ", ".join([row] * _ROWS)
+
+
 _LAST_ID = statement("last_event_id")
-_ADD = statement("add_events")
-_ADD_PLAIN = statement("add_plain_events")
+_ADD = _Insert("add_events")
+_ADD_PLAIN = _Insert("add_plain_events")
 _ADD_KEYS = statement("add_idempotency_keys")
 _ADD_TAGS = statement("add_event_tags")
 _LOG = statement("log_published")
@@ -70,8 +83,8 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
             to_json(one.tags) if one.tags else "", one.priority, one.max_attempts or 0, one.parent_id or "",
             one.idempotency_key or "", 1 if due <= now else 0, due, now, now,
         ))  # fmt: skip
-    tx.many(_ADD_PLAIN, plain)
-    tx.many(_ADD, others)
+    _insert(tx, _ADD_PLAIN, plain)
+    _insert(tx, _ADD, others)
     if tx.run(_LOG, span) != count or (keyed and tx.run(_ADD_KEYS, span) != keyed):
         for sql in _UNDO:
             tx.run(sql, span)
@@ -98,6 +111,14 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
         )
         for id_, one in enumerate(new, first)
     ]
+
+
+def _insert(tx: Transaction, sql: _Insert, rows: list[Row]) -> None:
+    """Several rows for each step of the driver: half the cost of one by one."""
+    end = len(rows) - len(rows) % _ROWS
+    for start in range(0, end, _ROWS):
+        tx.run(sql.several, tuple(chain.from_iterable(rows[start : start + _ROWS])))
+    tx.many(sql.one, rows[end:])
 
 
 def _add_each(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
 
 from durabus.backends.sqlite.connection import store_error
+from durabus.backends.sqlite.identity import Identity
 from durabus.backends.sqlite.operation import Operation, deliver
+from durabus.backends.sqlite.store_time import StoreTime
 from durabus.backends.sqlite.transaction import Transaction
 from durabus.errors import StoreClosedError
 
@@ -17,18 +18,20 @@ from durabus.errors import StoreClosedError
 class Reader:
     """A call sees every commit that was answered before it was made."""
 
-    def __init__(self, path: Path, now: Callable[[], float]) -> None:
+    def __init__(self, path: Path, time: StoreTime) -> None:
         self._path = path
-        self._now = now
+        self._time = time
         self._queue: SimpleQueue[Operation | None] = SimpleQueue()
         self._gate = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name=f"durabus-reader:{path.name}", daemon=True)
         self._connection: sqlite3.Connection
+        self._identity: Identity
 
-    def start(self, connection: sqlite3.Connection) -> None:
+    def start(self, connection: sqlite3.Connection, identity: Identity) -> None:
         """Begin serving."""
         self._connection = connection
+        self._identity = identity
         self._thread.start()
 
     def submit(self, operation: Operation) -> None:
@@ -58,9 +61,10 @@ class Reader:
         if run is None:
             return
         try:
+            self._identity.check()
             self._connection.execute("BEGIN")
             try:
-                operation.result = run(Transaction(self._connection, self._now()))
+                operation.result = run(Transaction(self._connection, self._time.now()))
             finally:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+from durabus.backends.sqlite.address import Address
 from durabus.backends.sqlite.connection import connect_reader, store_error
 from durabus.errors import SchemaError, StoreUnavailableError
 
@@ -114,8 +115,9 @@ def _applied(connection: sqlite3.Connection, path: Path) -> list[int]:
     return [row[0] for row in rows]
 
 
-def applied_instants(path: Path) -> dict[int, float]:
+async def applied_instants(address: Address) -> dict[int, float]:
     """When each step was applied to the file, by number. Changes nothing, not even an outdated file."""
+    path = address.path
     try:
         connection = connect_reader(path)
         try:

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from importlib.resources import files
 
+_ENTRY = (
+    "action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error, "
+    "next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results"
+)
 _EVENT_HEAD = (
     "id, event_id, bus, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, status"
 )
@@ -17,9 +21,9 @@ COLUMNS = {
     "{completed}": f"{_EVENT_HEAD}, attempt, generation, fence, worker_id, errors, created_at, at, due_at, "
     "processing_started_at, started_at, NULL",
     # the order that rows.entry_of unpacks
-    "{entry}": "position, action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, "
-    "worker_id, error, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, "
-    "results",
+    "{entry}": f"position, {_ENTRY}",
+    # the order of durabus.model.log_entry.LOG_COLUMNS
+    "{log_row}": f"CAST(position AS TEXT), {_ENTRY}",
     # the order that rows.handler_of unpacks
     "{result}": "handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, lease_expires_at, "
     "token, settled_token",

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 
-from durabus.backends.sqlite.connection import BUSY_TIMEOUT
-from durabus.backends.sqlite.flock import WriteLock
+from durabus.backends.sqlite.flock import BUSY_TIMEOUT, WriteLock
 from durabus.backends.sqlite.operation import Operation, deliver
 from durabus.clock import monotonic
-from durabus.errors import StoreUnavailableError
 
 _LOOK_EVERY = 1.0
 
@@ -22,9 +19,8 @@ _LOOK_EVERY = 1.0
 class Turn:
     """The writer's turn among the processes that share the file."""
 
-    def __init__(self, lock: WriteLock, path: Path, queued: Callable[[], list[Operation]]) -> None:
+    def __init__(self, lock: WriteLock, queued: Callable[[], list[Operation]]) -> None:
         self._lock = lock
-        self._path = path
         self._queued = queued
         self._gate = threading.Lock()
         self._waiting: list[Operation] | None = None
@@ -32,15 +28,23 @@ class Turn:
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def frozen(self) -> bool:
+        """Whether the wait takes so long that callers are no longer made to wait."""
+        with self._gate:
+            return self._waiting is not None and monotonic() - self._since >= BUSY_TIMEOUT
+
     def wait(self, operations: list[Operation]) -> list[Operation]:
         """Take the lock for ``operations``; answers those whose callers still wait."""
         if not self._lock.try_acquire():
             self._watch()
             with self._gate:
                 self._waiting, self._since = operations, monotonic()
-            self._lock.acquire()
-            with self._gate:
-                operations, self._waiting = self._waiting, None
+            try:
+                self._lock.acquire()
+            finally:
+                with self._gate:
+                    operations, self._waiting = self._waiting, None
         return operations
 
     def end(self) -> None:
@@ -66,8 +70,5 @@ class Turn:
                 given_up = [*self._waiting, *self._queued()]
                 self._waiting = []
             for operation in given_up:
-                operation.error = StoreUnavailableError(
-                    f"{self._path}: another process holds {self._lock.path.name} for more than {BUSY_TIMEOUT:g} s: "
-                    "is it stopped, or its disk hanging? Nothing was written"
-                )
+                operation.error = self._lock.refusal()
             deliver(given_up)

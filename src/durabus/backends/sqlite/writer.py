@@ -5,44 +5,47 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from durabus.backends.sqlite.connection import BUSY_TIMEOUT, WAL_LIMIT, is_about_the_disk, store_error
+from durabus.backends.sqlite import wal
+from durabus.backends.sqlite.connection import is_about_the_disk, primary_code, store_error
 from durabus.backends.sqlite.flock import WriteLock
+from durabus.backends.sqlite.identity import Identity
 from durabus.backends.sqlite.notice import notice
 from durabus.backends.sqlite.operation import NOTICED, STOP, Operation, Signal, Watch, deliver
 from durabus.backends.sqlite.publishing import add_events
+from durabus.backends.sqlite.store_time import StoreTime
 from durabus.backends.sqlite.transaction import Transaction
 from durabus.backends.sqlite.turn import Turn
 from durabus.backends.sqlite.wakeup import Wakeup
-from durabus.clock import monotonic
-from durabus.errors import DurabusError, StoreClosedError, StoreError
+from durabus.errors import DurabusError, StoreClosedError, StoreError, StoreUnavailableError
 
 GROUP = 500
 """Calls that share one transaction at most, so that other processes get their turn."""
-_LOOK_AT_WAL_EVERY = 16
-_SHRINK_WAL_EVERY = 1.0
+_LOOK_AT_TURN_EVERY = 0.1
 
 
 class Writer:
     """Takes operations from any thread, in order; answers them after the commit they were part of."""
 
-    def __init__(self, path: Path, lock: WriteLock, now: Callable[[], float]) -> None:
+    def __init__(self, path: Path, lock: WriteLock, time: StoreTime, at_end: Callable[[], None]) -> None:
         self._path = path
-        self._wal = path.with_name(path.name + "-wal")
+        self._wal = wal.WriteAheadLog(path, lock)
         self._lock = lock
-        self._now = now
+        self._time = time
+        self._at_end = at_end
         self._queue: SimpleQueue[Operation | Watch | Signal] = SimpleQueue()
         self._gate = threading.Lock()
         self._closed = False
+        self._next: deque[Operation] = deque()
         self._commits = 0
-        self._wal_too_large = False
-        self._shrunk = 0.0
         self._thread = threading.Thread(target=self._serve, name=f"durabus-writer:{path.name}", daemon=True)
-        self._turn = Turn(lock, path, self._take_queued)
+        self._turn = Turn(lock, self._take_queued)
         self._connection: sqlite3.Connection
+        self._identity: Identity
         self._wakeup: Wakeup
 
     @property
@@ -50,10 +53,11 @@ class Writer:
         """Transactions committed so far."""
         return self._commits
 
-    def start(self, connection: sqlite3.Connection) -> None:
+    def start(self, connection: sqlite3.Connection, identity: Identity) -> None:
         """Begin serving."""
         self._connection = connection
-        self._wakeup = Wakeup(connection, notice(self._wal, lambda: self._queue.put(NOTICED)))
+        self._identity = identity
+        self._wakeup = Wakeup(connection, notice(self._wal.path, lambda: self._queue.put(NOTICED)))
         self._thread.start()
 
     def submit(self, operation: Operation | Watch) -> None:
@@ -63,17 +67,32 @@ class Writer:
                 raise StoreClosedError(f"the store on {self._path} is closed")
             self._queue.put(operation)
 
-    def stop(self) -> None:
-        """Finish what was accepted, then end the thread. Blocks; safe to call twice."""
+    def stop(self) -> bool:
+        """Finish what was accepted, then end the thread. Blocks; safe to call twice.
+
+        False if the thread waits for a frozen holder of the lock and ends only when that lets go.
+        """
         with self._gate:
             if not self._closed:
                 self._closed = True
                 self._queue.put(STOP)
-        if self._thread.is_alive():
-            self._thread.join()
-        self._turn.close()
+        while self._thread.is_alive():
+            if self._turn.frozen:
+                return False
+            self._thread.join(_LOOK_AT_TURN_EVERY)
+        return True
 
     def _serve(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001  (a bug; nobody may wait for ever because of it)
+            self._refuse_all(error)
+        finally:
+            self._turn.close()
+            self._wakeup.wake_all()
+            self._at_end()
+
+    def _work(self) -> None:
         going = True
         while going:
             group, going = self._next_group()
@@ -86,22 +105,36 @@ class Writer:
                     operations.append(item)
             if operations:
                 self._write(operations)
-            with contextlib.suppress(sqlite3.Error):  # hints may be lost; the next write tells what is wrong
-                for watch in watches:
-                    self._wakeup.watch(watch, self._now())
+            for watch in watches:
+                with contextlib.suppress(sqlite3.Error):  # hints may be lost; the next write tells what is wrong
+                    self._wakeup.watch(watch, self._time.now())
+            with contextlib.suppress(sqlite3.Error):
                 if self._wakeup.anybody and self._wakeup.look_again_in() == 0:
-                    self._wakeup.look(self._now())
-            if self._wal_too_large:
-                self._shrink_wal()
-        self._wakeup.wake_all()
+                    self._wakeup.look(self._time.now())
+            if self._wal.too_large:
+                self._wal.shrink(self._connection)
+
+    def _refuse_all(self, error: Exception) -> None:
+        """Until the store is closed."""
+        item: Operation | Watch | Signal | None = None
+        while item is not STOP:
+            item = self._queue.get()
+            if isinstance(item, Signal):
+                continue
+            item.error = StoreUnavailableError(
+                f"{self._path}: the writing thread broke down ({error!r}): close this store, open a new one, and "
+                "report this. Nothing was written"
+            )
+            item.error.__cause__ = error
+            deliver([item])
 
     def _next_group(self) -> tuple[list[Operation | Watch], bool]:
         """Everything that waits, after a sleep if nothing does."""
         timeout = None
         if self._wakeup.anybody:
             timeout = self._wakeup.look_again_in()
-        elif self._wal_too_large:
-            timeout = _SHRINK_WAL_EVERY
+        elif self._wal.too_large:
+            timeout = wal.SHRINK_EVERY
         group: list[Operation | Watch] = []
         try:
             item = self._queue.get(timeout=timeout)
@@ -126,6 +159,9 @@ class Writer:
             if len(operations) > 1 and not is_about_the_disk(error):
                 self._write_each(operations)
                 return
+            if primary_code(error) == sqlite3.SQLITE_BUSY:
+                # who queued meanwhile would wait as long again, one group after the other
+                operations = [*operations, *self._take_queued()]
             for operation in operations:
                 operation.error = store_error(error, self._path)
                 operation.error.__cause__ = error
@@ -137,11 +173,12 @@ class Writer:
         deliver(operations)
         if tx is not None:
             self._wakeup.committed(tx)
-            if self._commits % _LOOK_AT_WAL_EVERY == 0:
-                self._measure_wal()
+            self._wal.committed(self._commits)
 
     def _write_each(self, operations: Sequence[Operation]) -> None:
-        for operation in operations:
+        self._next.extend(operations)
+        while self._next:
+            operation = self._next.popleft()
             operation.error = None
             self._write([operation])
 
@@ -149,8 +186,9 @@ class Writer:
         connection = self._connection
         operations = self._turn.wait(operations)
         try:
+            self._identity.check()
             connection.execute("BEGIN IMMEDIATE")
-            tx = Transaction(connection, self._now())
+            tx = Transaction(connection, self._time.now_of_all(self._lock))
             _run(tx, operations)
             connection.execute("COMMIT")
             self._commits += 1
@@ -163,8 +201,9 @@ class Writer:
         return tx
 
     def _take_queued(self) -> list[Operation]:
-        """What has not been looked at yet, taken out of the queue."""
-        taken: list[Operation] = []
+        """What has not been begun yet. Called while the writer's thread is waiting, or by itself."""
+        taken = list(self._next)
+        self._next.clear()
         others: list[Watch | Signal] = []
         with contextlib.suppress(Empty):
             while True:
@@ -176,24 +215,6 @@ class Writer:
         for other in others:
             self._queue.put(other)
         return taken
-
-    def _measure_wal(self) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._wal_too_large = self._wal.stat().st_size > WAL_LIMIT
-
-    def _shrink_wal(self) -> None:
-        """Write the log back into the file and cut it. A reader that holds an old snapshot makes this wait."""
-        if monotonic() - self._shrunk < _SHRINK_WAL_EVERY or not self._lock.try_acquire():
-            return
-        self._shrunk = monotonic()
-        try:
-            with contextlib.suppress(sqlite3.Error):
-                self._connection.execute("PRAGMA busy_timeout = 0")
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        finally:
-            self._connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
-            self._lock.release()
-        self._measure_wal()
 
 
 def _run(tx: Transaction, operations: Sequence[Operation]) -> None:

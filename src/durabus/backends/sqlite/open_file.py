@@ -1,0 +1,105 @@
+"""The file while it is open: the lock beside it, two connections, two threads."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sqlite3
+import threading
+import weakref
+
+from durabus.backends.sqlite import schema
+from durabus.backends.sqlite.address import Address
+from durabus.backends.sqlite.connection import connect_reader, connect_writer, store_error
+from durabus.backends.sqlite.flock import BUSY_TIMEOUT, WriteLock
+from durabus.backends.sqlite.identity import Identity
+from durabus.backends.sqlite.reader import Reader
+from durabus.backends.sqlite.store_time import StoreTime
+from durabus.backends.sqlite.writer import Writer
+from durabus.errors import StoreClosedError, StoreUnavailableError
+
+
+class OpenFile:
+    """Made by one attempt to open, ended by one close."""
+
+    def __init__(self, address: Address, time: StoreTime, given_up: threading.Event) -> None:
+        self._path = address.path
+        self.connections: list[sqlite3.Connection] = []
+        self.lock = WriteLock(self._path)
+        self.writer = Writer(self._path, self.lock, time, self._let_go)
+        self.reader = Reader(self._path, time)
+        self.lock.open()
+        _OPEN.add(self)
+        try:
+            self._take_lock(given_up)
+            try:
+                identity = self._connect(address, time)
+            finally:
+                self.lock.release()
+            self.reader.start(self.connections[1], identity)
+            self.writer.start(self.connections[0], identity)
+        except BaseException as error:
+            self.reader.stop()
+            self._let_go()
+            if isinstance(error, sqlite3.Error):
+                raise store_error(error, self._path) from error
+            raise
+
+    def close(self) -> None:
+        """Finish what was accepted and let go. Blocks; safe to call twice, and by several at once.
+
+        A writer that waits for the lock of a frozen process cannot be called back. Those who wait for it get an error
+        in time, and so does this call; it lets go of everything when it gets the lock at last.
+        """
+        self.reader.stop()
+        if not self.writer.stop():
+            raise self.lock.refusal()
+
+    def _take_lock(self, given_up: threading.Event) -> None:
+        if not self.lock.acquire_within(BUSY_TIMEOUT, given_up):
+            if given_up.is_set():
+                raise StoreClosedError(f"the store on {self._path} was closed while it was being opened")
+            raise self.lock.refusal()
+
+    def _connect(self, address: Address, time: StoreTime) -> Identity:
+        if self._path.exists():
+            Identity(self._path)  # refuses what must not even be looked at
+        writer = connect_writer(self._path, synchronous=address.synchronous)
+        self.connections.append(writer)
+        schema.migrate(writer, self._path, time.now_of_all(self.lock))
+        schema.verify(writer, self._path)
+        self.connections.append(connect_reader(self._path))
+        return Identity(self._path)
+
+    def _let_go(self) -> None:
+        """Under the lock if it can be had, because the last connection to a file writes its log back as it closes.
+
+        If a frozen process has it, that one has the file open as well, so this connection is not the last.
+        """
+        try:
+            held = bool(self.connections) and self.lock.acquire_within(BUSY_TIMEOUT, threading.Event())
+        except StoreUnavailableError:  # the folder is gone, and with it everybody else's way to the file
+            held = False
+        while self.connections:
+            self.connections.pop().close()
+        if held:
+            self.lock.release()
+        self.lock.close()
+        _OPEN.discard(self)
+
+    def forget_in_child(self) -> None:
+        """A forked child must not even close what it inherited: that would drop locks the parent relies on."""
+        for connection in self.connections:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
+        self.lock.close()
+
+
+_OPEN: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for file in list(_OPEN):
+        file.forget_in_child()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

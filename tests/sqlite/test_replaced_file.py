@@ -1,0 +1,108 @@
+"""The file, or the lock beside it, is removed or replaced while the store is open; or it has two names."""
+
+import asyncio
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from durabus.backends.sqlite.flock import WriteLock
+from durabus.backends.sqlite.store import SQLiteStore
+from durabus.errors import StoreUnavailableError
+from durabus.model.event import new_event
+
+
+async def opened(file: Path) -> SQLiteStore:
+    store = SQLiteStore.from_url(f"sqlite:///{file}")
+    await store.open()
+    return store
+
+
+async def test_nothing_is_accepted_into_a_file_that_was_removed(file: Path) -> None:
+    store = await opened(file)
+    await store.add_events([new_event("order.placed")])
+    file.rename(file.with_name("moved.db"))  # noqa: ASYNC240  (a test may wait for its folder)
+    with pytest.raises(StoreUnavailableError, match=r"bus\.db was removed while it was open.*Nothing was written"):
+        await store.add_events([new_event("order.placed")])
+    with pytest.raises(StoreUnavailableError, match="was removed"):
+        await store.counts()
+    file.with_name("moved.db").rename(file)
+    await store.add_events([new_event("order.placed")])
+    assert (await store.counts()).pending == 2
+    await store.close()
+
+
+async def test_nothing_is_accepted_into_a_file_that_was_replaced(file: Path) -> None:
+    other = await opened(file.with_name("other.db"))
+    await other.close()
+    store = await opened(file)
+    shutil.copy(file.with_name("other.db"), file.with_name("copy.db"))
+    file.with_name("copy.db").replace(file)
+    answers = await asyncio.gather(
+        *(store.add_events([new_event("order.placed")]) for _ in range(5)), return_exceptions=True
+    )
+    for answer in answers:
+        assert isinstance(answer, StoreUnavailableError)
+        assert "was replaced by another file" in str(answer)
+    await store.close()
+
+
+async def test_a_lock_file_that_was_removed_is_made_anew_for_all(file: Path) -> None:
+    store = await opened(file)
+    store._file.lock.path.unlink()
+    other = await opened(file)
+    await asyncio.gather(*(one.add_events([new_event("order.placed")]) for one in (store, other) for _ in range(10)))
+    both = {store._file.lock._identity, other._file.lock._identity}
+    assert len(both) == 1
+    assert (await store.counts()).pending == 20
+    await store.close()
+    await other.close()
+
+
+def test_who_waited_for_a_lock_file_that_was_removed_gets_the_new_one(file: Path) -> None:
+    first, second, third = WriteLock(file), WriteLock(file), WriteLock(file)
+    first.open()
+    second.open()
+    first.acquire()
+    first.path.unlink()
+    assert second.try_acquire() is False  # still the old one
+    first.release()
+    third.open()
+    assert third.try_acquire()
+    assert not second.try_acquire()  # it has found the new one
+    third.release()
+    assert second.try_acquire()
+    for lock in (first, second, third):
+        lock.close()
+
+
+async def test_a_folder_that_was_removed_is_told_and_the_store_can_be_closed(tmp_path: Path) -> None:
+    file = tmp_path / "data" / "bus.db"
+    file.parent.mkdir()
+    store = await opened(file)
+    shutil.rmtree(file.parent)
+    with pytest.raises(StoreUnavailableError, match="the folder of the database must exist"):
+        await store.add_events([new_event("order.placed")])
+    await store.close()
+
+
+async def test_a_file_with_two_names_is_refused_and_left_alone(file: Path) -> None:
+    sqlite3.connect(file).execute("CREATE TABLE mine (id INTEGER)").connection.close()
+    file.with_name("second.db").hardlink_to(file)
+    with pytest.raises(StoreUnavailableError, match=r"bus\.db has 2 names \(hard links\).*keep one name"):
+        await opened(file)
+    db = sqlite3.connect(file)
+    assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
+    db.close()
+    file.with_name("second.db").unlink()
+    await (await opened(file)).close()
+
+
+async def test_two_stores_on_one_file_in_one_process(file: Path) -> None:
+    one, other = await opened(file), await opened(file)
+    await asyncio.gather(*(store.add_events([new_event("order.placed")]) for store in (one, other) for _ in range(50)))
+    await one.close()
+    assert (await other.add_events([new_event("order.placed")]))[0].id == 101
+    assert (await other.counts()).pending == 101
+    await other.close()
