@@ -2,20 +2,24 @@
 
 PYTHON ?= python3
 ARGS ?=
+STORE ?= sqlite
 
 VENV := .venv
 BIN := $(VENV)/bin
+PEERS := build/peers
 UV := uv==0.13.7
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+# The lock brings the servers, so a test that finds none has failed; elsewhere it is skipped.
+export DURABUS_REQUIRE_SERVERS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test races demo bench format lock clean FORCE
+.PHONY: help install check test races chaos fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(VENV)/.installed ## Create .venv with the locked dependencies and durabus itself (PYTHON=python3.13)
 
@@ -31,11 +35,23 @@ test: check ## Everything that must pass: check, then all tests
 races: install ## Only the tests that start and kill real processes
 	$(BIN)/pytest -m processes $(ARGS)
 
-demo: install ## Watch durabus survive a killed worker (ARGS=--help)
-	$(BIN)/durabus demo $(ARGS)
+chaos: install ## Kill workers and crash the server under 50,000 events, for some minutes (STORE=postgresql)
+	$(BIN)/python -m tests.processes.chaos $(STORE)
+
+fuzz: install ## Send thousands of made-up requests to the HTTP API and check every answer (ARGS=500 a route)
+	$(BIN)/python -m tests.api.fuzz $(ARGS)
+
+demo: install ## Watch durabus survive a killed worker (STORE=postgresql, ARGS=--help)
+	$(BIN)/durabus demo --store $(STORE) $(ARGS)
 
 bench: install ## Measure throughput and latency (ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-peers: $(PEERS)/.installed ## Measure durabus and its peers on one PostgreSQL, in one run (PYTHON=python3.13, ARGS=--help)
+	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
+
+bench-pipeline: install ## Measure the pipeline against the plain way from SQLite to Delta (ARGS=--help)
+	$(BIN)/python -m benchmarks.pipeline $(ARGS)
 
 format: install ## Format the code and repair what ruff can repair
 	$(BIN)/ruff format
@@ -48,7 +64,8 @@ lock: ## Rewrite requirements.lock from pyproject.toml (ARGS=--upgrade takes new
 	export PIP_FIND_LINKS= UV_FIND_LINKS=; \
 	$(PYTHON) -m venv "$$tools/venv"; \
 	"$$tools/venv/bin/pip" install --quiet '$(UV)'; \
-	"$$tools/venv/bin/uv" pip compile pyproject.toml --extra cli --extra dev --extra bench \
+	"$$tools/venv/bin/uv" pip compile pyproject.toml --extra postgres --extra redis --extra nats --extra kafka --extra server --extra client \
+		--extra spark --extra servers --extra cli --extra dev --extra bench \
 		--universal --python-version 3.11 --generate-hashes \
 		--python "$$tools/venv/bin/python" --no-config --cache-dir "$$tools/cache" \
 		--custom-compile-command 'make lock' --output-file requirements.lock --quiet $(ARGS)
@@ -74,4 +91,11 @@ $(VENV)/.locked: requirements.lock
 $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@$(BIN)/pip check --quiet
+	@touch $@
+
+# The newest peers, so no lock. oban is left out below Python 3.12.
+$(PEERS)/.installed: pyproject.toml
+	rm -rf $(PEERS)
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --editable '.[bench,cli,peers,postgres,servers]'
 	@touch $@

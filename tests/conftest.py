@@ -7,9 +7,17 @@ Async fixtures work the same way.
 import asyncio
 import functools
 import inspect
+from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 from hypothesis import settings
+from tests.servers.presence import installed
+
+from durabus.servers.kafka import KafkaServer
+from durabus.servers.nats import NatsServer
+from durabus.servers.postgresql import PostgreSQLServer
+from durabus.servers.redis import RedisServer
 
 # A slow machine must not fail a property; the timeout catches what hangs.
 settings.register_profile("durabus", parent=settings(), deadline=None)
@@ -20,6 +28,46 @@ settings.load_profile("durabus")
 def anyio_backend() -> str:
     """The one event loop durabus promises to run on; session-wide, so fixtures of any scope may be async."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgresql_url() -> Iterator[str]:
+    """The superuser's URL of a PostgreSQL that runs until the last test. Make a database of your own in it."""
+    with installed(PostgreSQLServer()) as server:
+        yield server.url
+
+
+@pytest.fixture
+def postgresql_database(postgresql_url: str) -> Iterator[str]:
+    """The URL of an empty database that lasts for one test."""
+    import psycopg
+
+    name = f"test_{uuid4().hex}"
+    with psycopg.connect(postgresql_url, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+        yield postgresql_url.rpartition("/")[0] + f"/{name}"
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of a Valkey that runs until the last test. Give your stores a prefix of their own."""
+    with installed(RedisServer()) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def nats_url() -> Iterator[str]:
+    """The URL of a NATS server with JetStream that runs until the last test. Give your stores a prefix of their own."""
+    with installed(NatsServer()) as server:
+        yield server.url
+
+
+@pytest.fixture(scope="session")
+def kafka_url() -> Iterator[str]:
+    """The URL of a Kafka broker that runs until the last test. Give your stores a prefix of their own."""
+    with installed(KafkaServer()) as server:
+        yield server.url
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,10 +14,13 @@
     │   ├── StoreUnavailableError  disk full, read-only, locked for too long, connection lost
     │   ├── StoreClosedError       used after close(), or in a forked child
     │   └── UnsupportedByStore     this store declares that it cannot do this
+    ├── ServerError                a server that durabus starts for tests and first tries did not start or stop
+    ├── ApiError                   the HTTP API refused a call
     ├── LeaseLost                  the claim is no longer yours: nothing was written
     ├── EventNotFound              no event under this id
     ├── NotADeadLetter             retry of an event that is not in the dead letters
     ├── EventFailed                the event whose result was awaited ended in the dead letters
+    ├── PipelineError              Spark, Java, the jars or the lake are not as the pipeline needs them
     └── EventBusShutdownError      publish or subscribe after shutdown
 
 ``TransientError`` and ``UnrecoverableError`` are what handlers raise or return; they live in
@@ -88,6 +91,19 @@ class UnsupportedByStore(StoreError):  # noqa: N818  (public name fixed by the d
     """The back end's ``features`` say that it cannot do this."""
 
 
+class ServerError(DurabusError):
+    """A server of ``durabus.servers`` could not be started, stopped or found on this machine."""
+
+
+class ApiError(DurabusError):
+    """The HTTP API refused a call; ``status`` is its code, the text what it said."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(f"{status}: {detail}")
+        self.status = status
+        self.detail = detail
+
+
 class LeaseLost(DurabusError):  # noqa: N818  (public name fixed by the design)
     """The write carried a claim that is not the current one. Nothing was changed."""
 
@@ -122,6 +138,10 @@ class EventFailed(DurabusError):  # noqa: N818  (reads as the sentence it is)
         self.event_id = event_id
         self.status = status
         self.errors = errors
+
+
+class PipelineError(DurabusError):
+    """Spark, its Java, the jars or the lake are not as the pipeline needs them."""
 
 
 class EventBusShutdownError(DurabusError):

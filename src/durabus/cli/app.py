@@ -12,11 +12,15 @@ from cyclopts import App, CycloptsError
 
 from durabus.cli.db import db
 from durabus.cli.demo import demo
+from durabus.cli.dev import dev
 from durabus.cli.dlq import dlq
 from durabus.cli.events import events
 from durabus.cli.failures import CommandFailed, Exit, from_error, report
+from durabus.cli.pipeline import pipeline
 from durabus.cli.publish import publish
+from durabus.cli.serve import serve
 from durabus.cli.stats import stats
+from durabus.cli.tokens import tokens
 from durabus.cli.worker import worker
 from durabus.errors import DurabusError
 
@@ -43,6 +47,10 @@ app.command(dlq)
 app.command(stats)
 app.command(db)
 app.command(worker)
+app.command(pipeline)
+app.command(serve)
+app.command(tokens)
+app.command(dev)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -1,0 +1,38 @@
+"""Becomes a server, on terms that only the process itself can set. A script of its own, so that it starts at once.
+
+::
+
+    python -I -S launch.py PARENT_PID END_SIGNAL keep|hide COMMAND...
+
+END_SIGNAL reaches the server when the thread that started it ends, also by kill -9 (on Linux; elsewhere it does not).
+``hide`` enters a user namespace without any mapping: a server that refuses root then does not see that it has it.
+"""
+
+import ctypes
+import os
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+CLONE_NEWUSER = 0x10000000
+
+
+def main() -> None:
+    """Set the terms, then become the command."""
+    parent, end_signal, privileges, *command = sys.argv[1:]
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        if privileges == "hide" and libc.unshare(CLONE_NEWUSER) != 0:
+            why = os.strerror(ctypes.get_errno())
+            sys.exit(f"it refuses to run as root, and user namespaces are not allowed here ({why}): use another user")
+        # After the namespace, because a change of privileges may clear it.
+        if libc.prctl(PR_SET_PDEATHSIG, int(end_signal), 0, 0, 0) != 0:
+            sys.exit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
+        if os.getppid() != int(parent):
+            sys.exit("the process that wanted the server has ended")
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whoever starts a server may block signals; it must get them
+    os.execv(command[0], command)  # noqa: S606  (becoming the server is the purpose)
+
+
+if __name__ == "__main__":
+    main()

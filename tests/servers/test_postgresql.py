@@ -1,0 +1,84 @@
+"""What is special about PostgreSQL; what all servers have in common is in test_lifecycle.py."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import psycopg
+import pytest
+from tests.servers.presence import installed
+
+from durabus.errors import ServerError
+from durabus.servers.folder import CARD
+from durabus.servers.postgresql import PostgreSQLServer
+
+pytestmark = pytest.mark.processes
+
+
+def ask(url: str, query: str) -> object:
+    with psycopg.connect(url, autocommit=True) as connection:
+        row = connection.execute(query.encode()).fetchone()
+    return row and row[0]
+
+
+def run(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(statement.encode())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgreSQLServer]:
+    with installed(PostgreSQLServer()) as server:
+        yield server
+
+
+def test_what_was_committed_survives_restarts_and_kills(server: PostgreSQLServer) -> None:
+    run(server.url, "CREATE TABLE survivors (n int)")
+
+    def revive() -> None:
+        server.kill()
+        server.start()
+
+    for again in (server.restart, partial(server.restart, immediate=True), revive):
+        run(server.url, "INSERT INTO survivors VALUES (1)")
+        again()
+    assert ask(server.url, "SELECT count(*) FROM survivors") == 3
+
+
+def test_a_restart_cuts_the_connections(server: PostgreSQLServer) -> None:
+    with psycopg.connect(server.url) as connection:
+        server.restart()
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+
+
+def test_it_is_durable_by_default(server: PostgreSQLServer) -> None:
+    assert [ask(server.url, f"SHOW {name}") for name in ("fsync", "synchronous_commit")] == ["on", "on"]
+
+
+def test_nobody_enters_without_the_password(server: PostgreSQLServer) -> None:
+    password = server.url.split(":")[2].split("@")[0]
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(server.url.replace(password, "guess"))
+
+
+def test_a_long_path_is_no_hindrance(tmp_path: Path) -> None:
+    with installed(PostgreSQLServer(tmp_path / ("long" * 30), settings={"max_connections": "17"})) as server:
+        assert ask(server.url, "SHOW max_connections") == "17"
+
+
+def test_a_setting_it_refuses_is_told_with_its_own_words(tmp_path: Path) -> None:
+    server = installed(PostgreSQLServer(tmp_path / "pg", settings={"max_connections": "many"}))
+    with pytest.raises(ServerError, match=r'PostgreSQL did not start: .*max_connections.*"many"'):
+        server.start()
+    assert not server.running
+
+
+def test_an_interrupted_initdb_is_done_again(tmp_path: Path) -> None:
+    (tmp_path / CARD).touch()
+    (tmp_path / "data.new").mkdir()
+    (tmp_path / "data.new" / "half").touch()
+    with installed(PostgreSQLServer(tmp_path)) as server:
+        assert ask(server.url, "SELECT 1") == 1
+    assert not (tmp_path / "data.new").exists()
+    assert not (tmp_path / "password").exists()
