@@ -31,6 +31,7 @@ _PARTS = (
     "locks",
     "log",
     "log_entries",
+    "log_pieces",
     "modes",
     "order",
     "paging",
@@ -42,6 +43,7 @@ _PARTS = (
     "signals",
     "stale_writers",
     "trim",
+    "trim_log",
 )
 # Before the parts are imported, so that a failing assert shows its values also outside a test folder.
 pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))

@@ -53,6 +53,25 @@ class ClaimTests:
         assert (await lab.store.counts()).processing == expected
 
     @pytest.mark.parametrize("status", list(EventStatus))
+    async def test_the_current_claim_of_an_event_can_be_looked_up(self, lab: Lab, status: EventStatus) -> None:
+        """What a write on each of these events must carry now; None for an event that is not PROCESSING."""
+        claim, event = await lab.claimed(), await lab.ended(status, bus=OTHER_BUS)
+        found = await lab.other.current_claims([event.id, claim.event.id, 10**9])
+        assert found[1:] == [claim.ref, None]
+        assert (found[0] is not None) == (status is EventStatus.PROCESSING)
+        await lab.settle_one(Complete(claim.ref))
+        assert await lab.other.current_claims([claim.event.id]) == [None]
+
+    async def test_a_looked_up_claim_is_all_that_a_write_needs(self, lab: Lab) -> None:
+        """For a server that speaks for workers which keep no token. It tells secrets: check first who asks."""
+        event = await lab.publish_one()
+        await lab.claim(worker_id=BOB)
+        (ref,) = await lab.other.current_claims([event.id])
+        assert ref is not None
+        assert (await lab.settle_one(Fail(ref, "no", None))).status is EventStatus.FAILED
+        assert (await lab.event(event)).worker_id == BOB
+
+    @pytest.mark.parametrize("status", list(EventStatus))
     async def test_only_pending_events_are_claimed_while_no_lease_is_over(self, lab: Lab, status: EventStatus) -> None:
         """Eligible are then the PENDING events that are due."""
         event = await lab.ended(status)

@@ -23,6 +23,7 @@ from durabus.conformance.lifecycle import LifecycleTests
 from durabus.conformance.locks import LockTests
 from durabus.conformance.log import LogTests
 from durabus.conformance.log_entries import LogEntryTests
+from durabus.conformance.log_pieces import LogPieceTests
 from durabus.conformance.modes import ModeTests
 from durabus.conformance.order import OrderTests
 from durabus.conformance.paging import PagingTests
@@ -32,6 +33,7 @@ from durabus.conformance.settlement import SettlementTests
 from durabus.conformance.signals import SignalTests
 from durabus.conformance.stale_writers import StaleWriterTests
 from durabus.conformance.trim import TrimTests
+from durabus.conformance.trim_log import TrimLogTests
 from durabus.store.contract import EventStore
 
 
@@ -97,8 +99,10 @@ class StoreConformance(
     LockTests,
     LogTests,
     LogEntryTests,
+    LogPieceTests,
     DeadLetterTests,
     TrimTests,
+    TrimLogTests,
     SignalTests,
     LifecycleTests,
 ):

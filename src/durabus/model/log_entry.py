@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -62,3 +63,26 @@ class LogPage(msgspec.Struct, frozen=True):
 
     entries: list[LogEntry]
     next: str
+
+
+LOG_COLUMNS: tuple[str, ...] = LogEntry.__struct_fields__
+"""What a row of ``LogRows`` holds, in this order; tags, errors and results are JSON text, None when there are none."""
+
+
+class LogRows(msgspec.Struct, frozen=True):
+    """A stretch of the log, undecoded. ``next`` is what the next ``read_log_rows(after=…)`` takes."""
+
+    rows: list[tuple[Any, ...]]
+    next: str
+
+
+def row_of(entry: LogEntry) -> tuple[Any, ...]:
+    """An entry as a row of ``LogRows``, for stores that hold entries and no columns."""
+    plain = msgspec.structs.astuple(entry)
+    return tuple(_column(value) for value in plain)
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return msgspec.json.encode(value).decode() if value else None
+    return value.value if isinstance(value, StrEnum) else value

@@ -80,6 +80,13 @@ class Claims(Protocol):
         """
         ...
 
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        """What a write on each of these events must carry now; None for an event that is not PROCESSING.
+
+        For a server that speaks for workers which keep no token. It tells secrets: check first who asks.
+        """
+        ...
+
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
         """Take events of any bus from claims whose lease is over, as ``claim_next_events`` does, and claim none.
 

@@ -12,14 +12,21 @@ from durabus.errors import UnknownStoreError
 from durabus.store.contract import EventStore
 
 BACKENDS = {
+    "kafka": "durabus.backends.kafka.store:KafkaStore",
     "memory": "durabus.backends.memory.store:MemoryStore",
+    "nats": "durabus.backends.nats.store:NatsStore",
+    "postgresql": "durabus.backends.postgresql.store:PostgreSQLStore",
+    "redis": "durabus.backends.redis.store:RedisStore",
+    "rediss": "durabus.backends.redis.store:RedisStore",
     "sqlite": "durabus.backends.sqlite.store:SQLiteStore",
 }
+EXTRAS = {"kafka": "kafka", "nats": "nats", "postgresql": "postgres", "redis": "redis", "rediss": "redis"}
 ENTRY_POINTS = "durabus.stores"
 
 
 async def open_store(url: str, *, clock: Clock | None = None) -> EventStore:
-    """Open the store behind ``url``: ``memory://`` or ``sqlite:///path/to/file.db`` (four slashes: absolute path).
+    """Open the store behind ``url``: ``memory://``, ``sqlite:///path/to/file.db`` (four slashes: absolute path),
+    ``postgresql://``, ``redis://``, ``nats://`` or ``kafka://``.
 
     ``clock`` is for tests, on stores that declare ``manual_clock``.
     """
@@ -38,7 +45,15 @@ def make_store(url: str, *, clock: Clock | None = None) -> EventStore:
 def _factory(scheme: str, url: str) -> Callable[..., EventStore]:
     if scheme in BACKENDS:
         module, name = BACKENDS[scheme].split(":")
-        found: Callable[..., EventStore] = getattr(import_module(module), name).from_url
+        try:
+            found: Callable[..., EventStore] = getattr(import_module(module), name).from_url
+        except ModuleNotFoundError as error:
+            if scheme not in EXTRAS or (error.name or "").startswith("durabus"):
+                raise
+            extra = f"pip install 'durabus[{EXTRAS[scheme]}]'"
+            raise UnknownStoreError(
+                f"{scheme}:// needs the package {error.name}, which is not here: {extra}"
+            ) from error
         return found
     third_party = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if scheme in third_party:

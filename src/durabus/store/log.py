@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from durabus.model.claim import LockClaim
-from durabus.model.log_entry import LogEntry, LogPage
+from durabus.model.log_entry import LogEntry, LogPage, LogRows
 from durabus.store.events import EventRef
 
 START = ""
@@ -21,6 +21,21 @@ class Log(Protocol):
         Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write. With nothing
         new, ``next`` is ``after``. A position is opaque, stays valid, and is never given to a second entry.
         Raises ``InvalidEventError`` for a position this store did not make.
+        """
+        ...
+
+    async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
+        """The entries that ``read_log`` would give, undecoded: for readers of millions, and of what was damaged.
+
+        Each is a tuple in the order of ``LOG_COLUMNS``; a column that does not decode comes as it is.
+        """
+        ...
+
+    async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
+        """Cut what lies after ``after``, up to and with ``until``, into pieces of ``rows`` entries; answer their ends.
+
+        In commit order; the last piece may be shorter; at most the first ``limit``. No entries, no pieces. Pieces can
+        be read side by side. Raises ``InvalidEventError`` for a position this store did not make.
         """
         ...
 
@@ -42,4 +57,14 @@ class Log(Protocol):
 
     async def read_position(self, name: str) -> str:
         """What ``save_position`` last kept; ``START`` if nothing."""
+        ...
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+        """Forget what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus.
+
+        - COMPLETED events go with all their entries, as in ``trim_event_history``. Entries that purged or removed
+          events left there go too. Live events and dead letters keep all of theirs.
+        - Oldest position first, at most ``limit`` events of each kind in one call. Returns how many entries went.
+        - Raises ``InvalidEventError`` for a position this store did not make.
+        """
         ...

@@ -63,12 +63,22 @@ class MemoryClaims(MemoryCore):
             outcomes = [self._settle(settlement, now) for settlement in settlements]
             return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
 
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        """See ``Claims``."""
+        with self._lock:
+            self._check_open()
+            states = [self._states.get(id_) for id_ in ids]
+            return [
+                None if state is None or state.token is None else ClaimRef(id_, state.token, state.event.fence)
+                for id_, state in zip(ids, states, strict=True)
+            ]
+
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
         """See ``Claims``."""
         with self._lock:
             self._check_open()
             now, taken = self._clock.now(), 0
-            for lane in list(self._lanes.values()):
+            for _, lane in sorted(self._lanes.items()):
                 if taken < limit:
                     taken += self._expire(lane, max_attempts, now, limit - taken)
             return taken

@@ -38,14 +38,17 @@ class Lane:
         """Take out the ids whose lease is over."""
         leases = self._leases
         while leases and leases[0][0] <= now:
-            _, id_ = heappop(leases)
-            state = self._states.get(id_)
-            if state is None or state.event.status is not EventStatus.PROCESSING:
-                continue
-            if state.event.expires_ts is not None and state.event.expires_ts > now:
-                heappush(leases, (state.event.expires_ts, id_))
-                continue
-            yield id_
+            entry = heappop(leases)
+            while leases and leases[0] == entry:
+                heappop(leases)  # renewed twice at one instant
+            state = self._states.get(entry[1])
+            # A renewed lease has an entry of its own, so each id comes out once.
+            if (
+                state is not None
+                and state.event.status is EventStatus.PROCESSING
+                and state.event.expires_ts == entry[0]
+            ):
+                yield entry[1]
 
     def eligible(self, now: float) -> Iterator[int]:
         """Take out the ids that may be claimed, in queue order. What is not used goes back by ``pending``."""

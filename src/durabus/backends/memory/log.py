@@ -42,6 +42,41 @@ class MemoryLog:
         entries = [self._entry(index) for index in range(first, min(last, first + limit))]
         return LogPage(entries, entries[-1].position if entries else after)
 
+    def cut(self, after: str, until: str, rows: int, limit: int) -> list[str]:
+        """The ends of the pieces of ``rows`` entries between two positions."""
+        self._sweep()
+        first = bisect_right(self._old_numbers, self._number(after))
+        last = bisect_right(self._old_numbers, self._number(until))
+        starts = range(first, last, max(rows, 1))[: max(limit, 0)]
+        return [str(self._old_numbers[min(start + max(rows, 1), last) - 1]) for start in starts]
+
+    def records(self, until: str) -> list[Record]:
+        """Everything up to a position."""
+        self._sweep()
+        return self._old[: bisect_right(self._old_numbers, self._number(until))]
+
+    def drop(self, ids: set[int], *, until: str, before_ts: float) -> None:
+        """Drop the entries of these events that lie at or before both a position and an instant."""
+        last = len(self.records(until))
+        kept = [
+            index
+            for index, record in enumerate(self._old)
+            if index >= last or record.event.id not in ids or record.at_ts > before_ts
+        ]
+        self._keep(kept)
+
+    def numbered(self) -> tuple[list[tuple[int, Record]], int]:
+        """Every record with its number, and the last number that was given."""
+        self._sweep()
+        return list(zip(self._old_numbers, self._old, strict=True)), self._before_tail
+
+    def restore(self, numbered: Iterable[tuple[int, Record]], last: int) -> None:
+        """Continue a log that ``numbered`` described."""
+        pairs = list(numbered)
+        self._old = [record for _, record in pairs]
+        self._old_numbers = [number for number, _ in pairs]
+        self._before_tail = last
+
     def trail(self, id_: int) -> list[LogEntry]:
         """All entries of one event."""
         self._sweep()
@@ -74,7 +109,9 @@ class MemoryLog:
         self._before_tail += len(self._tail)
         self._tail.clear()
         if self._forgotten:
-            kept = [index for index, record in enumerate(self._old) if record.event.id not in self._forgotten]
-            self._old = [self._old[index] for index in kept]
-            self._old_numbers = [self._old_numbers[index] for index in kept]
+            self._keep([n for n, record in enumerate(self._old) if record.event.id not in self._forgotten])
             self._forgotten.clear()
+
+    def _keep(self, kept: list[int]) -> None:
+        self._old = [self._old[index] for index in kept]
+        self._old_numbers = [self._old_numbers[index] for index in kept]
