@@ -14,6 +14,7 @@ import msgspec
 from durabus.cli.failures import CommandFailed, Exit
 
 SQLITE = "durabus.backends.sqlite"
+WITH_TABLES = {"sqlite": SQLITE, "postgresql": "durabus.backends.postgresql"}
 
 
 class SchemaStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,18 +49,26 @@ def refuse_absent_file(url: str) -> None:
 
 def schema_steps(url: str) -> list[SchemaStep]:
     """The migrations of the store's kind, in order."""
-    if sqlite_file(url) is None:
-        scheme = urlsplit(url).scheme or url
-        raise CommandFailed(
-            f"no schema files for {scheme}", "only sqlite:// stores have tables that durabus makes", code=Exit.USAGE
-        )
-    known = import_module(f"{SQLITE}.schema").migrations()
+    known = import_module(f"{_package(url)}.schema").migrations()
     return [SchemaStep(number=one.number, name=one.name, up=one.up, down=one.down) for one in known]
 
 
-def applied_steps(url: str) -> list[SchemaStep]:
+async def applied_steps(url: str) -> list[SchemaStep]:
     """The migrations with the instants they were applied at. Changes nothing, not even an outdated store."""
     steps = schema_steps(url)
     refuse_absent_file(url)
-    applied = import_module(f"{SQLITE}.schema").applied_instants(sqlite_file(url))
+    package = _package(url)
+    address = import_module(f"{package}.address").parse_url(url)
+    applied = await import_module(f"{package}.schema").applied_instants(address)
     return [msgspec.structs.replace(step, applied_ts=applied.get(step.number)) for step in steps]
+
+
+def _package(url: str) -> str:
+    scheme = urlsplit(url).scheme
+    if scheme not in WITH_TABLES:
+        raise CommandFailed(
+            f"no schema files for {scheme or url}",
+            f"only {' and '.join(f'{one}://' for one in WITH_TABLES)} stores have tables that durabus makes",
+            code=Exit.USAGE,
+        )
+    return WITH_TABLES[scheme]

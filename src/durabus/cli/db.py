@@ -22,14 +22,14 @@ async def migrate(*, common: Common = DEFAULTS) -> None:
     """
     url = store_url(common)
     try:
-        before = {step.number for step in applied_steps(url) if step.applied_ts is not None}
+        before = {step.number for step in await applied_steps(url) if step.applied_ts is not None}
     except CommandFailed as failure:
         if failure.code is not Exit.STORE:
             raise
         before = set()
     async with opened_store(common, create=True) as store:
         await store.verify()
-    steps = applied_steps(url)
+    steps = await applied_steps(url)
     new = [step.name for step in steps if step.number not in before]
     if common.json:
         print_json({"applied": new, "steps": _documents(steps)})
@@ -38,12 +38,12 @@ async def migrate(*, common: Common = DEFAULTS) -> None:
 
 
 @db.command
-def status(*, common: Common = DEFAULTS) -> int:
+async def status(*, common: Common = DEFAULTS) -> int:
     """Show which schema steps are applied, and change nothing. Exit code 1 if any is missing.
 
     Example: durabus db status
     """
-    steps = applied_steps(store_url(common))
+    steps = await applied_steps(store_url(common))
     missing = [step.name for step in steps if step.applied_ts is None]
     if common.json:
         print_json({"up_to_date": not missing, "steps": _documents(steps)})
@@ -63,9 +63,10 @@ async def verify(*, common: Common = DEFAULTS) -> None:
     """
     url = store_url(common)
     refuse_absent_file(url)
-    if any(step.applied_ts is None for step in applied_steps(url)):
+    if any(step.applied_ts is None for step in await applied_steps(url)):
+        # The URL is not shown: it may hold a password.
         raise CommandFailed(
-            "the schema is not up to date", "steps are missing", f"durabus db migrate --store {url}", code=Exit.STORE
+            "the schema is not up to date", "steps are missing", "durabus db migrate, same store", code=Exit.STORE
         )
     async with opened_store(common) as store:
         await store.verify()

@@ -63,7 +63,7 @@ def from_error(error: DurabusError) -> CommandFailed:
         case UnsupportedByStore():
             return CommandFailed("this store cannot do that", why, code=Exit.FAILED)
         case StoreError():
-            hint = "check path, permissions and free space of --store, then try again: nothing was changed"
+            hint = "check --store (a file: path, permissions, free space; a server: is it up), then try again"
             return CommandFailed("cannot use the store", why, hint, code=Exit.STORE)
         case EventNotFound():
             return CommandFailed(

@@ -1,0 +1,1 @@
+"""Tables of one PostgreSQL schema, shared by any number of hosts."""

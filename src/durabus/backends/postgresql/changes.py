@@ -1,0 +1,196 @@
+"""What the kernel decided in one transaction, gathered and written as sets."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import msgspec
+from msgspec.structs import replace
+
+from durabus.backends.postgresql.rows import Row, columns, handler_to, instant, results_to, strings_to
+from durabus.backends.postgresql.session import Session
+from durabus.kernel.state import Applied, EventState, HandlerState
+from durabus.model.claim import handler_lock_key
+from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
+from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
+
+_NOT_THE_EVENT = (None,) * 7
+_COUNTED = {status: number for number, status in enumerate(EventStatus)}
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An event's state as it is in the database, and the lock that its claim took along."""
+
+    state: EventState
+    lock_key: str | None
+    has_results: bool
+    live: bool
+    """Whether it is in the queue, and locked there by this transaction."""
+
+
+class Changes:
+    """Transitions go in one by one, in order, also several of one event; ``write`` makes all of them real."""
+
+    def __init__(self) -> None:
+        self._before: dict[int, EventState] = {}
+        self._after: dict[int, EventState] = {}
+        self._has_results: dict[int, bool] = {}
+        self._live: set[int] = set()
+        self._entries: list[Row] = []
+        self._freed: list[tuple[str, str]] = []
+        self._woken: set[str] = set()
+
+    def apply(self, stored: Stored, applied: Applied, token: str | None = None) -> Stored:
+        """Note a transition; answers the state after it. ``token`` is that of a settlement, for its exact repeat."""
+        before, after = stored.state, _as_stored(applied.state)
+        event = after.event
+        self.note(stored, after)
+        lock_key = stored.lock_key
+        if applied.records:
+            self._log([record.entry() for record in applied.records], event, token)
+            if after.token != before.token and lock_key is not None and before.token is not None:
+                self._freed.append((lock_key, before.token))
+                self._woken.add(event.bus)
+                lock_key = None
+            if event.status is EventStatus.PENDING:
+                self._woken.add(event.bus)
+        return Stored(after, lock_key, has_results=stored.has_results, live=event.status in LIVE)
+
+    def note(self, stored: Stored, after: EventState) -> None:
+        """Note that an event, or only its handlers, are different now."""
+        id_ = after.event.id
+        if id_ not in self._before:
+            self._before[id_] = stored.state
+            self._has_results[id_] = stored.has_results
+            if stored.live:
+                self._live.add(id_)
+        self._after[id_] = after
+
+    def free_handler_locks(self, before: EventState, after: EventState) -> None:
+        """Free the serial lock of a handler whose claim a settlement ended by writing its result."""
+        gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
+        key = handler_lock_key(before.event.event_id)
+        self._freed += [(key, token) for token in gone if token is not None]
+
+    async def write(self, session: Session) -> None:
+        """One statement for each kind of change that there is."""
+        await self._write_handlers(session)
+        if self._entries:
+            await session.all("append_entries", *columns(self._entries))
+        await self._write_events(session)
+        if self._freed:
+            await session.all("free_claimed_locks", *columns(self._freed))
+        await self._write_counts(session)
+        session.woken |= self._woken
+        if session.channel is not None and self._woken:
+            await session.all("notify", session.channel, sorted(self._woken))
+
+    def _log(self, entries: list[LogEntry], event: Event, token: str | None) -> None:
+        for entry in entries:
+            rest: Row = _NOT_THE_EVENT
+            if entry.status is EventStatus.COMPLETED:
+                rest = (
+                    True, event.priority, event.max_attempts, event.due_ts, event.picked_ts, event.started_ts,
+                    event.idempotency_key,
+                )  # fmt: skip
+            next_retry = None if entry.next_retry_ts is None else instant(entry.next_retry_ts)
+            self._entries.append((
+                entry.action.value, entry.id, entry.event_id, entry.bus, entry.type, entry.status.value, entry.at_ts,
+                entry.created_ts, entry.attempt, entry.generation, entry.fence, entry.worker_id,
+                entry.error, next_retry, entry.execution_time_ms,
+                entry.status_code, strings_to(entry.tags), entry.metadata_json, entry.parent_id, entry.payload_json,
+                strings_to(entry.errors), results_to(entry.results), token, *rest,
+            ))  # fmt: skip
+
+    async def _write_events(self, session: Session) -> None:
+        returned: list[Row] = []
+        started: list[int] = []
+        buried: list[Row] = []
+        gone: list[int] = []
+        now = 0.0
+        for id_, after in self._after.items():
+            event = after.event
+            if id_ not in self._live or event == self._before[id_].event:
+                continue
+            match event.status:
+                case EventStatus.PENDING:
+                    ready = event.due_ts <= event.updated_ts
+                    returned.append(
+                        (id_, ready, event.attempts, event.updated_ts, event.due_ts, strings_to(event.errors))
+                    )
+                case EventStatus.PROCESSING:
+                    started.append(id_)
+                    now = event.updated_ts
+                case status:
+                    if status in DEAD_LETTER:
+                        buried.append((id_, status.value, event.updated_ts, strings_to(event.errors)))
+                    gone.append(id_)
+        if returned:
+            await session.all("return_events", *columns(returned))
+        if started:
+            await session.all("start_events", started, now)
+        if buried:
+            await session.all("bury_events", *columns(buried))
+        if gone:
+            await session.all("forget_live_events", gone)
+
+    async def _write_handlers(self, session: Session) -> None:
+        changed: list[Row] = []
+        dropped: list[Row] = []
+        marked: list[int] = []
+        for id_, after in self._after.items():
+            if after.handlers == self._before[id_].handlers:
+                continue
+            known = {handler.result.handler_id: handler for handler in self._before[id_].handlers}
+            changed += [
+                handler_to(id_, handler)
+                for handler in after.handlers
+                if known.pop(handler.result.handler_id, None) != handler
+            ]
+            dropped += [(id_, handler_id) for handler_id in known]
+            if not self._has_results[id_]:
+                marked.append(id_)
+        if changed:
+            await session.all("put_results", *columns(changed))
+        if dropped:
+            await session.all("forget_handler_results", *columns(dropped))
+        if marked:
+            await session.all("mark_results", marked)
+
+    async def _write_counts(self, session: Session) -> None:
+        changed: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(EventStatus))
+        for id_, after in self._after.items():
+            before = self._before[id_].event
+            if before.status is not after.event.status:
+                changed[before.bus][_COUNTED[before.status]] -= 1
+                changed[before.bus][_COUNTED[after.event.status]] += 1
+        await note_counts(session, changed)
+
+
+async def note_counts(session: Session, changed: dict[str, list[int]]) -> None:
+    """Write by how much the numbers of events of each bus changed, in the order of ``EventStatus``."""
+    rows = [(bus, *counts) for bus, counts in changed.items() if any(counts)]
+    if rows:
+        await session.all("note_counts", *columns(rows))
+
+
+def _as_stored(state: EventState) -> EventState:
+    """With instants as they will be read back."""
+    event = state.event
+    due = instant(event.due_ts)
+    expires = None if event.expires_ts is None else instant(event.expires_ts)
+    if (due, expires) != (event.due_ts, event.expires_ts):
+        state = replace(state, event=replace(event, due_ts=due, expires_ts=expires))
+    settled = state.settled
+    if settled is not None and settled.answer.next_retry_ts is not None:
+        answer = replace(settled.answer, next_retry_ts=instant(settled.answer.next_retry_ts))
+        state = replace(state, settled=replace(settled, answer=answer))
+    if any(handler.result.expires_ts is not None for handler in state.handlers):
+        state = replace(state, handlers=tuple(_handler_as_stored(handler) for handler in state.handlers))
+    return state
+
+
+def _handler_as_stored(handler: HandlerState) -> HandlerState:
+    expires = handler.result.expires_ts
+    return handler if expires is None else replace(handler, result=replace(handler.result, expires_ts=instant(expires)))

@@ -1,0 +1,135 @@
+"""Connections to the server, and what its errors mean for a caller."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from durabus.backends.postgresql.address import Address
+from durabus.errors import ConfigurationError, SchemaError, StoreError, StoreUnavailableError
+
+Connection: TypeAlias = Any
+"""``asyncpg.Connection``: asyncpg ships no types."""
+
+OLDEST_SERVER = (14, 0)
+COMMAND_TIMEOUT = 60.0
+"""Seconds that one statement may take before the server is taken for gone."""
+
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+"""What a call on a connection may raise; the third when it was cut in the middle of something."""
+
+_LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})
+_AGAIN = frozenset({"40001", "40P01"})
+_CONFIGURATION = {
+    "28P01": "the password is wrong, or the user unknown: check the user and password in the URL",
+    "28000": "the server does not let this user in: check the user in the URL, and pg_hba.conf on the server",
+    "3D000": "there is no such database: create it, or name another one in the URL",
+}
+_MEANING = {
+    "25006": "the server is read-only, perhaps a replica: point the URL at the primary",
+    "53100": "the server's disk is full: free some space, the store works again at once",
+    "53200": "the server is out of memory",
+    "53300": "the server has no connection left: raise max_connections, or lower pool= in the URL",
+    "53400": "a limit of the server's configuration is reached",
+    "55P03": "another session holds a lock for too long: see pg_stat_activity",
+    "57014": "the statement took too long and was cancelled: is the server overloaded?",
+}
+_SCHEMA = {
+    "3F000": "the schema is missing",
+    "42P01": "a table is missing",
+    "42703": "a column is missing",
+    "42883": "a function is missing",
+}
+
+
+async def connect(address: Address) -> Connection:
+    """A new connection. Raises ``StoreUnavailableError`` or ``ConfigurationError`` with one clear line."""
+    arguments: dict[str, Any] = {}
+    if address.sslmode is not None:
+        arguments["ssl"] = _ssl(address)
+    try:
+        connection = await asyncpg.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            database=address.database,
+            timeout=address.connect_timeout,
+            command_timeout=COMMAND_TIMEOUT,
+            statement_cache_size=200 if address.prepared else 0,
+            max_cached_statement_lifetime=0,
+            # a pooler passes no other settings on, and needs none of them
+            server_settings={"application_name": address.application_name},
+            **arguments,
+        )
+    except Exception as error:
+        raise connect_error(error, address) from error
+    if connection.get_server_version() < OLDEST_SERVER:
+        version = ".".join(map(str, connection.get_server_version()[:2]))
+        await connection.close()
+        raise SchemaError(f"{address.shown}: this is PostgreSQL {version}, durabus needs {OLDEST_SERVER[0]} or newer")
+    return connection
+
+
+def connect_error(error: Exception, address: Address) -> Exception:
+    """The durabus error for a connection that was not made."""
+    state = getattr(error, "sqlstate", None)
+    if state in _CONFIGURATION:
+        return ConfigurationError(f"{address.shown}: {_CONFIGURATION[state]} (PostgreSQL: {error})")
+    if state in _MEANING:
+        return StoreUnavailableError(f"{address.shown}: {_MEANING[state]} (PostgreSQL: {error})")
+    if isinstance(error, asyncpg.ClientConfigurationError | ssl.SSLError):
+        return ConfigurationError(f"{address.shown}: {error}")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(
+            f"{address.shown}: no answer within {address.connect_timeout:g} s: is the host right, and is there a "
+            "firewall in between?"
+        )
+    return StoreUnavailableError(f"{address.shown}: cannot connect ({error}): is the server running and reachable?")
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, so that nobody knows whether the statement took effect."""
+    if isinstance(error, asyncpg.PostgresError):
+        return error.sqlstate in _LOST_STATES or str(error.sqlstate).startswith("08")
+    return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | TimeoutError)
+
+
+def is_worth_another_try(error: BaseException) -> bool:
+    """Whether the transaction lost against another one, and was taken back whole."""
+    return getattr(error, "sqlstate", None) in _AGAIN
+
+
+def store_error(error: BaseException, where: str) -> StoreError:
+    """The durabus error for what a statement met: where, what, and what helps."""
+    state = getattr(error, "sqlstate", None)
+    if state in _SCHEMA:
+        return SchemaError(
+            f"{where}: {_SCHEMA[state]} ({error}): run `durabus db migrate`, or open the store as a user that may "
+            "create it"
+        )
+    if state == "42501":
+        return StoreError(f"{where}: this user may not do that ({error}): grant it one of the roles in roles.sql")
+    if is_lost(error):
+        return StoreUnavailableError(f"{where}: the connection was lost ({str(error) or type(error).__name__})")
+    meaning = _MEANING.get(str(state), "nothing was written")
+    return StoreUnavailableError(f"{where}: {meaning} (PostgreSQL: {error})")
+
+
+async def let_go(connection: Connection) -> None:
+    """Close politely, but do not wait long for a server that is gone."""
+    try:
+        await connection.close(timeout=2.0)
+    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
+
+
+def _ssl(address: Address) -> Any:
+    """What asyncpg takes: a mode by name, or a context that knows the given authority."""
+    if address.sslrootcert is None:
+        return address.sslmode
+    context = ssl.create_default_context(cafile=address.sslrootcert)
+    context.check_hostname = address.sslmode == "verify-full"
+    return context

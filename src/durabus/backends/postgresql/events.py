@@ -1,0 +1,68 @@
+"""``durabus.store.events.Events``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from durabus.backends.postgresql.caller import in_transaction_of
+from durabus.backends.postgresql.core import PostgreSQLCore
+from durabus.backends.postgresql.finding import find
+from durabus.backends.postgresql.forgetting import forget_completed, in_parts, remove_event
+from durabus.backends.postgresql.publishing import add_events, get_event
+from durabus.model.event import Event, NewEvent
+from durabus.model.query import Counts, EventPage, EventQuery
+from durabus.store.events import EventRef
+
+
+class PostgreSQLEvents(PostgreSQLCore):
+    """Events as records."""
+
+    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        self._check_open()
+        if not new:
+            return []
+        if connection is not None:
+            async with in_transaction_of(connection, self._home) as session:
+                return await add_events(session, new)
+        session = self._plain_session()
+        events = await add_events(session, new)
+        self._wake(session.woken)
+        return events
+
+    async def get_event(self, ref: EventRef) -> Event | None:
+        return await get_event(self._plain_session(), ref)
+
+    async def has_event(self, ref: EventRef) -> bool:
+        return await self.get_event(ref) is not None
+
+    async def remove_event(self, ref: EventRef) -> bool:
+        return await self._write(lambda session: remove_event(session, ref))
+
+    async def find(self, query: EventQuery) -> EventPage:
+        return await self._look(lambda session: find(session, query))
+
+    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
+        rows = await self._ask("old_completed", bus, self._clock_argument(), older_than, max(limit, 0))
+        return await self._trim([row[0] for row in rows])
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        rows = await self._ask("excess_completed", bus, max(keep, 0), max(limit, 0))
+        return await self._trim([row[0] for row in rows])
+
+    async def counts(self, bus: str | None = None) -> Counts:
+        row = (await self._ask("counts", bus))[0]
+        return Counts(
+            pending=int(row[0]),
+            processing=int(row[1]),
+            completed=int(row[2]),
+            completed_with_errors=int(row[3]),
+            failed=int(row[4]),
+        )
+
+    async def _trim(self, ids: Sequence[int]) -> int:
+        """They were looked for without locks; what is COMPLETED stays so until it is forgotten."""
+        trimmed = 0
+        for part in in_parts(ids):
+            trimmed += (await self._write(partial(forget_completed, ids=part)))[0]
+        return trimmed

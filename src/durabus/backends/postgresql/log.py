@@ -1,0 +1,127 @@
+"""``durabus.store.log.Log``."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from durabus.backends.postgresql.core import PostgreSQLCore
+from durabus.backends.postgresql.forgetting import forget_completed, in_parts
+from durabus.backends.postgresql.publishing import get_event
+from durabus.backends.postgresql.rows import Row, entry_of
+from durabus.backends.postgresql.session import Session
+from durabus.errors import InvalidEventError, LeaseLost
+from durabus.model.claim import LockClaim
+from durabus.model.log_entry import LogEntry, LogPage, LogRows
+from durabus.store.events import EventRef
+from durabus.store.log import START
+
+_POSITION = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})")
+_LIMIT = 2**63
+
+Place = tuple[str, int]
+"""A transaction, as its 64-bit number in text, and the number of the entry."""
+
+
+class PostgreSQLLog(PostgreSQLCore):
+    """The event log and the positions of its readers.
+
+    A position is (transaction, number). Readable is what belongs to transactions below the oldest one that still runs:
+    nothing can be committed there any more, so nothing is ever skipped. A transaction that is kept open holds readers
+    up, and ``log_horizon_age`` tells for how long.
+    """
+
+    async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
+        entries = [entry_of(row) for row in await self._page(after, until, limit)]
+        return LogPage(entries, entries[-1].position if entries else after)
+
+    async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
+        rows = [tuple(row) for row in await self._page(after, until, limit)]
+        return LogRows(rows, rows[-1][0] if rows else after)
+
+    async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
+        span = await self._span(after, until)
+        return [row[0] for row in await self._ask("cut_log", *span, max(rows, 1), max(limit, 0))]
+
+    async def log_head(self) -> str:
+        rows = await self._ask("log_head")
+        return rows[0][0] if rows else START
+
+    async def log_lag(self, after: str) -> int:
+        return int((await self._ask("log_lag", *await self._span(after, None)))[0][0])
+
+    async def log_horizon_age(self) -> float:
+        """Seconds since the oldest transaction began that the log must wait for; 0 if it waits for none."""
+        return float((await self._ask("log_horizon_age"))[0][0])
+
+    async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
+        async def read(session: Session) -> list[LogEntry]:
+            event = await get_event(session, ref)
+            rows = () if event is None else await session.all("read_event_log", event.id, event.event_id)
+            return [entry_of(row) for row in rows]
+
+        return await self._look(read)
+
+    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+        async def save(session: Session) -> None:
+            held = await session.one("hold_lock", lock.key)
+            if held is None or held[1] != lock.token or held[0] != lock.fence:
+                raise LeaseLost(lock.key, "the lock is not held by this claim")
+            await session.all("save_position", name, position, await session.now())
+
+        await self._write(save)
+
+    async def read_position(self, name: str) -> str:
+        rows = await self._ask("read_position", name)
+        return rows[0][0] if rows else START
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+        """Look without locks: what has ended, or is unknown, stays so until it is forgotten."""
+        _, _, last_tx, last = await self._span(START, until)
+        bounds = (last_tx, last, self._clock_argument(), older_than, max(limit, 0))
+        ended = [row[0] for row in await self._ask("completed_until", *bounds)]
+        unknown = [row[0] for row in await self._ask("unknown_until", *bounds)]
+        gone = 0
+        for part in in_parts(ended):
+            gone += (await self._write(partial(forget_completed, ids=part)))[1]
+        for part in in_parts(unknown):
+            gone += len(await self._ask("forget_unknown_entries", *bounds[:4], part))
+        return gone
+
+    async def drop_log_days(self, *, older_than: float) -> int:
+        """Forget whole days of the log that ended ``older_than`` seconds ago or longer. Returns how many days.
+
+        Goes as fast as tables are dropped, whatever they hold: COMPLETED events of those days go, live events and dead
+        letters keep their entries. Only the owner of the schema may do it. What is not archived is lost.
+        """
+        days = 0
+        while (await self._ask("drop_log_day", self._clock_argument(), older_than))[0][0] is not None:
+            days += 1
+        return days
+
+    async def _page(self, after: str, until: str | None, limit: int) -> list[Row]:
+        return await self._ask("read_log", *await self._span(after, until), max(limit, 0))
+
+    async def _span(self, after: str, until: str | None) -> tuple[str, int, str, int]:
+        """Both ends of a stretch of the log. Only positions that are not in the past need a look at the server."""
+        first, last = _place(after), None if until is None else _place(until)
+        furthest = max(int(first[0]), 0 if last is None else int(last[0]))
+        if furthest and int((await self._ask("next_transaction"))[0][0]) <= furthest:
+            raise _foreign(after if int(first[0]) == furthest else str(until))
+        return (*first, *(last or (str(_LIMIT - 1), _LIMIT - 1)))
+
+
+def _place(position: str) -> Place:
+    if position == START:
+        return "0", 0
+    found = _POSITION.fullmatch(position)
+    if found is None:
+        raise _foreign(position)
+    transaction, number = int(found[1], 16), int(found[2], 16)
+    if transaction >= _LIMIT or number >= _LIMIT:
+        raise _foreign(position)
+    return str(transaction), number
+
+
+def _foreign(position: str) -> InvalidEventError:
+    return InvalidEventError(f"position={position!r}: not one that this log gave; begin with the empty string")

@@ -1,0 +1,240 @@
+-- Every table of durabus. What they hold and how they refer to each other is drawn in layout.py.
+-- Narrow columns of eight bytes come first, so that no row wastes space on alignment. Names compare by their bytes.
+
+CREATE SEQUENCE event_ids;
+CREATE SEQUENCE lock_fences;
+CREATE SEQUENCE handler_revisions;
+-- No supply of them in a session: of two entries, the one written later must have the larger position.
+CREATE SEQUENCE log_positions;
+
+CREATE TABLE installation (
+    id uuid NOT NULL DEFAULT gen_random_uuid(),
+    single boolean PRIMARY KEY DEFAULT true CHECK (single)
+);
+INSERT INTO installation DEFAULT VALUES;
+
+CREATE TABLE events (
+    id bigint NOT NULL,
+    fence bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    due_at timestamptz NOT NULL,
+    processing_started_at timestamptz,
+    started_at timestamptz,
+    lease_expires_at timestamptz,
+    event_id uuid NOT NULL,
+    parent_id uuid,
+    attempts integer NOT NULL,
+    generation integer NOT NULL,
+    max_attempts integer,
+    priority integer NOT NULL,
+    lane smallint NOT NULL,
+    has_results boolean NOT NULL,
+    status text COLLATE "C" NOT NULL CHECK (status IN ('PENDING', 'PROCESSING')),
+    bus text COLLATE "C" NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    worker_id text COLLATE "C",
+    token text COLLATE "C",
+    lock_key text COLLATE "C",
+    idempotency_key text COLLATE "C",
+    tags text[] COLLATE "C",
+    metadata text,
+    errors text,
+    payload text NOT NULL
+) WITH (
+    fillfactor = 80,
+    autovacuum_vacuum_scale_factor = 0.0,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.0,
+    autovacuum_vacuum_insert_threshold = 50000,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.1,
+    autovacuum_analyze_threshold = 5000
+);
+
+-- No primary key on id: the planner would walk it past every claimed row to find what is next.
+CREATE UNIQUE INDEX events_id ON events (id);
+ALTER TABLE events REPLICA IDENTITY USING INDEX events_id;
+CREATE INDEX events_fresh ON events (bus, (-priority), id) WHERE lane = 1;
+CREATE INDEX events_returned ON events (bus, (-priority), id) WHERE lane = 2;
+CREATE INDEX events_delayed ON events (bus, due_at, id) WHERE lane = 0 AND status = 'PENDING';
+CREATE INDEX events_leased ON events (bus, lease_expires_at, id) WHERE status = 'PROCESSING';
+CREATE INDEX events_token ON events (token) WHERE token IS NOT NULL;
+CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
+CREATE INDEX events_tags ON events USING gin (tags) WITH (fastupdate = off) WHERE lane > 0 AND tags IS NOT NULL;
+
+CREATE TABLE dead_letters (
+    id bigint PRIMARY KEY,
+    fence bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    updated_at timestamptz NOT NULL,
+    due_at timestamptz NOT NULL,
+    processing_started_at timestamptz,
+    started_at timestamptz,
+    event_id uuid NOT NULL,
+    parent_id uuid,
+    attempts integer NOT NULL,
+    generation integer NOT NULL,
+    max_attempts integer,
+    priority integer NOT NULL,
+    status text COLLATE "C" NOT NULL CHECK (status IN ('COMPLETED_WITH_ERRORS', 'FAILED')),
+    bus text COLLATE "C" NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    worker_id text COLLATE "C",
+    idempotency_key text COLLATE "C",
+    tags text[] COLLATE "C",
+    metadata text,
+    errors text,
+    payload text NOT NULL
+);
+
+CREATE INDEX dead_letters_created ON dead_letters (created_at, id);
+CREATE INDEX dead_letters_bus ON dead_letters (bus, created_at, id);
+CREATE INDEX dead_letters_parent ON dead_letters (parent_id) WHERE parent_id IS NOT NULL;
+
+CREATE TABLE published (
+    tx xid8 NOT NULL DEFAULT pg_current_xact_id(),
+    position bigint NOT NULL DEFAULT nextval('log_positions'),
+    id bigint NOT NULL,
+    at timestamptz NOT NULL,
+    event_id uuid NOT NULL,
+    parent_id uuid,
+    known boolean NOT NULL DEFAULT true,
+    bus text COLLATE "C" NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    tags text,
+    metadata text
+);
+
+CREATE UNIQUE INDEX published_event ON published (event_id) WHERE known;
+CREATE UNIQUE INDEX published_position ON published (tx, position);
+
+CREATE TABLE event_log (
+    tx xid8 NOT NULL,
+    position bigint NOT NULL DEFAULT nextval('log_positions'),
+    id bigint NOT NULL,
+    fence bigint NOT NULL,
+    at timestamptz NOT NULL,
+    created_at timestamptz NOT NULL,
+    next_retry_at timestamptz,
+    due_at timestamptz,
+    processing_started_at timestamptz,
+    started_at timestamptz,
+    execution_time_ms double precision,
+    event_id uuid NOT NULL,
+    parent_id uuid,
+    attempt integer NOT NULL,
+    generation integer NOT NULL,
+    status_code integer,
+    priority integer,
+    max_attempts integer,
+    completed boolean,
+    bus text COLLATE "C" NOT NULL,
+    type text COLLATE "C" NOT NULL,
+    action text COLLATE "C" NOT NULL,
+    status text COLLATE "C" NOT NULL,
+    worker_id text COLLATE "C",
+    token text COLLATE "C",
+    idempotency_key text COLLATE "C",
+    error text,
+    tags text,
+    metadata text,
+    errors text,
+    results text,
+    payload text
+) PARTITION BY RANGE (at);
+
+CREATE TABLE event_log_rest PARTITION OF event_log DEFAULT;
+CREATE INDEX event_log_position ON event_log (tx, position);
+CREATE INDEX event_log_event ON event_log (id);
+CREATE INDEX event_log_completed ON event_log (bus, id) WHERE completed;
+CREATE INDEX event_log_parent ON event_log (parent_id) WHERE completed AND parent_id IS NOT NULL;
+
+CREATE TABLE idempotency_keys (
+    id bigint NOT NULL,
+    bus text COLLATE "C" NOT NULL,
+    idempotency_key text COLLATE "C" NOT NULL,
+    PRIMARY KEY (bus, idempotency_key)
+);
+
+CREATE TABLE event_results (
+    result_id bigint GENERATED ALWAYS AS IDENTITY,
+    id bigint NOT NULL,
+    fence bigint NOT NULL,
+    lease_expires_at timestamptz,
+    execution_time_ms double precision,
+    attempts integer NOT NULL,
+    handler_id text COLLATE "C" NOT NULL,
+    status text COLLATE "C" NOT NULL,
+    worker_id text COLLATE "C",
+    token text COLLATE "C",
+    settled_token text COLLATE "C",
+    error text,
+    value text,
+    PRIMARY KEY (id, handler_id)
+);
+
+CREATE TABLE locks (
+    key text COLLATE "C" PRIMARY KEY,
+    fence bigint NOT NULL,
+    expires_at timestamptz NOT NULL,
+    worker_id text COLLATE "C" NOT NULL,
+    token text COLLATE "C"
+);
+
+CREATE INDEX locks_expires ON locks (expires_at);
+
+CREATE TABLE event_buses (
+    bus text COLLATE "C" PRIMARY KEY,
+    revision bigint NOT NULL,
+    created_at timestamptz NOT NULL,
+    last_seen_at timestamptz NOT NULL,
+    stopped_at timestamptz
+);
+
+CREATE INDEX event_buses_stopped ON event_buses (stopped_at) WHERE stopped_at IS NOT NULL;
+
+CREATE TABLE event_handlers (
+    bus text COLLATE "C" NOT NULL,
+    handler_id text COLLATE "C" NOT NULL,
+    node text COLLATE "C" NOT NULL,
+    pattern text COLLATE "C" NOT NULL,
+    created_at timestamptz NOT NULL,
+    last_seen_at timestamptz NOT NULL,
+    kept_until timestamptz,
+    PRIMARY KEY (bus, handler_id, node)
+);
+
+CREATE VIEW subscriptions AS
+SELECT handler_id AS id, pattern AS event_type, min(created_at) AS created_at
+FROM event_handlers GROUP BY bus, handler_id, pattern;
+
+CREATE TABLE positions (
+    name text COLLATE "C" PRIMARY KEY,
+    position text NOT NULL,
+    updated_at timestamptz NOT NULL
+);
+
+-- How many events of each status a bus has: the sum, and what was noted since. A transaction only ever adds a note, so
+-- there is no row that two writers would wait for, and nothing is counted.
+CREATE TABLE event_counts (
+    bus text COLLATE "C" PRIMARY KEY,
+    pending bigint NOT NULL,
+    processing bigint NOT NULL,
+    completed bigint NOT NULL,
+    completed_with_errors bigint NOT NULL,
+    failed bigint NOT NULL
+) WITH (fillfactor = 50);
+
+CREATE TABLE event_count_notes (
+    pending integer NOT NULL DEFAULT 0,
+    processing integer NOT NULL DEFAULT 0,
+    completed integer NOT NULL DEFAULT 0,
+    completed_with_errors integer NOT NULL DEFAULT 0,
+    failed integer NOT NULL DEFAULT 0,
+    bus text COLLATE "C" NOT NULL
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.0,
+    autovacuum_vacuum_threshold = 1000,
+    autovacuum_vacuum_cost_delay = 0
+);

@@ -1,0 +1,75 @@
+"""The store's own thread: it listens, and it serves calls that come from other event loops than the one of ``open``.
+
+A connection belongs to one event loop. A worker's heartbeat runs in a thread with a loop of its own, which comes and
+goes; its calls are handed over to here, where a busy loop cannot starve them either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from durabus.backends.postgresql.address import Address
+from durabus.backends.postgresql.pool import Pool
+
+T = TypeVar("T")
+
+POOL = 2
+
+
+class Service:
+    """Started by its first use."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._gate = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pool: Pool | None = None
+        self._farewells: list[Callable[[], Awaitable[None]]] = []
+
+    @property
+    def started(self) -> bool:
+        """Whether there is a thread to end."""
+        return self._thread is not None
+
+    def submit(self, make: Callable[[Pool], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine in the thread, from any other one."""
+        loop, pool = self._start()
+        return asyncio.run_coroutine_threadsafe(make(pool), loop)
+
+    def at_the_end(self, farewell: Callable[[], Awaitable[None]]) -> None:
+        """What to await in the thread before it ends."""
+        self._farewells.append(farewell)
+
+    def stop(self) -> None:
+        """Finish what was accepted and end the thread. Blocks; safe to call twice."""
+        with self._gate:
+            loop, thread = self._loop, self._thread
+            self._thread = None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._finish(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _start(self) -> tuple[asyncio.AbstractEventLoop, Pool]:
+        with self._gate:
+            if self._loop is None or self._pool is None:
+                self._loop = asyncio.new_event_loop()
+                self._pool = Pool(self._address, POOL)
+                name = f"durabus-postgresql:{self._address.schema}"
+                self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+                self._thread.start()
+            return self._loop, self._pool
+
+    async def _finish(self) -> None:
+        for farewell in self._farewells:
+            await farewell()
+        if self._pool is not None:
+            await self._pool.close()
+        await asyncio.sleep(0)  # sockets close in the next turn of the loop

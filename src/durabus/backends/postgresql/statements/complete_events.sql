@@ -1,0 +1,2 @@
+-- Completes plain claims: see the function.
+SELECT {schema}.complete_events($1, $2, $3, $4, $5, $6, $7)

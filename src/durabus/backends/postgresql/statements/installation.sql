@@ -1,0 +1,2 @@
+-- Which installation of durabus this is.
+SELECT id::text FROM {schema}.installation

@@ -1,0 +1,3 @@
+-- How the newest settlement of each event ended; only settlements carry a token. Relies on event_log_event.
+SELECT DISTINCT ON (id) id, token, fence, action, status, date_part('epoch', next_retry_at) FROM {schema}.event_log
+WHERE id = ANY ($1::bigint[]) AND token IS NOT NULL ORDER BY id, tx DESC, position DESC

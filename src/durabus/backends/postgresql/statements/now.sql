@@ -1,0 +1,2 @@
+-- The server's clock.
+SELECT date_part('epoch', clock_timestamp())

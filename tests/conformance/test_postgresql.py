@@ -1,0 +1,104 @@
+"""The PostgreSQL store keeps the contract, on a real server.
+
+That server does not wait for its disk and does not vacuum by itself: what a power cut would leave is no question here,
+and a vacuum that starts by chance would hold back the log. Each test gets the same schema, emptied.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+from tests.servers.presence import installed
+
+from durabus.clock import ManualClock
+from durabus.conformance import StoreConformance
+from durabus.conformance.differential import compare, random_steps
+from durabus.store.connect import open_store
+from durabus.store.contract import EventStore
+
+SCHEMA = "conformance"
+SEQUENCES_PER_TEST = 5
+STEPS = 40
+TABLES = [
+    *("events", "dead_letters", "published", "event_log", "idempotency_keys", "event_results", "locks"),
+    *("event_buses", "event_handlers", "positions", "event_counts", "event_count_notes"),
+]
+EMPTY = "; ".join(f"DELETE FROM {SCHEMA}.{table}" for table in TABLES)
+
+
+class Place:
+    """The schema of all tests, and a connection that empties it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.store_url = f"{url}?schema={SCHEMA}"
+        self.connection = psycopg.connect(url, autocommit=True)
+
+    def make_logins_cheap(self) -> None:
+        """Thousands of connections are made here, and each would hash the password thousands of times."""
+        password = urlsplit(self.url).password
+        self.connection.execute("SET scram_iterations = 1")
+        self.connection.execute(f"ALTER USER postgres PASSWORD '{password}'")
+
+    def empty(self) -> None:
+        if self.connection.execute("SELECT to_regnamespace(%s)", [SCHEMA]).fetchone() != (None,):
+            self.connection.execute(EMPTY)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    from durabus.servers.postgresql import PostgreSQLServer
+
+    with installed(PostgreSQLServer(settings={"fsync": "off", "autovacuum": "off"})) as server:
+        made = Place(server.url)
+        made.make_logins_cheap()
+        yield made
+        made.connection.close()
+
+
+class Transaction:
+    def __init__(self, url: str) -> None:
+        self.connection = psycopg.connect(url)
+
+    async def commit(self) -> None:
+        self.connection.commit()
+
+    async def rollback(self) -> None:
+        self.connection.rollback()
+
+    async def close(self) -> None:
+        self.connection.close()
+
+
+class TestPostgreSQLStore(StoreConformance):
+    place: Place
+
+    @pytest.fixture(autouse=True)
+    def _server(self, place: Place) -> None:
+        type(self).place = place
+        place.empty()
+
+    async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
+        return await open_store(self.place.store_url, clock=clock)
+
+    async def begin(self, place: Path) -> Transaction:
+        return Transaction(self.place.url)
+
+
+@pytest.mark.parametrize("block", range(16))
+async def test_postgresql_answers_random_commands_as_memory_does(block: int, place: Place) -> None:
+    for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
+        place.empty()
+        clocks = [ManualClock(), ManualClock()]
+        memory = await open_store("memory://", clock=clocks[0])
+        other = await open_store(place.store_url, clock=clocks[1])
+        try:
+            await compare(memory, other, clocks, random_steps(seed, STEPS))
+        except AssertionError as difference:
+            difference.add_note(f"seed {seed}")
+            raise
+        finally:
+            await other.close()
+            await memory.close()

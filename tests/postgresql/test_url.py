@@ -1,0 +1,69 @@
+"""What a URL may say, and what is said about one that is wrong. The password never is."""
+
+import pytest
+
+from durabus.backends.postgresql.address import parse_url
+from durabus.backends.postgresql.store import PostgreSQLStore
+from durabus.errors import ConfigurationError
+
+URL = "postgresql://bob:s3cret@db.example:6543/shop"
+
+
+def test_a_url_says_where_and_as_whom() -> None:
+    address = parse_url(f"{URL}?schema=orders&pool=3&application_name=web")
+    assert (address.host, address.port, address.database) == ("db.example", 6543, "shop")
+    assert (address.user, address.password) == ("bob", "s3cret")
+    assert (address.schema, address.pool, address.application_name) == ("orders", 3, "web")
+
+
+def test_what_is_not_said_has_a_default() -> None:
+    address = parse_url("postgresql://db.example/shop")
+    assert (address.port, address.user, address.password, address.schema) == (5432, None, None, "durabus")
+    assert (address.listen, address.prepared) == (True, True)
+
+
+def test_special_characters_are_escaped() -> None:
+    address = parse_url("postgresql://b%40b:p%2Fw%3F@db/my%20shop")
+    assert (address.user, address.password, address.database) == ("b@b", "p/w?", "my shop")
+
+
+def test_behind_a_pooler_nothing_is_prepared_and_nobody_listens() -> None:
+    address = parse_url(f"{URL}?pooler=on")
+    assert (address.listen, address.prepared) == (False, False)
+    assert parse_url(f"{URL}?pooler=on&listen=on").listen
+    assert not parse_url(f"{URL}?listen=off").listen
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("?shema=x", "no such option.*shema.*there are.*schema"),
+        ("?schema=a&schema=b", "given twice"),
+        ("?schema=Big", "schema='Big'.*lower-case"),
+        ("?schema=x;drop", "schema="),
+        (f"?schema={'x' * 60}", "1 to 48"),
+        ("?pool=0", "pool='0'.*from 1"),
+        ("?pool=many", "pool='many'"),
+        ("?listen=yes", "listen='yes'.*on or off"),
+        ("?sslmode=maybe", "sslmode='maybe'.*verify-full"),
+        ("?connect_timeout=0", "connect_timeout='0'"),
+    ],
+)
+def test_a_wrong_option_is_named_with_what_is_right(wrong: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        parse_url(URL + wrong)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://", "postgresql://bob:s3cret@db", "postgresql://bob:s3cret@db:x/shop"])
+def test_an_incomplete_url_is_refused_without_showing_it(url: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_url(url)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_nothing_shows_the_password() -> None:
+    address = parse_url(URL)
+    store = PostgreSQLStore.from_url(URL)
+    for shown in (address.shown, repr(address), str(address), repr(store)):
+        assert "s3cret" not in shown
