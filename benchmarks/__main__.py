@@ -14,7 +14,7 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import draining, growth, memory, publishing, seed003
+from benchmarks import databases, draining, growth, http_api, memory, postgresql, publishing, seed003
 from benchmarks.bench import Bench
 from benchmarks.processes import ROOT
 from benchmarks.report import DOCS, print_table, read_json, write_docs, write_json
@@ -25,10 +25,12 @@ GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "publish": publishing.run,
     "drain": draining.run,
     "seed003": seed003.run,
+    "http": http_api.run,
     "growth": growth.run,
+    "postgresql": postgresql.run,
 }
 SETTINGS = (
-    "SQLite: WAL, synchronous=FULL, log of every transition on, options at their defaults "
+    f"SQLite: WAL, synchronous=FULL; {databases.SETTINGS}; log of every transition on, options at their defaults "
     "but for concurrency=200 in the drain rows"
 )
 RESULTS = ROOT / "build" / "benchmarks.json"

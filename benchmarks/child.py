@@ -11,17 +11,18 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+import asyncpg
 import msgspec
 
-from benchmarks import raw
-from benchmarks.bench import same_gc, sqlite_url
+from benchmarks import raw, raw_postgresql
+from benchmarks.bench import same_gc
 from durabus import Event, EventBus, open_store
 
 DRAIN_SLOTS = 200
 """Claims come in halves of this: batches of 100, as in the raw loop."""
 
 
-async def drain(path: str) -> int:
+async def drain(url: str) -> int:
     """A worker with a no-op handler, until told to stop. Answers how many events its handler was given."""
     handled = 0
 
@@ -29,17 +30,17 @@ async def drain(path: str) -> int:
         nonlocal handled
         handled += 1
 
-    store = await open_store(sqlite_url(Path(path)))
+    store = await open_store(url)
     bus = EventBus(store, concurrency=DRAIN_SLOTS)
     bus.subscribe(raw.EVENT_TYPE, handler)
-    await _ready()
+    await ready()
     async with bus:
-        await _next_line()
+        await next_line()
     await store.close()
     return handled
 
 
-async def latency(path: str) -> list[float]:
+async def latency(url: str) -> list[float]:
     """An idle worker. Answers the seconds from each publish in the parent to the start of the handler here."""
     seconds: list[float] = []
 
@@ -47,15 +48,15 @@ async def latency(path: str) -> list[float]:
         # CLOCK_MONOTONIC is one clock for all processes of a host
         seconds.append(monotonic() - event.payload["sent"])
 
-    async with EventBus(sqlite_url(Path(path))) as bus:
+    async with EventBus(url) as bus:
         bus.subscribe("bench.ping", handler)
         await asyncio.sleep(0.2)
-        await _ready()
-        await _next_line()
+        await ready()
+        await next_line()
     return seconds
 
 
-async def footprint(path: str, total: str) -> list[float]:
+async def footprint(url: str, total: str) -> list[float]:
     """A worker that drains ``total`` events. Answers its resident memory in MiB at each quarter."""
     quarter, handled, found = int(total) // 4, 0, list[float]()
     done = asyncio.Event()
@@ -68,9 +69,9 @@ async def footprint(path: str, total: str) -> list[float]:
         if handled == int(total):
             done.set()
 
-    bus = EventBus(sqlite_url(Path(path)))
+    bus = EventBus(url)
     bus.subscribe(raw.EVENT_TYPE, handler)
-    await _ready()
+    await ready()
     async with bus:
         await done.wait()
     return found
@@ -78,24 +79,34 @@ async def footprint(path: str, total: str) -> list[float]:
 
 async def drain_raw(path: str, shared: str) -> int:
     """The raw loop until nothing is left."""
-    await _ready()
+    await ready()
     return raw.drain(Path(path), shared=shared == "shared")
+
+
+async def drain_raw_postgresql(url: str) -> int:
+    """The same on PostgreSQL, connected before the clock runs."""
+    connection = await asyncpg.connect(url)
+    await ready()
+    count = await raw_postgresql.drain(connection)
+    await connection.close()
+    return count
 
 
 KINDS: dict[str, Callable[..., Awaitable[Any]]] = {
     "drain": drain,
     "drain-raw": drain_raw,
+    "drain-raw-postgresql": drain_raw_postgresql,
     "footprint": footprint,
     "latency": latency,
 }
 
 
-async def _ready() -> None:
+async def ready() -> None:
     print("ready", flush=True)
-    await _next_line()
+    await next_line()
 
 
-async def _next_line() -> None:
+async def next_line() -> None:
     """Wait for ``go`` or ``stop``, or for the death of the parent."""
     await asyncio.to_thread(sys.stdin.readline)
 

@@ -28,7 +28,7 @@ def run(bench: Bench) -> list[Row]:
     with bench.fresh_folder() as folder:
         bench.say("filling the file to drain")
         filled = folder / "filled.db"
-        fill(filled, count)
+        fill(sqlite_url(filled), count)
         sides = _Sides(bench, filled, count)
         names = ("drain, 1 process", "raw drain, 1 process", "drain, 2 processes", "raw drain, 2 processes")
         figures = bench.alternate(
@@ -54,11 +54,11 @@ def run(bench: Bench) -> list[Row]:
     ]
 
 
-def fill(path: Path, count: int, batch: int = 10_000) -> None:
-    """Publish ``count`` events and close the file."""
+def fill(url: str, count: int, batch: int = 10_000) -> None:
+    """Publish ``count`` events and close the store."""
 
     async def publish() -> None:
-        store = await open_store(sqlite_url(path))
+        store = await open_store(url)
         queue = EventQueue(store)
         for first in range(0, count, batch):
             size = min(batch, count - first)
@@ -92,7 +92,8 @@ class _Sides:
         with self._bench.fresh_folder() as folder, ExitStack() as stack:
             path = folder / "bus.db"
             copy_database(self._filled, path)
-            children = [stack.enter_context(Child(kind, str(path), *arguments)) for _ in range(processes)]
+            place = sqlite_url(path) if kind == "drain" else str(path)
+            children = [stack.enter_context(Child(kind, place, *arguments)) for _ in range(processes)]
             for child in children:
                 child.wait_until_ready()
             started = monotonic()

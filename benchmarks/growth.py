@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 from time import perf_counter
 
 from benchmarks.bench import Bench, same_gc, sqlite_url
@@ -30,15 +29,21 @@ def _claim_rows(bench: Bench) -> list[Row]:
     large = bench.size(1_000_000, 20_000)
     with bench.fresh_folder() as folder:
         bench.say(f"publishing {large:,} events")
-        fill(folder / "large.db", large)
-        fill(folder / "small.db", SMALL)
-        bench.say("claiming from both")
-        with same_gc():
-            figures = asyncio.run(_claim_from_both(folder, bench.size(200, 20)))
+        urls = [sqlite_url(folder / name) for name in ("large.db", "small.db")]
+        fill(urls[0], large)
+        fill(urls[1], SMALL)
+        return claim_rows(bench, "growth", "claim", urls, large)
+
+
+def claim_rows(bench: Bench, group: str, name: str, urls: list[str], large: int) -> list[Row]:
+    """A claim from the store with ``large`` pending events, against one from the store with few."""
+    bench.say("claiming from both")
+    with same_gc():
+        figures = asyncio.run(_claim_from_both(urls, bench.size(200, 20)))
     return [
         Row(
-            group="growth",
-            name=f"claim of {limit}, {large:,} pending",
+            group=group,
+            name=f"{name} of {limit}, {large:,} pending",
             unit="ms",
             samples=figures[limit][0],
             peer=f"{SMALL:,} pending",
@@ -50,9 +55,9 @@ def _claim_rows(bench: Bench) -> list[Row]:
     ]
 
 
-async def _claim_from_both(folder: Path, rounds: int) -> dict[int, tuple[list[float], list[float]]]:
-    """Claims by limit, in turn on the large and on the small file."""
-    stores = [await open_store(sqlite_url(folder / name)) for name in ("large.db", "small.db")]
+async def _claim_from_both(urls: list[str], rounds: int) -> dict[int, tuple[list[float], list[float]]]:
+    """Claims by limit, in turn on the large and on the small store."""
+    stores = [await open_store(url) for url in urls]
     figures: dict[int, tuple[list[float], list[float]]] = {1: ([], []), 100: ([], [])}
     for limit, samples in figures.items():
         for turn in range(rounds + 5):
@@ -79,9 +84,10 @@ def _footprint_row(bench: Bench) -> Row:
     total = bench.size(200_000, 8_000)
     with bench.fresh_folder() as folder:
         bench.say(f"publishing {total:,} events")
-        fill(folder / "bus.db", total)
+        url = sqlite_url(folder / "bus.db")
+        fill(url, total)
         bench.say(f"draining {total:,} events")
-        with Child("footprint", str(folder / "bus.db"), str(total)) as child:
+        with Child("footprint", url, str(total)) as child:
             child.wait_until_ready()
             child.go()
             quarters: list[float] = child.found()

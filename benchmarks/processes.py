@@ -14,12 +14,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Child:
-    """A ``python -m benchmarks.child``: says ``ready``, begins at ``go``, answers JSON at its end or at ``stop``."""
+    """A ``benchmarks.child`` or its like: says ``ready``, begins at ``go``, answers JSON at its end or at ``stop``."""
 
-    def __init__(self, kind: str, *arguments: str) -> None:
+    def __init__(self, kind: str, *arguments: str, module: str = "benchmarks.child") -> None:
         self._kind = kind
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.child", kind, *arguments],
+            [sys.executable, "-m", module, kind, *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

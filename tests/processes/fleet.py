@@ -16,6 +16,7 @@ import msgspec
 from durabus import Action, EventStore, LogEntry
 
 WORKER = Path(__file__).with_name("fleet_worker.py")
+SHOWN = 5
 SETTLING = {Action.STARTED, Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED, Action.RELEASED}
 
 
@@ -26,33 +27,58 @@ class Fleet:
         self._arguments = [url, str(ledger), str(handler_seconds), str(lease), str(concurrency)]
         self.ledger = ledger
         self.workers: list[subprocess.Popen[bytes]] = []
+        self.frozen: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        for worker in self.workers:
-            worker.kill()
-            worker.wait()
+        for worker in list(self.workers):
+            self.kill(worker)
 
     def start(self) -> subprocess.Popen[bytes]:
-        worker = subprocess.Popen([sys.executable, str(WORKER), *self._arguments])
+        # Its stdin closes with this process, whatever ends it, and that ends the worker.
+        worker = subprocess.Popen([sys.executable, str(WORKER), *self._arguments], stdin=subprocess.PIPE)
         self.workers.append(worker)
         return worker
 
     def kill(self, worker: subprocess.Popen[bytes]) -> None:
         worker.kill()
-        worker.wait()
+        worker.communicate()
         self.workers.remove(worker)
 
     def freeze(self, worker: subprocess.Popen[bytes], seconds: float) -> None:
         """Stop a worker as a long pause would, and let it go on later."""
         worker.send_signal(signal.SIGSTOP)
+        self.frozen.add(worker.pid)
         asyncio.get_running_loop().call_later(seconds, self._thaw, worker)
 
     def _thaw(self, worker: subprocess.Popen[bytes]) -> None:
+        self.frozen.discard(worker.pid)
         if worker.poll() is None:
             worker.send_signal(signal.SIGCONT)
+
+    async def all_up(self, seconds: float = 30) -> None:
+        """Wait until every worker serves the bus."""
+        async with asyncio.timeout(seconds):
+            while {worker.pid for worker in self.workers} - {pid for _, _, pid in self.lines("up")}:
+                assert [worker.poll() for worker in self.workers] == [None] * len(self.workers)
+                await asyncio.sleep(0.05)
+
+    def awake(self) -> list[subprocess.Popen[bytes]]:
+        """The workers that serve the bus and are not frozen, oldest first."""
+        up = {pid for _, _, pid in self.lines("up")}
+        return [worker for worker in self.workers if worker.pid in up and worker.pid not in self.frozen]
+
+    def replace_failed_starts(self) -> int:
+        """Start those anew that could not start, as a process manager would; one that ends later is a failure."""
+        up = {pid for _, _, pid in self.lines("up")}
+        ended = [worker for worker in self.workers if worker.poll() is not None]
+        for worker in ended:
+            assert worker.pid not in up, f"a worker that served the bus ended by itself with code {worker.returncode}"
+            self.kill(worker)
+            self.start()
+        return len(ended)
 
     async def stop(self) -> None:
         """Ask all to finish, and check that they did so cleanly."""
@@ -60,13 +86,21 @@ class Fleet:
             worker.send_signal(signal.SIGTERM)
         codes = [await asyncio.to_thread(worker.wait, 30) for worker in self.workers]
         assert codes == [0] * len(codes)
-        self.workers.clear()
+        for worker in list(self.workers):
+            self.kill(worker)
 
     def lines(self, what: str) -> list[tuple[int, int, int]]:
-        """(event id, fence, pid) of every line of one kind; for "refused": (count, 0, pid)."""
+        """(event id, fence, pid) of every line of one kind; for "refused": (count so far, 0, pid)."""
         text = self.ledger.read_text() if self.ledger.exists() else ""
-        found = (line.split() for line in text.splitlines())
-        return [(int(id_), int(fence), int(pid)) for kind, id_, fence, pid in found if kind == what]
+        found = (line.split() for line in text.splitlines() if line.startswith(what))
+        return [(int(id_), int(fence), int(pid)) for _, id_, fence, pid in found]
+
+    def refused(self) -> Counter[int]:
+        """How many claims each worker was told to have lost, by pid."""
+        counts: Counter[int] = Counter()
+        for count, _, pid in self.lines("refused"):
+            counts[pid] = max(counts[pid], count)
+        return counts
 
 
 async def entries(store: EventStore) -> AsyncIterator[LogEntry]:
@@ -89,6 +123,8 @@ class Verdict(msgspec.Struct):
     retries: int = 0
     stale_writes_accepted: int = 0
     fences_not_rising: int = 0
+    offenders: list[str] = []
+    """What the log tells of the first events that break the rules."""
 
 
 async def judge(store: EventStore) -> Verdict:
@@ -96,21 +132,32 @@ async def judge(store: EventStore) -> Verdict:
     verdict = Verdict()
     fence: dict[int, int] = {}
     held: set[int] = set()
+    offenders: list[int] = []
     async for entry in entries(store):
         match entry.action:
             case Action.PUBLISHED:
                 verdict.published += 1
             case Action.PICKED:
-                verdict.fences_not_rising += entry.fence <= fence.get(entry.id, 0) or entry.id in held
+                if entry.fence <= fence.get(entry.id, 0) or entry.id in held:
+                    verdict.fences_not_rising += 1
+                    offenders.append(entry.id)
                 fence[entry.id] = entry.fence
                 held.add(entry.id)
             case Action.ABANDONED:
                 verdict.takeovers += 1
                 held.discard(entry.id)
         if entry.action in SETTLING:
-            verdict.stale_writes_accepted += entry.fence != fence.get(entry.id) or entry.id not in held
+            if entry.fence != fence.get(entry.id) or entry.id not in held:
+                verdict.stale_writes_accepted += 1
+                offenders.append(entry.id)
             if entry.action is not Action.STARTED:
                 held.discard(entry.id)
             verdict.retries += entry.action is Action.FAILED and entry.next_retry_ts is not None
             verdict.terminals[entry.id] += entry.payload_json is not None
+    for id_ in offenders[:SHOWN]:
+        trail = await store.read_event_log(id_)
+        verdict.offenders += [f"event {id_}:"] + [
+            f"  {entry.position} {entry.at_ts:.6f} {entry.action} fence {entry.fence} {entry.worker_id}"
+            for entry in trail
+        ]
     return verdict

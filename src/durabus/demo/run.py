@@ -10,13 +10,13 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from urllib.parse import quote
 
 import msgspec
 from rich.console import Console
 
 from durabus.clock import monotonic
 from durabus.demo.fleet import WorkerDied, WorkerProcess
+from durabus.demo.place import TITLES, StoreKind, how_to_look, store_in
 from durabus.demo.report import Report, read_report, render
 from durabus.demo.screen import WIDTH, Progress, Screen, screen_for
 from durabus.demo.shop import order
@@ -43,6 +43,7 @@ Hook = Callable[[EventStore], Awaitable[None]]
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What ``durabus demo`` can be told."""
 
+    store: StoreKind = "sqlite"
     orders: int = 3000
     keep: bool = False
     json: bool = False
@@ -93,7 +94,8 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
         console.width = WIDTH
     folder = Path(tempfile.mkdtemp(prefix="durabus-demo-"))
     try:
-        found = await _run(options, folder, console, before_report)
+        with store_in(folder, options.store) as url:
+            found = await _run(options, url, folder, console, before_report)
         if options.json:
             sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
         console.print()
@@ -104,15 +106,15 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
     finally:
         if options.keep:
             console.print(f"\nkept in {folder}", soft_wrap=True, markup=False)
-            console.print(f"look at it: durabus dlq list --store {_url(folder)}", soft_wrap=True, markup=False)
+            console.print(f"look at it: {how_to_look(folder, options.store)}", soft_wrap=True, markup=False)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     return 1 if found.problems else 0
 
 
-async def _run(options: DemoOptions, folder: Path, console: Console, before_report: Hook | None) -> Report:
-    url = _url(folder)
-    console.print(f"[bold]durabus demo[/]  orders → payments → mail on SQLite, two workers, leases of {LEASE:g} s\n")
+async def _run(options: DemoOptions, url: str, folder: Path, console: Console, before_report: Hook | None) -> Report:
+    where = TITLES[options.store]
+    console.print(f"[bold]durabus demo[/]  orders → payments → mail on {where}, two workers, leases of {LEASE:g} s\n")
     store = await open_store(url)
     workers: list[WorkerProcess] = []
     try:
@@ -139,10 +141,6 @@ async def _run(options: DemoOptions, folder: Path, console: Console, before_repo
         for worker in workers:
             await worker.end()
         await store.close()
-
-
-def _url(folder: Path) -> str:
-    return f"sqlite:///{quote(str(folder))}/shop.db"
 
 
 class Story:

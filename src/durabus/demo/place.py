@@ -1,0 +1,38 @@
+"""Where the demo's store is: a SQLite file, or a server that the demo starts itself."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
+
+from durabus.servers.known import make_server
+
+StoreKind = Literal["sqlite", "postgresql"]
+
+TITLES: dict[StoreKind, str] = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+
+
+@contextmanager
+def store_in(folder: Path, kind: StoreKind) -> Iterator[str]:
+    """The URL of a new store below ``folder``; a server runs as long as the context lasts."""
+    if kind == "sqlite":
+        yield _sqlite_url(folder)
+        return
+    # On the loop's thread, though it takes a second: a Ctrl-C then waits until there is a server to be stopped.
+    with make_server(kind, folder / kind) as server:
+        yield server.url
+
+
+def how_to_look(folder: Path, kind: StoreKind) -> str:
+    """The command that shows what the demo left in a kept folder."""
+    if kind == "sqlite":
+        return f"durabus dlq list --store {_sqlite_url(folder)}"
+    return f"durabus dev up {kind} --data-dir {shlex.quote(str(folder / kind))}"
+
+
+def _sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{quote(str(folder))}/shop.db"
