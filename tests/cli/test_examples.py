@@ -63,7 +63,9 @@ COMPLETED_WITH_ERRORS: PayloadDecodeError
 
 
 def test_every_example_has_its_output_here() -> None:
-    assert sorted(path.name for path in EXAMPLES.glob("*.py")) == sorted(PRINTED)
+    # Those of the pipeline start Spark: tests/pipeline runs them.
+    quick = [path.name for path in EXAMPLES.glob("*.py") if not path.name.startswith("pipeline_")]
+    assert sorted(quick) == sorted(PRINTED)
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED))

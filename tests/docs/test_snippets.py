@@ -177,7 +177,7 @@ def test_every_python_block_is_one_that_runs() -> None:
 def test_python_snippet_runs(script: Script, tmp_path: Path) -> None:
     folder = tmp_path / "empty"
     folder.mkdir()
-    program = tmp_path / f"{Path(script.blocks[0].page).stem}.py"
+    program = tmp_path / f"{Path(script.blocks[0].page).stem}_page.py"  # http.py would hide the standard one
     program.write_text(script.source(), encoding="utf-8")
     run([sys.executable, str(program)], folder)
 

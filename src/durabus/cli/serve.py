@@ -1,0 +1,92 @@
+"""``durabus serve``: the HTTP API until a signal asks to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.options import DEFAULTS, Common, store_url
+from durabus.cli.output import print_json_line, say
+from durabus.errors import ConfigurationError
+from durabus.model.event import DEFAULT_BUS
+
+TOKENS_VARIABLE = "DURABUS_TOKENS"
+DEFAULT_PORT = 8484
+STOP_WITHIN = 10
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+NEEDED = ("litestar", "uvicorn", "prometheus_client")
+
+
+async def serve(
+    *,
+    host: Annotated[str, Parameter(help="Address to listen on; beyond this machine it needs --tokens.")] = "127.0.0.1",
+    port: Annotated[int, Parameter(help="Port; 0 takes a free one.")] = DEFAULT_PORT,
+    tokens: Annotated[
+        Path | None, Parameter(env_var=TOKENS_VARIABLE, help="File of `durabus tokens`: every request needs one.")
+    ] = None,
+    bus: Annotated[str, Parameter(help="Bus of requests that name none.")] = DEFAULT_BUS,
+    lease: Annotated[float, Parameter(help="Seconds after which a silent worker has lost its event.")] = 30.0,
+    retry_delay: Annotated[float, Parameter(help="Seconds from a failure to the next attempt.")] = 300.0,
+    max_retries: Annotated[int, Parameter(help="Failures after which an event is FAILED.")] = 3,
+    max_wait: Annotated[float, Parameter(help="Longest time that a claim may wait for work.")] = 30.0,
+    stop_within: Annotated[int, Parameter(help="Seconds for open requests to end.")] = STOP_WITHIN,
+    common: Common = DEFAULTS,
+) -> None:
+    """Serve the HTTP API. SIGTERM or Ctrl-C: take nothing new, answer what runs; a second one quits at once.
+
+    Example: durabus serve --port 8484
+    """
+    require_server()
+    from durabus.server.app import create_app
+    from durabus.server.serving import is_loopback, listen
+    from durabus.server.serving import serve as serve_until_stopped
+    from durabus.server.settings import Settings
+    from durabus.server.tokens import TokenFile
+
+    if tokens is None and not is_loopback(host):
+        raise CommandFailed(
+            f"{host} can be reached from elsewhere",
+            "a server without tokens listens on this machine only",
+            "durabus tokens create NAME --scope admin --tokens tokens.json, then add --tokens tokens.json",
+            code=Exit.USAGE,
+        )
+    settings = Settings(bus=bus, lease=lease, retry_delay=retry_delay, max_retries=max_retries, max_wait=max_wait)
+    app = create_app(store_url(common), settings=settings, tokens=None if tokens is None else TokenFile(tokens))
+    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, stream=sys.stderr)
+    try:
+        listening = listen(host, port)
+    except ConfigurationError as error:
+        raise CommandFailed("cannot listen", str(error), "--port 0 takes a free port", code=Exit.FAILED) from error
+    name = f"[{host}]" if ":" in host else host
+    url = f"http://{name}:{listening.getsockname()[1]}"
+
+    def ready() -> None:
+        if common.json:
+            print_json_line({"url": url, "pid": os.getpid()})
+        else:
+            print(url, flush=True)
+        say(f"serves bus {bus!r} on {app.api.store.features.scheme}://; Ctrl-C or SIGTERM stops it")
+        if not is_loopback(host):
+            say("tokens travel as they are: put TLS in front of it")
+
+    with listening:
+        await serve_until_stopped(app, listening, stop_within=stop_within, ready=ready)
+    say("stopped")
+
+
+def require_server() -> None:
+    """Say what to install before an import fails."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise CommandFailed(
+            "the HTTP server is not installed",
+            f"it needs {', '.join(missing)}",
+            "pip install 'durabus[server]'",
+        )

@@ -1,0 +1,204 @@
+"""The API for async code."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, Unpack
+
+import httpx2
+
+from durabus.client import calls
+from durabus.client.calls import Call, EventFields
+from durabus.client.retrying import TIMEOUT, client_options, passes, pauses, request_options, unreachable
+from durabus.clock import monotonic, perf_counter
+from durabus.errors import DurabusError, LeaseLost
+from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id
+from durabus.model.event import Event
+from durabus.model.query import Counts, DeadLetterPage
+from durabus.model.settlement import Settled, Settlement
+
+T = TypeVar("T")
+
+logger = logging.getLogger("durabus.client")
+
+
+class Client:
+    """Speaks to one server. Calls that are safe to repeat are repeated while the server cannot be reached."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        worker_id: str | None = None,
+        timeout: float = TIMEOUT,
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        self.url = url
+        self.worker_id = worker_id or default_worker_id()
+        self._timeout = timeout
+        self._http = httpx2.AsyncClient(**client_options(url, token, transport))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Let go of the connections. Repeatable."""
+        await self._http.aclose()
+
+    async def publish(self, title: str, payload: Any = None, **fields: Unpack[EventFields]) -> Event:
+        """Store an event. It is sent with an id of its own, so that it is stored once however often it is sent."""
+        return calls.one(await self.send(calls.publish([calls.event(title, payload, fields)])))
+
+    async def publish_batch(self, events: Sequence[dict[str, Any]]) -> list[Event]:
+        """Store many events in one step, all or none. Make them with ``new``."""
+        return await self.send(calls.publish(events))
+
+    def new(self, title: str, payload: Any = None, **fields: Unpack[EventFields]) -> dict[str, Any]:
+        """An event for ``publish_batch``."""
+        return calls.event(title, payload, fields)
+
+    async def claim(
+        self, *, tags: Iterable[str] = (), limit: int = 1, lease: float | None = None, wait: float = 0.0, **more: Any
+    ) -> list[Claim]:
+        """Claim up to ``limit`` events, waiting up to ``wait`` seconds for the first. ``more``: bus, mode."""
+        wanted = calls.claim(worker_id=self.worker_id, tags=tags, limit=limit, lease=lease, wait=wait, **more)
+        return await self.send(wanted)
+
+    async def start(self, refs: Sequence[ClaimRef], *, lease: float | None = None) -> list[float | LeaseLost]:
+        """Record that work began."""
+        return await self.send(calls.start(refs, lease=lease))
+
+    async def renew(self, refs: Sequence[ClaimRef], *, lease: float | None = None) -> list[float | LeaseLost]:
+        """Keep claims for longer."""
+        return await self.send(calls.renew(refs, lease=lease))
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+        """End claims: ``Complete``, ``Fail`` or ``Release``, each judged by itself."""
+        return await self.send(calls.settle(settlements))
+
+    async def get(self, id_: int, *, include_logs: bool = False) -> dict[str, Any]:
+        """One event. Raises ``ApiError`` with status 404 if there is none."""
+        return await self.send(calls.show(id_, include_logs=include_logs))
+
+    async def list(self, **filters: Any) -> dict[str, Any]:
+        """A page of events: status, tags, limit, offset, before_id, bus."""
+        return await self.send(calls.list_events(**filters))
+
+    async def reset(self, id_: int, reason: str) -> dict[str, Any]:
+        """Take an event from its worker."""
+        return await self.send(calls.reset(id_, reason))
+
+    async def stats(self, bus: str | None = None) -> Counts:
+        """Events by status."""
+        return await self.send(calls.stats(bus))
+
+    async def dead_letters(self, *, limit: int = 100, offset: int = 0, bus: str | None = None) -> DeadLetterPage:
+        """Dead letters, newest first."""
+        return await self.send(calls.dead_letters(limit=limit, offset=offset, bus=bus))
+
+    async def requeue(self, ids: Sequence[int]) -> Sequence[Event]:
+        """Bring dead letters back."""
+        return await self.send(calls.requeue(ids))
+
+    async def purge(self, older_than_days: float, bus: str | None = None) -> int:
+        """Delete dead letters for ever."""
+        return await self.send(calls.purge(older_than_days, bus))
+
+    async def jobs(
+        self, *, tags: Iterable[str] = (), lease: float = DEFAULT_LEASE, wait: float = 20.0, **more: Any
+    ) -> AsyncIterator[Job]:
+        """One event after the other, for ever. Use each with ``async with``."""
+        while True:
+            for claim in await self.claim(tags=tags, lease=lease, wait=wait, **more):
+                yield Job(self, claim, lease)
+
+    async def send(self, call: Call[T]) -> T:
+        """Send a call, again where that is safe and the trouble may pass."""
+        options = request_options(call, self._timeout)
+        waits = pauses()
+        while True:
+            pause = next(waits, None) if call.repeatable else None
+            try:
+                answer = await self._http.request(call.method, call.path, **options)
+            except httpx2.TransportError as error:
+                if pause is None:
+                    raise unreachable(self.url, error) from error
+            else:
+                if pause is None or not passes(answer.status_code):
+                    return call.answer(answer.status_code, answer.content)
+            await asyncio.sleep(pause)
+
+
+class Job:
+    """An event to work on: kept while the block runs, completed at its end, failed by an exception in it.
+
+    The exception is reported and logged, and goes no further, so that the next job has its own chance. If somebody else
+    gets the event meanwhile, the block is cancelled; what this worker did with the event after that is refused.
+    """
+
+    def __init__(self, client: Client, claim: Claim, lease: float) -> None:
+        self.claim = claim
+        self.event = claim.event
+        self._client = client
+        self._lease = lease
+        self._begun = 0.0
+        self._lost = False
+        self._keeping: asyncio.Task[None] | None = None
+
+    @property
+    def payload(self) -> Any:
+        """What was published."""
+        return self.event.payload
+
+    @property
+    def fence(self) -> int:
+        """For systems that refuse writes of workers that came before."""
+        return self.event.fence
+
+    async def __aenter__(self) -> Self:
+        self._begun = perf_counter()
+        self._keeping = asyncio.create_task(self._keep(asyncio.current_task()))
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> bool:
+        if self._keeping is not None:
+            self._keeping.cancel()
+            await asyncio.gather(self._keeping, return_exceptions=True)
+        task = asyncio.current_task()
+        if self._lost and isinstance(error, asyncio.CancelledError) and task is not None and task.uncancel() == 0:
+            logger.warning("event %s: its claim was lost while it was worked on", self.event.id)
+            return True
+        spent = (perf_counter() - self._begun) * 1000
+        (outcome,) = await self._client.send(calls.end(self.claim.ref, error, spent))
+        if isinstance(error, Exception):
+            logger.error("event %s failed", self.event.id, exc_info=error)
+        if isinstance(outcome, LeaseLost):
+            logger.warning("event %s: %s", self.event.id, outcome)
+        return isinstance(error, Exception)
+
+    async def _keep(self, working: asyncio.Task[Any] | None) -> None:
+        """Renew until cancelled. When the lease is over without an answer, it counts as lost."""
+        heard = monotonic()
+        while True:
+            await asyncio.sleep(self._lease / 3)
+            try:
+                (renewed,) = await self._client.renew([self.claim.ref], lease=self._lease)
+            except DurabusError as error:
+                logger.warning("event %s: its claim could not be renewed: %s", self.event.id, error)
+                lost = monotonic() - heard >= self._lease
+            else:
+                lost, heard = isinstance(renewed, LeaseLost), monotonic()
+            if lost:
+                self._lost = True
+                if working is not None:
+                    working.cancel()
+                return

@@ -1,0 +1,206 @@
+"""Every call of the API as a value: what to send, how to read the answer, and whether it may be sent twice.
+
+Both clients are made of these, so there is one place where a request is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypedDict, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+
+from durabus.client import wire
+from durabus.errors import ApiError, LeaseLost
+from durabus.model.claim import Claim, ClaimRef, new_token
+from durabus.model.event import Event, new_event_id
+from durabus.model.limits import Duration, check_tags, seconds
+from durabus.model.query import Counts, DeadLetterPage
+from durabus.model.result import TransientError, UnrecoverableError
+from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
+
+T = TypeVar("T")
+
+CREATED, OK = 201, 200
+MAX_ERROR_CHARS = 16_000
+
+
+class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One request."""
+
+    method: str
+    path: str
+    body: bytes | None = None
+    read: Callable[[bytes], T]
+    repeatable: bool
+    """Sent twice it has the effect of once, so a lost reply costs nothing."""
+    patience: float = 0.0
+    """How long the server may take before it answers, beyond the usual."""
+
+    def answer(self, status: int, content: bytes) -> T:
+        """The value, or ``ApiError``."""
+        if status not in (OK, CREATED):
+            raise ApiError(status, wire.problem(content))
+        return self.read(content)
+
+
+class EventFields(TypedDict, total=False):
+    """What a publisher may add to title and payload."""
+
+    description: str | None
+    type: str | None
+    tags: Iterable[str]
+    bus: str | None
+    event_id: str | None
+    metadata: Mapping[str, Any] | None
+    priority: int
+    delay: Duration
+    max_retries: int | None
+    parent_id: str | None
+    idempotency_key: str | None
+
+
+def event(title: str, payload: Any = None, fields: EventFields | None = None) -> dict[str, Any]:
+    """One event as the API takes it, with an ``event_id`` of its own that makes sending it repeatable."""
+    given: dict[str, Any] = {name: value for name, value in (fields or {}).items() if value is not None}
+    if "tags" in given:
+        given["tags"] = ",".join(check_tags(given["tags"]))
+    if "delay" in given:
+        given["delay"] = seconds(given["delay"], "delay")
+    return {"event_id": new_event_id(), **given, "title": title, "payload": payload}
+
+
+def publish(events: Sequence[Mapping[str, Any]]) -> Call[list[Event]]:
+    """Store events, all or none."""
+    return _post("/events/batch", {"events": events}, wire.events, repeatable=all("event_id" in one for one in events))
+
+
+def claim(
+    *,
+    worker_id: str,
+    tags: Iterable[str] = (),
+    limit: int = 1,
+    lease: float | None = None,
+    wait: float = 0.0,
+    **more: Any,
+) -> Call[list[Claim]]:
+    """Ask for work. The token is made here, so that a repeat gets what the lost reply told of."""
+    body = {"worker_id": worker_id, "tags": ",".join(check_tags(tags)), "limit": limit, "wait": wait, **more}
+    if lease is not None:
+        body["lease"] = lease
+    return _post("/claims", {"token": new_token(), **body}, wire.claims, patience=wait)
+
+
+def settle(settlements: Sequence[Settlement]) -> Call[list[Settled | LeaseLost]]:
+    """End claims, each judged by itself."""
+    return _post("/claims/settle", {"settlements": [_settlement(one) for one in settlements]}, wire.outcomes)
+
+
+def end(ref: ClaimRef, error: BaseException | None, spent: float) -> Call[list[Settled | LeaseLost]]:
+    """How a job ends: done, to be tried again, of no use, or, if it was interrupted, given back."""
+    document: dict[str, Any] = {"outcome": "complete", **_ref(ref), "execution_time_ms": spent}
+    text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+    match error:
+        case None:
+            pass
+        case UnrecoverableError():
+            document["errors"] = [text]
+        case TransientError(retry_after=float() as delay):
+            document |= {"outcome": "fail", "error_message": text, "delay": delay}
+        case Exception():
+            document |= {"outcome": "fail", "error_message": text}  # the server knows when to try again
+        case _:
+            document = {"outcome": "release", **_ref(ref)}
+    return _post("/claims/settle", {"settlements": [document]}, wire.outcomes)
+
+
+def renew(refs: Sequence[ClaimRef], *, lease: float | None = None) -> Call[list[float | LeaseLost]]:
+    """Keep claims for longer."""
+    return _post("/claims/renew", _refs(refs, lease), wire.renewals)
+
+
+def start(refs: Sequence[ClaimRef], *, lease: float | None = None) -> Call[list[float | LeaseLost]]:
+    """Record that work began."""
+    return _post("/claims/start", _refs(refs, lease), wire.renewals)
+
+
+def get(path: str, read: Callable[[bytes], T]) -> Call[T]:
+    """Look at something."""
+    return Call(method="GET", path=path, read=read, repeatable=True)
+
+
+def stats(bus: str | None = None) -> Call[Counts]:
+    """Events by status."""
+    return get("/stats" + _query(bus=bus), wire.counts)
+
+
+def dead_letters(*, limit: int = 100, offset: int = 0, bus: str | None = None) -> Call[DeadLetterPage]:
+    """Dead letters, newest first."""
+    return get("/dead-letters" + _query(limit=limit, offset=offset, bus=bus), wire.dead_letters)
+
+
+def requeue(ids: Sequence[int]) -> Call[list[Event]]:
+    """Bring dead letters back."""
+    return _post("/dead-letters/requeue", {"ids": ids}, wire.events)
+
+
+def purge(older_than_days: float, bus: str | None = None) -> Call[int]:
+    """Delete dead letters. Not repeated: the second answer would not tell how many went."""
+    body = {"older_than_days": older_than_days, "bus": bus}
+    return _post("/dead-letters/purge", body, wire.purged, repeatable=False)
+
+
+def reset(id_: int, reason: str) -> Call[dict[str, Any]]:
+    """Take an event from its worker. Not repeated: it could be the next worker's by then."""
+    path = f"/events/{id_}/reset" + _query(reason=reason)
+    return Call(method="POST", path=path, read=msgspec.json.decode, repeatable=False)
+
+
+def show(id_: int, *, include_logs: bool = False) -> Call[dict[str, Any]]:
+    """One event as the design document shows it."""
+    return get(f"/events/{id_}" + _query(include_logs="true" if include_logs else None), msgspec.json.decode)
+
+
+def list_events(**filters: Any) -> Call[dict[str, Any]]:
+    """A page of events as the design document lists them."""
+    return get("/events" + _query(**filters), msgspec.json.decode)
+
+
+def one(found: list[T]) -> T:
+    """The only one of a batch of one."""
+    (only,) = found
+    return only
+
+
+def _post(
+    path: str, body: Any, read: Callable[[bytes], T], *, repeatable: bool = True, patience: float = 0.0
+) -> Call[T]:
+    encoded = msgspec.json.encode(body)
+    return Call(method="POST", path=path, body=encoded, read=read, repeatable=repeatable, patience=patience)
+
+
+def _query(**values: Any) -> str:
+    given = {name: value for name, value in values.items() if value is not None}
+    return f"?{urlencode(given)}" if given else ""
+
+
+def _refs(refs: Sequence[ClaimRef], lease: float | None) -> dict[str, Any]:
+    return {"claims": [_ref(one) for one in refs], **({} if lease is None else {"lease": lease})}
+
+
+def _ref(ref: ClaimRef) -> dict[str, Any]:
+    return {"id": ref.id, "token": ref.token, "fence": ref.fence}
+
+
+def _settlement(settlement: Settlement) -> dict[str, Any]:
+    ref = _ref(settlement.ref)
+    match settlement:
+        case Complete():
+            spent = {"execution_time_ms": settlement.execution_time_ms, "status_code": settlement.status_code}
+            return {"outcome": "complete", **ref, "errors": settlement.errors, **spent}
+        case Fail():
+            spent = {"execution_time_ms": settlement.execution_time_ms, "status_code": settlement.status_code}
+            return {"outcome": "fail", **ref, "error_message": settlement.error, "delay": settlement.delay, **spent}
+        case Release():
+            return {"outcome": "release", **ref, "delay": settlement.delay}

@@ -1,0 +1,108 @@
+"""What every route works with: the store, the settings, and whether the server is about to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Any
+
+from litestar import Request
+
+from durabus.errors import EventNotFound, StoreClosedError, StoreError
+from durabus.model.event import Event
+from durabus.server.access import Principal
+from durabus.server.metrics import Metrics
+from durabus.server.settings import Settings
+from durabus.store.connect import make_store
+from durabus.store.contract import EventStore
+
+SCAN_LIMIT = 1000
+
+logger = logging.getLogger("durabus.server")
+
+
+class Api:
+    """One for each app. It opens a store that it was given as URL, and closes only what it opened."""
+
+    def __init__(self, store: EventStore | str, settings: Settings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.stopping = asyncio.Event()
+        """Set when the server is asked to stop: whoever waits for work or for news goes home."""
+        self._url = store if isinstance(store, str) else None
+        self._store = make_store(store) if isinstance(store, str) else store
+        self._begun = False
+        self._beginning = asyncio.Lock()
+        self._scan: asyncio.Task[None] | None = None
+
+    @property
+    def store(self) -> EventStore:
+        """The open store."""
+        return self._store
+
+    async def begin(self) -> None:
+        """Open the store and look for orphans from now on. The first request does it where no lifespan did."""
+        if self._begun:
+            return
+        async with self._beginning:
+            if not self._begun:
+                if self._url is not None:
+                    await self._store.open()
+                self._scan = asyncio.create_task(self._look_for_orphans())
+                self._begun = True
+
+    def stop(self) -> None:
+        """No more waiting: open requests are to end soon."""
+        self.stopping.set()
+
+    async def end(self) -> None:
+        """Let go of everything. Repeatable."""
+        self.stop()
+        if self._scan is not None:
+            self._scan.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._scan
+            self._scan = None
+        if self._url is not None:
+            await self._store.close()
+
+    def bus(self, named: str | None, principal: Principal) -> str:
+        """The bus of a request, if it is the sender's to use."""
+        return principal.check_bus(named or self.settings.bus)
+
+    async def event(self, id_: int, principal: Principal) -> Event:
+        """The stored event; one that the sender must not see is as absent as one that is not there."""
+        event = await self.store.get_event(id_)
+        if event is None or not principal.sees(event):
+            raise EventNotFound(id_)
+        return event
+
+    async def _look_for_orphans(self) -> None:
+        """Events whose lease is over go back to the queue also when nobody claims.
+
+        Events without a limit of their own are given none here: they may belong to workers of another kind.
+        """
+        while True:
+            await asyncio.sleep(self.settings.scan_every)
+            try:
+                taken = await self.store.expire_events(limit=SCAN_LIMIT)
+            except StoreClosedError:
+                return
+            except StoreError as error:
+                logger.warning("looking for orphans failed, it is tried again: %s", error)
+            else:
+                if taken:
+                    logger.info("orphans taken from their workers: %d", taken)
+
+
+def api_of(request: Request[Any, Any, Any]) -> Api:
+    """The ``Api`` behind a request."""
+    found: Api = request.app.state["api"]
+    return found
+
+
+def principal_of(request: Request[Any, Any, Any]) -> Principal:
+    """Who sent a request: the gate has found out."""
+    found: Principal = request.scope["user"]
+    return found

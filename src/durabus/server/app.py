@@ -1,0 +1,120 @@
+"""The ASGI app: for ``durabus serve``, and for mounting into an app of your own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+from litestar import Litestar, Request, Response, get, route
+from litestar.connection import ASGIConnection
+from litestar.datastructures import State
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+
+from durabus.server.access import Principal, Scope
+from durabus.server.api import Api
+from durabus.server.asgi import App, Receive, Send
+from durabus.server.asgi import Scope as AsgiScope
+from durabus.server.gate import Gate
+from durabus.server.openapi import CONFIG, openapi_document
+from durabus.server.problems import Problem, answer
+from durabus.server.routes import claims, dead_letters, events, operations
+from durabus.server.settings import MAX_BATCH_BODY, Settings
+from durabus.server.tokens import TokenFile
+from durabus.store.contract import EventStore
+
+ROUTES = [*events.ROUTES, *claims.ROUTES, *dead_letters.ROUTES, *operations.ROUTES]
+
+
+class HttpApi:
+    """An ASGI app. It works with a lifespan and, mounted into another app, without one."""
+
+    def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None) -> None:
+        self.api = Api(store, settings)
+        app = Litestar(
+            [options_of([*ROUTES, openapi_json]), *ROUTES, openapi_json],
+            guards=[check_scope],
+            exception_handlers={Exception: answer},
+            openapi_config=CONFIG,
+            request_max_body_size=MAX_BATCH_BODY,
+            lifespan=[self._lifespan],
+            state=State({"api": self.api}),
+            logging_config=None,
+        )
+        self._app = app
+        self._gate = Gate(cast("App", app), self.api, tokens)
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        await self._gate(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        return openapi_document(self._app)
+
+    def stop(self) -> None:
+        """End what waits: long polls and tails. Call it before a server stops."""
+        self.api.stop()
+
+    async def close(self) -> None:
+        """Let go of what the app opened, where no lifespan does it. Repeatable."""
+        await self.api.end()
+
+    @asynccontextmanager
+    async def _lifespan(self, _app: Litestar) -> AsyncIterator[None]:
+        await self.api.begin()
+        try:
+            yield
+        finally:
+            await self.api.end()
+
+
+def create_app(
+    store: EventStore | str, *, settings: Settings | None = None, tokens: TokenFile | None = None
+) -> HttpApi:
+    """The API over ``store``: a URL, which the app opens and closes, or an open store, which stays yours.
+
+    With ``tokens`` every request needs one. Without, only requests from this machine to this machine are served.
+    """
+    if tokens is not None:
+        tokens.check()
+    return HttpApi(store, settings or Settings(), tokens)
+
+
+async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Every route names the scope it needs; only one that says None is open to all that the gate let in.
+
+    Async only because the framework would run it in a thread otherwise.
+    """
+    principal: Principal = connection.scope["user"]
+    scope = handler.opt.get("scope", Scope.ADMIN)
+    if scope is not None and not principal.holds(scope):
+        raise Problem(403, f"this needs a token with the scope {scope}")
+
+
+@get("/openapi.json", opt={"scope": None}, include_in_schema=False)
+async def openapi_json(request: Request[Any, Any, Any]) -> Response[bytes]:
+    """What there is, for programs. A valid token is enough: the gate has seen to that."""
+    return Response(_encoded(request.app), media_type="application/json")
+
+
+def options_of(handlers: list[HTTPRouteHandler]) -> HTTPRouteHandler:
+    """OPTIONS for every address. The framework's own forgets methods where an address has two handlers."""
+    methods: dict[str, set[str]] = {}
+    paths = sorted({path for handler in handlers for path in handler.paths})
+    for handler in handlers:
+        for path in handler.paths:
+            methods.setdefault(path.replace(":int", ""), {"OPTIONS"}).update(handler.http_methods)
+
+    @route(paths, http_method=["OPTIONS"], status_code=204, opt={"scope": None}, include_in_schema=False)
+    async def options(request: Request[Any, Any, Any]) -> Response[None]:
+        return Response(None, headers={"Allow": ", ".join(sorted(methods[request.scope["path_template"]]))})
+
+    return options
+
+
+@cache
+def _encoded(app: Litestar) -> bytes:
+    return msgspec.json.encode(openapi_document(app))

@@ -1,0 +1,110 @@
+"""The kinds of fields that requests are made of. What they allow is in the OpenAPI document, so nothing is guessed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from litestar.params import PathParameter, QueryParameter
+from msgspec import Meta
+
+from durabus.model.event import MAX_ATTEMPTS
+from durabus.model.limits import (
+    MAX_NAME_CHARS,
+    MAX_PRIORITY,
+    MAX_SECONDS,
+    MAX_TAG_CHARS,
+    MAX_TAGS,
+    check_tags,
+)
+
+MAX_ID = 2**63 - 1
+MAX_TITLE_CHARS = 255
+MAX_TEXT_CHARS = 16_384
+MAX_STATUS_CODE = 999
+MAX_MILLISECONDS = 1e12
+MAX_LEASE = 86_400.0
+MAX_WAIT = 60.0
+MAX_CLAIMS = 1_000
+"""Claimed, renewed or settled by one request: ten thousand would hold up everybody else for seconds."""
+
+# Word characters of any language and ASCII punctuation; a tag has no comma and no space.
+NAME_PATTERN = r"^[\w!-~]([\w -~]*[\w!-~])?(?!\n)$"
+WORKER_PATTERN = r"^[!-~]+(?!\n)$"
+_TAG = rf"[\w!-+\--~]{{1,{MAX_TAG_CHARS}}}"
+TAGS_PATTERN = rf"^{_TAG}(, ?{_TAG}){{0,{MAX_TAGS - 1}}}(?!\n)$"
+TAGS_OR_NONE_PATTERN = rf"^({_TAG}(, ?{_TAG}){{0,{MAX_TAGS - 1}}})?(?!\n)$"
+HEX_PATTERN = r"^[0-9a-f]{32,64}(?!\n)$"
+UUID_PATTERN = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}(?!\n)$"
+
+Title = Annotated[str, Meta(min_length=1, max_length=MAX_TITLE_CHARS)]
+Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
+Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)]
+TypeName = Annotated[
+    str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[\w!-)+-~]([\w !-)+-~]*[\w!-)+-~])?(?!\n)$")
+]
+WorkerId = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=MAX_NAME_CHARS,
+        pattern=WORKER_PATTERN,
+        description="Who works: `{hostname}:{pid}`.",
+        examples=["worker-02:8742"],
+    ),
+]
+Tags = Annotated[
+    str,
+    Meta(pattern=TAGS_PATTERN, description="Comma-separated; any of them matches.", examples=["email,notification"]),
+]
+TagsOrNone = Annotated[
+    str, Meta(pattern=TAGS_OR_NONE_PATTERN, description="Comma-separated.", examples=["email,priority-high"])
+]
+ClaimToken = Annotated[str, Meta(pattern=HEX_PATTERN, description="The secret of a claim.")]
+Uuid = Annotated[str, Meta(pattern=UUID_PATTERN)]
+Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
+Fence = Annotated[int, Meta(ge=0, le=MAX_ID)]
+Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
+Retries = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
+Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
+Lease = Annotated[float, Meta(gt=0, le=MAX_LEASE, description="Seconds.")]
+Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT, description="Seconds to wait for work.")]
+Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MILLISECONDS)]
+StatusCode = Annotated[int, Meta(ge=0, le=MAX_STATUS_CODE)]
+BatchSize = Annotated[int, Meta(ge=1, le=MAX_CLAIMS)]
+
+PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID, description="The event's number.")]
+QueryBus = Annotated[
+    str | None,
+    QueryParameter(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN, description="Default: the server's."),
+]
+QueryTags = Annotated[
+    str | None,
+    QueryParameter(pattern=TAGS_PATTERN, description="Comma-separated; an event matches if it has ANY of them."),
+]
+
+
+def split_tags(tags: str | None) -> tuple[str, ...]:
+    """A comma string as tags. Spaces after a comma are let pass."""
+    return check_tags(tag.strip(" ") for tag in tags.split(",")) if tags else ()
+
+
+def join_tags(tags: tuple[str, ...]) -> str:
+    """Tags as the comma string that the API speaks; no tag has a comma."""
+    return ",".join(tags)
+
+
+def type_of(title: str) -> str:
+    """A title as an event type: what a type cannot have becomes an underscore."""
+    if title.isprintable() and "*" not in title:
+        return title
+    return "".join(char if char.isprintable() and char != "*" else "_" for char in title)
+
+
+def check_text(text: str) -> str:
+    """Words of a worker as every store can keep them: some databases have no NUL."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
+def as_number(value: float | None) -> Any:
+    """A whole number without its point, as it was sent."""
+    return int(value) if value is not None and value.is_integer() else value

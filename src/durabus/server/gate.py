@@ -1,0 +1,218 @@
+"""The way in: what every request must pass before anything of it is routed or parsed.
+
+Who sends it, where from, how long it takes to arrive, how large and how deep it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from functools import lru_cache
+from itertools import accumulate
+
+from durabus.clock import perf_counter
+from durabus.errors import ConfigurationError, DurabusError
+from durabus.model.limits import MAX_DEPTH
+from durabus.server.access import EVERYBODY, Principal
+from durabus.server.api import Api
+from durabus.server.asgi import App, Message, Receive, Scope, Send
+from durabus.server.metrics import UNKNOWN_ROUTE
+from durabus.server.problems import MEDIA_TYPE, Problem, logger, problem_of
+from durabus.server.settings import MAX_BATCH_BODY, MAX_BODY
+from durabus.server.tokens import TokenFile
+
+EXEMPT = frozenset({"/livez", "/readyz"})
+"""Open to everybody, under exactly these names: they tell nothing but yes or no."""
+LARGE = frozenset({"/events/batch", "/claims/settle"})
+MAX_JSON_DEPTH = MAX_DEPTH + 4
+"""A payload at its limit, and what is around it in a batch."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+JSON_TYPES = re.compile(rb"\s*application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+# Never tries a second time: a string without end goes to the end of the body.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain"})
+TRUSTED_SITES = frozenset({b"same-origin", b"none"})
+ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+POLICY_VIOLATION = 1008
+MAX_LENGTH_DIGITS = 15
+UNAUTHORISED = {"WWW-Authenticate": 'Bearer realm="durabus"'}
+
+
+class Gate:
+    """The outermost ASGI app."""
+
+    def __init__(self, app: App, api: Api, tokens: TokenFile | None) -> None:
+        self._app = app
+        self._api = api
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it here."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        inner: Scope = {**scope, "path": relative_path(scope), "root_path": ""}
+        headers = dict(scope["headers"])
+        begun, status = perf_counter(), 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], *ALWAYS]
+            await send(message)
+
+        try:
+            inner["user"] = self._principal(inner, headers)
+            await self._api.begin()
+            body = await self._body(inner["path"], headers, receive)
+            await self._app(inner, replayed(body, receive), counted)
+        except (Problem, DurabusError) as error:
+            await answer(problem_of(error), counted)
+        finally:
+            route = inner.get("path_template", UNKNOWN_ROUTE)
+            method = scope["method"] if scope["method"] in METHODS else "OTHER"
+            self._api.metrics.answered(method, route, status, perf_counter() - begun)
+
+    def _principal(self, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
+        if scope["path"] in EXEMPT:
+            return Principal(name="anybody", scopes=frozenset())
+        if self._tokens is None:
+            check_local(scope, headers)
+            return EVERYBODY
+        kind, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if kind.lower() != "bearer" or not text:
+            raise Problem(401, "send a token: Authorization: Bearer durabus_…", UNAUTHORISED)
+        try:
+            holder = self._tokens.holder(text.strip())
+        except ConfigurationError as error:
+            logger.error("nobody gets in: %s", error)
+            raise Problem(503, "tokens cannot be checked now") from error
+        if holder is None:
+            raise Problem(401, "this token is unknown, over or revoked", UNAUTHORISED)
+        return holder
+
+    async def _body(self, path: str, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        limit = MAX_BATCH_BODY if path in LARGE else MAX_BODY
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and (len(length) > MAX_LENGTH_DIGITS or int(length) > limit):
+            raise too_large(limit)
+        seconds = self._api.settings.body_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                body = await read_body(receive, limit)
+        except TimeoutError:
+            raise Problem(408, f"the body did not arrive within {seconds:g} s", {"Connection": "close"}) from None
+        if body:
+            check_json(body, headers.get(b"content-type", b""))
+        return body
+
+
+def relative_path(scope: Scope) -> str:
+    """The path below the place where a user's app has mounted this one."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    below = path.removeprefix(root)
+    return below or "/" if below.startswith("/") or not below else path
+
+
+def check_local(scope: Scope, headers: dict[bytes, bytes]) -> None:
+    """Without tokens only programs on this machine are served, and no page that a browser has from elsewhere."""
+    ends = (scope.get("client"), scope.get("server"))
+    forwarded = b"forwarded" in headers or b"x-forwarded-for" in headers
+    if forwarded or not all(end is not None and _is_loopback(end[0]) for end in ends):
+        raise Problem(401, "this server has no tokens, so it serves only its own machine", UNAUTHORISED)
+    if not _is_loopback(_host_name(headers.get(b"host", b""))):
+        raise Problem(403, "the Host header must name this machine as localhost, 127.0.0.1 or [::1]")
+    origin = headers.get(b"origin")
+    foreign = origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
+    if foreign or headers.get(b"sec-fetch-site", b"none") not in TRUSTED_SITES:
+        raise Problem(403, "requests from other web sites are not served")
+
+
+def _host_name(header: bytes) -> str:
+    text = header.decode("latin-1")
+    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
+
+
+@lru_cache(maxsize=1024)
+def _is_loopback(host: str) -> bool:
+    if host.lower() in LOOPBACK_NAMES:
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The body, given up as soon as it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem(400, "the client went away before its body was there")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def too_large(limit: int) -> Problem:
+    """The rest of the body is not read, so the connection ends."""
+    return Problem(
+        413, f"the body is larger than {limit:,} bytes: store the large part elsewhere", {"Connection": "close"}
+    )
+
+
+def check_json(body: bytes, content_type: bytes) -> None:
+    """Refuse what a parser should not even begin with."""
+    if not JSON_TYPES.fullmatch(content_type):
+        raise Problem(415, "the body must be JSON: send Content-Type: application/json")
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise Problem(400, f"the body is not UTF-8: byte {error.start} is not") from None
+    if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH and depth_of(body) > MAX_JSON_DEPTH:
+        raise Problem(400, f"the body is nested deeper than {MAX_DEPTH} levels")
+
+
+def depth_of(body: bytes) -> int:
+    """How deep brackets are nested, whether or not the rest is JSON."""
+    brackets = _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """The body once more, then whatever comes from the client: that it went away."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again
+
+
+async def answer(problem: Problem, send: Send) -> None:
+    """A problem document without the help of the framework."""
+    body = problem.body()
+    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), **problem.headers}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,39 @@
+"""What ``/metrics`` shows. No label has more values than there are routes, statuses and methods."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from durabus.model.query import Counts
+
+BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
+UNKNOWN_ROUTE = "unknown"
+
+
+class Metrics:
+    """Of one app, in a registry of its own."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "durabus_http_requests", "Requests answered", ("method", "route", "status"), registry=self._registry
+        )
+        self._seconds = Histogram(
+            "durabus_http_request_seconds",
+            "Time to the end of the answer",
+            ("method", "route"),
+            registry=self._registry,
+            buckets=BUCKETS,
+        )
+        self._events = Gauge("durabus_events", "Events of a bus", ("bus", "status"), registry=self._registry)
+
+    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count one request."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def text(self, bus: str, counts: Counts) -> bytes:
+        """In the format that Prometheus reads."""
+        for status in counts.__struct_fields__:
+            self._events.labels(bus, status).set(getattr(counts, status))
+        return generate_latest(self._registry)

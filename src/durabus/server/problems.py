@@ -1,0 +1,117 @@
+"""Errors as RFC 9457 problem documents. ``error``, the design document's own field, says the same as ``detail``."""
+
+from __future__ import annotations
+
+import logging
+from http import HTTPStatus
+from typing import Any
+from uuid import uuid4
+
+import msgspec
+from litestar import MediaType, Request, Response
+from litestar.exceptions import HTTPException, ValidationException
+
+from durabus.errors import (
+    ConfigurationError,
+    DurabusError,
+    EventNotFound,
+    InvalidEventError,
+    InvalidPayloadError,
+    LeaseLost,
+    NotADeadLetter,
+    StoreClosedError,
+    StoreUnavailableError,
+    UnsupportedByStore,
+)
+
+MEDIA_TYPE = "application/problem+json"
+RETRY_AFTER = "1"
+
+logger = logging.getLogger("durabus.server")
+
+
+class ProblemDocument(msgspec.Struct, kw_only=True):
+    """What went wrong, and what to do about it."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str
+    error: str
+
+
+class Problem(Exception):  # noqa: N818  (it is one)
+    """Ends a request with an error document."""
+
+    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers or {}
+
+    def document(self) -> ProblemDocument:
+        """The body."""
+        title = HTTPStatus(self.status).phrase
+        return ProblemDocument(title=title, status=self.status, detail=self.detail, error=self.detail)
+
+    def body(self) -> bytes:
+        """The body as it is sent."""
+        return msgspec.json.encode(self.document())
+
+
+_STATUS: dict[type[DurabusError], int] = {
+    EventNotFound: 404,
+    NotADeadLetter: 409,
+    LeaseLost: 409,
+    InvalidPayloadError: 400,
+    InvalidEventError: 400,
+    ConfigurationError: 400,
+    UnsupportedByStore: 501,
+}
+
+
+def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ProblemDocument]:
+    """The response to any exception of a handler, of the router or of the parser."""
+    problem = problem_of(error)
+    return Response(
+        problem.document(),
+        status_code=problem.status,
+        headers=problem.headers,
+        media_type=MediaType.JSON if request.scope["method"] == "HEAD" else MEDIA_TYPE,
+    )
+
+
+def problem_of(error: Exception) -> Problem:
+    """What to tell a client of ``error``; what it must not know goes to the log."""
+    match error:
+        case Problem():
+            return error
+        case ValidationException():
+            return Problem(400, _validation_text(error))
+        case HTTPException():
+            return Problem(error.status_code, _http_text(error), dict(error.headers or {}))
+        case StoreUnavailableError() | StoreClosedError():
+            # Not its own words: they may name files, hosts or users.
+            logger.error("the store refused a request: %s", error)
+            return Problem(503, "the store cannot be used now, nothing was changed", {"Retry-After": RETRY_AFTER})
+        case DurabusError() if type(error) in _STATUS:
+            return Problem(_STATUS[type(error)], str(error))
+        case _:
+            number = uuid4().hex[:12]
+            logger.error("request failed [%s]", number, exc_info=error)
+            return Problem(500, f"the server failed; its log has the details under {number}")
+
+
+def _validation_text(error: ValidationException) -> str:
+    found = error.extra if isinstance(error.extra, list) else []
+    return "; ".join(f"{one.get('key', 'request')}: {one.get('message', '')}" for one in found) or error.detail
+
+
+def _http_text(error: HTTPException) -> str:
+    match error.status_code:
+        case 404:
+            return "no such address: see /openapi.json for those there are"
+        case 405:
+            return f"this address does not take this method, only {(error.headers or {}).get('allow', 'others')}"
+        case _:
+            return error.detail

@@ -1,0 +1,130 @@
+"""Claims for fast workers: many at once, with patience, settled by token and fence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from litestar import Request, post
+
+from durabus.errors import EventNotFound, LeaseLost
+from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.server.access import Principal, Scope
+from durabus.server.api import Api, api_of, principal_of
+from durabus.server.bodies import decoded
+from durabus.server.claiming import claim
+from durabus.server.fields import split_tags
+from durabus.server.openapi import Answer, described
+from durabus.server.problems import Problem
+from durabus.server.wire import (
+    ClaimRequestDocument,
+    ClaimsDocument,
+    OutcomeDocument,
+    RenewalDocument,
+    RenewDocument,
+    RenewedDocument,
+    SettledDocument,
+    SettleDocument,
+    WaitingClaimRequestDocument,
+    claim_document,
+)
+
+AnyRequest = Request[Any, Any, Any]
+NOT_FOUND = {404: Answer("An event is unknown, or one that this token may not see: nothing was written.")}
+TAKEN = {409: Answer("The claim token is another's.")}
+
+
+@post("/claims", status_code=200, opt=described(Scope.CLAIM, TAKEN, WaitingClaimRequestDocument))
+async def create_claims(request: AnyRequest) -> ClaimsDocument:
+    """Claim up to ``limit`` events; with ``wait``, wait for them."""
+    data = await decoded(request, WaitingClaimRequestDocument)
+    api, principal = api_of(request), principal_of(request)
+    wait = min(data.wait, api.settings.max_wait)
+    claims = await claim(api, claim_request(api, principal, data), wait=wait, receive=request.receive)
+    return ClaimsDocument(claims=[claim_document(one) for one in seen(principal, claims)])
+
+
+@post("/claims/settle", status_code=200, opt=described(Scope.CLAIM, {**NOT_FOUND, **TAKEN}, SettleDocument))
+async def settle_claims(request: AnyRequest) -> SettledDocument:
+    """End claims, and claim the next ones in the same step. A lost claim is told in its outcome."""
+    data = await decoded(request, SettleDocument)
+    api, principal = api_of(request), principal_of(request)
+    await check_events(api, principal, (one.id for one in data.settlements))
+    settlements = [one.settlement(api.settings.retry_delay) for one in data.settlements]
+    wanted = None if data.then_claim is None else claim_request(api, principal, data.then_claim)
+    answer = await api.store.settle_events(settlements, then_claim=wanted)
+    outcomes = [
+        OutcomeDocument(id=one.id, lost=outcome.reason)
+        if isinstance(outcome, LeaseLost)
+        else OutcomeDocument(id=one.id, status=outcome.status, next_retry_ts=outcome.next_retry_ts)
+        for one, outcome in zip(data.settlements, answer.outcomes, strict=True)
+    ]
+    return SettledDocument(outcomes=outcomes, claims=[claim_document(one) for one in seen(principal, answer.claims)])
+
+
+@post("/claims/renew", status_code=200, opt=described(Scope.CLAIM, NOT_FOUND, RenewDocument))
+async def renew_claims(request: AnyRequest) -> RenewedDocument:
+    """Keep claims for another lease. A lost claim is told in its place."""
+    data = await decoded(request, RenewDocument)
+    api = api_of(request)
+    await check_events(api, principal_of(request), (one.id for one in data.claims))
+    return await renew(api, data)
+
+
+async def renew(api: Api, data: RenewDocument) -> RenewedDocument:
+    """Extend leases, each claim judged by itself."""
+    answers = await api.store.renew_event_claims(
+        [one.ref for one in data.claims], lease=data.lease or api.settings.lease
+    )
+    return RenewedDocument(
+        claims=[
+            RenewalDocument(id=one.id, lost=answer.reason)
+            if isinstance(answer, LeaseLost)
+            else RenewalDocument(id=one.id, expires_ts=answer)
+            for one, answer in zip(data.claims, answers, strict=True)
+        ]
+    )
+
+
+@post("/claims/start", status_code=200, opt=described(Scope.CLAIM, NOT_FOUND, RenewDocument))
+async def start_claims(request: AnyRequest) -> RenewedDocument:
+    """Record that work began on claims, and keep them for another lease."""
+    data = await decoded(request, RenewDocument)
+    api = api_of(request)
+    await check_events(api, principal_of(request), (one.id for one in data.claims))
+    await api.store.start_events([one.ref for one in data.claims])
+    return await renew(api, data)
+
+
+def claim_request(api: Api, principal: Principal, document: ClaimRequestDocument) -> ClaimRequest:
+    """For the store, within what the sender may have."""
+    return ClaimRequest(
+        bus=api.bus(document.bus, principal),
+        worker_id=document.worker_id,
+        token=document.token or new_token(),
+        limit=document.limit,
+        lease=document.lease or api.settings.lease,
+        mode=document.mode,
+        tags=principal.narrow(split_tags(document.tags)),
+        max_attempts=api.settings.max_retries,
+    )
+
+
+def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:
+    """The claims, all of which must be the sender's: a token of somebody else brings that one's claims."""
+    if not all(principal.sees(claim.event) for claim in claims):
+        raise Problem(409, "this claim token belongs to somebody else: send a random one, or none")
+    return claims
+
+
+async def check_events(api: Api, principal: Principal, ids: Iterable[int]) -> None:
+    """Refuse all if one is not theirs. A claim's token is a secret, but it is not a permission."""
+    if not principal.limited:
+        return
+    for id_ in ids:
+        event = await api.store.get_event(id_)
+        if event is None or not principal.sees(event):
+            raise EventNotFound(id_)
+
+
+ROUTES = [create_claims, settle_claims, renew_claims, start_claims]

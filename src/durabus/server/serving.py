@@ -1,0 +1,121 @@
+"""The stand-alone server: one process, one port, until a signal asks it to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from durabus.errors import ConfigurationError
+from durabus.server.app import HttpApi
+
+MAX_HEADER_BYTES = 16_384
+MAX_CONNECTIONS = 1_000
+BACKLOG = 2_048
+LOOPBACK_NAMES = frozenset({"localhost"})
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a server on ``host`` can be reached from this machine only."""
+    if host in LOOPBACK_NAMES:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise ConfigurationError(f"cannot listen on {host} port {port}: {error}") from error
+
+
+async def serve(app: HttpApi, listening: socket.socket, *, stop_within: int, ready: Callable[[], None]) -> None:
+    """Serve until SIGTERM or SIGINT: nothing new is taken, what runs may finish; a second signal quits at once."""
+    await app.api.begin()
+    config = uvicorn.Config(
+        app,
+        http=_protocol(app.api.settings.header_timeout),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_graceful_shutdown=stop_within,
+    )
+    await _Server(config, app, ready).serve(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, app: HttpApi, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._api = app
+        self._ready = ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ours, because long polls and tails must be told before uvicorn waits for them to end."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._asked_to_stop, number)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+
+    def _asked_to_stop(self, number: signal.Signals) -> None:
+        if self.should_exit:
+            os._exit(128 + number)
+        self._api.stop()
+        self.should_exit = True
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tell when requests are taken."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+def _protocol(header_timeout: float) -> type[H11Protocol]:
+    class TimedProtocol(H11Protocol):
+        """Closes connections whose headers take too long, however slowly they trickle."""
+
+        _late: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._late = self.loop.call_later(header_timeout, transport.close)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self.conn.their_state is not h11.IDLE:
+                self._in_time()
+            elif self._late is None:
+                self._late = self.loop.call_later(header_timeout, self.transport.close)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._in_time()
+            super().connection_lost(exc)
+
+        def _in_time(self) -> None:
+            if self._late is not None:
+                self._late.cancel()
+                self._late = None
+
+    return TimedProtocol

@@ -1,0 +1,33 @@
+"""The API in this process, on every store that a single process can have, under a clock that tests move."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.api.support import Desk
+
+from durabus import EventStore, ManualClock, open_store
+
+EARLY = 1_766_571_900.0
+"""2025-12-24T10:25:00Z, the earliest instant in the examples of the design document."""
+UNTIL_THEY_BEGIN = 300.0
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(EARLY)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[EventStore]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/api.db"
+    opened = await open_store(url, clock=clock)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def desk(store: EventStore, clock: ManualClock) -> AsyncIterator[Desk]:
+    clock.advance(UNTIL_THEY_BEGIN)
+    async with Desk(store, clock) as made:
+        yield made
