@@ -1,0 +1,141 @@
+"""The memory store as a replica holds it: fed by the log alone, asked by callers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from durabus.backends.memory.core import Registration
+from durabus.backends.memory.store import MemoryStore
+from durabus.kernel.state import EventState, LockState, Record
+from durabus.model.claim import ClaimRequest, LockClaim
+from durabus.model.event import Event, NewEvent
+from durabus.model.handler import BusInfo, HandlerInfo
+from durabus.model.statuses import EventStatus
+
+
+class CoreTables(NamedTuple):
+    """The whole state, in lists that nobody changes any more."""
+
+    next_id: int
+    last_fence: int
+    last_revision: int
+    last_number: int
+    states: list[EventState]
+    held: list[tuple[str, list[int]]]
+    locks: list[LockState]
+    event_locks: list[tuple[int, LockClaim]]
+    log: list[tuple[int, Record]]
+    positions: dict[str, str]
+    buses: list[tuple[BusInfo, str | None]]
+    handlers: list[tuple[str, HandlerInfo, float | None]]
+    max_history: int
+
+
+class FoldCore(MemoryStore):
+    """Beside the contract, a few looks that spare the log a record."""
+
+    def tables(self) -> CoreTables:
+        """A copy that shares the rows: they are values."""
+        with self._lock:
+            log, last_number = self._log.numbered()
+            return CoreTables(
+                next_id=self._next_id,
+                last_fence=self._last_fence,
+                last_revision=self._last_revision,
+                last_number=last_number,
+                states=list(self._states.values()),
+                held=[(token, list(ids)) for token, ids in self._held.items()],
+                locks=list(self._locks.values()),
+                event_locks=list(self._event_locks.items()),
+                log=log,
+                positions=dict(self._positions),
+                buses=[(info, self._revisions.get(bus)) for bus, info in self._buses.items()],
+                handlers=[
+                    (bus, one.info, one.kept_until) for bus, known in self._handlers.items() for one in known.values()
+                ],
+                max_history=self._max_history,
+            )
+
+    def restore(self, tables: CoreTables, *, now: float) -> None:
+        """Become what ``tables`` say, at the log's time ``now``."""
+        with self._lock:
+            self._next_id, self._last_fence = tables.next_id, tables.last_fence
+            self._last_revision, self._max_history = tables.last_revision, tables.max_history
+            self._locks = {lock.key: lock for lock in tables.locks}
+            self._event_locks = dict(tables.event_locks)
+            self._held = {token: dict.fromkeys(ids) for token, ids in tables.held}
+            self._positions = dict(tables.positions)
+            self._log.restore(tables.log, tables.last_number)
+            for state in tables.states:
+                self._put_back(state, now)
+            for info, revision in tables.buses:
+                self._buses[info.bus] = info
+                if revision is not None:
+                    self._revisions[info.bus] = revision
+            for bus, handler, kept_until in tables.handlers:
+                known = self._handlers.setdefault(bus, {})
+                known[handler.handler_id, handler.node] = Registration(handler, kept_until)
+
+    def _put_back(self, state: EventState, now: float) -> None:
+        event = state.event
+        self._states[event.id] = state
+        self._ids[event.event_id] = event.id
+        if event.idempotency_key is not None:
+            self._keys[event.bus, event.idempotency_key] = event.id
+        lane = self._lane(event.bus)
+        match event.status:
+            case EventStatus.PENDING:
+                lane.pending(event, now)
+            case EventStatus.PROCESSING:
+                lane.live.add(event.id)
+                lane.leased(event)
+            case EventStatus.COMPLETED:
+                lane.history[event.id] = None
+            case _:
+                self._dead[event.id] = None
+
+    def knows_any(self, new: Sequence[NewEvent]) -> bool:
+        """Whether one of these is stored already."""
+        with self._lock:
+            return any(self._stored_id(one) is not None for one in new)
+
+    def stored(self, new: Sequence[NewEvent]) -> list[Event] | None:
+        """What is stored in place of these, if all of them are."""
+        with self._lock:
+            ids = [self._stored_id(one) for one in new]
+            found = [self._states[id_].event for id_ in ids if id_ is not None]
+            return found if len(found) == len(new) else None
+
+    def nothing_to_claim(self, request: ClaimRequest) -> bool:
+        """Whether a claim now would find no event, take none from a dead worker, and is no repeat."""
+        with self._lock:
+            if request.token in self._held:
+                return False
+            lane = self._lanes.get(request.bus)
+            instant = None if lane is None else lane.next_instant()
+            return instant is None or instant > self._clock.now()
+
+    def nothing_expired(self) -> bool:
+        """Whether no claim's lease is over."""
+        with self._lock:
+            now = self._clock.now()
+            held = (self._states[id_].event.expires_ts for ids in self._held.values() for id_ in ids)
+            return all(expires_ts is None or expires_ts > now for expires_ts in held)
+
+    @property
+    def size(self) -> int:
+        """How many events it holds."""
+        return len(self._states)
+
+    def wake_all(self) -> None:
+        """End every wait for work."""
+        with self._lock:
+            for bus in list(self._waiters):
+                self._wake(bus)
+
+    def _stored_id(self, new: NewEvent) -> int | None:
+        id_ = self._ids.get(new.event_id)
+        if id_ is None and new.idempotency_key is not None:
+            id_ = self._keys.get((new.bus, new.idempotency_key))
+        return id_

@@ -1,0 +1,50 @@
+"""The log's time: what the broker wrote on the records, and never back."""
+
+from __future__ import annotations
+
+from durabus.clock import Clock, monotonic
+
+
+class LogClock:
+    """While a record is applied, its time. Between records, how late it must be by now on the broker.
+
+    Every record that comes bounds the difference between the broker's clock and this process's: it was appended before
+    it came. The smallest delay so far gives the best bound, so the estimate is late by that delay and never early.
+    Replicas decide by the time of records alone; the estimate is for answers that change nothing.
+    """
+
+    def __init__(self, manual: Clock | None = None) -> None:
+        self._manual = manual
+        self._log_ts = 0.0
+        self._ahead = float("-inf")
+        self._applying = False
+
+    @property
+    def log_ts(self) -> float:
+        """The largest time seen on a record that was applied."""
+        return self._log_ts
+
+    def now(self) -> float:
+        """See the class."""
+        if self._applying:
+            return self._log_ts
+        if self._manual is not None:
+            return max(self._manual.now(), self._log_ts)
+        return max(monotonic() + self._ahead, self._log_ts)
+
+    def arrived(self, at_ts: float) -> None:
+        """A record of that time came in."""
+        self._ahead = max(self._ahead, at_ts - monotonic())
+
+    def apply_at(self, at_ts: float) -> None:
+        """Until ``done``, it is the time of this record."""
+        self._log_ts = max(self._log_ts, at_ts)
+        self._applying = True
+
+    def done(self) -> None:
+        """The records were applied."""
+        self._applying = False
+
+    def restore(self, log_ts: float) -> None:
+        """Continue where a snapshot ends."""
+        self._log_ts = log_ts

@@ -1,0 +1,307 @@
+"""One store object's part in the log: it appends, reads back, applies and answers, in a thread of its own.
+
+A busy event loop of the user's cannot starve it, and any number of loops may call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
+
+import anyio
+
+from durabus.backends.fold.barriers import Barriers
+from durabus.backends.fold.callers import Call, Replies
+from durabus.backends.fold.commands import Join, Written, encode_command
+from durabus.backends.fold.log_clock import LogClock
+from durabus.backends.fold.replica import Replica
+from durabus.backends.fold.sender import Sender
+from durabus.backends.fold.snapshot import Loader
+from durabus.backends.fold.snapshotter import Snapshotter
+from durabus.backends.fold.transport import Entry, GapError, Transport
+from durabus.clock import monotonic
+from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreUnavailableError
+from durabus.model.event import Event, NewEvent
+
+T = TypeVar("T")
+
+logger = logging.getLogger("durabus.fold")
+
+CLOSED = "this store is closed: open a new one"
+LOOK_EVERY = 0.25
+CLOSE_EVERY = 0.005
+RESTORE_TRIES = 5
+CANCEL_WITHIN = 2.0
+
+
+class Node:
+    """The life of a replica between ``start`` and ``stop``."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        join: Join,
+        *,
+        clock: LogClock,
+        timeout: float,
+        snapshot_every: int,
+        public_kept: float,
+    ) -> None:
+        self._transport = transport
+        self._join = join
+        self._timeout = timeout
+        self.session = secrets.token_hex(8)
+        self.replica = Replica(self.session, clock)
+        self._pid = os.getpid()
+        self._thread: threading.Thread | None = None
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._inbox_lock = threading.Lock()
+        self._inbox: list[Call] = []
+        self._kicked = False
+        self._closing = False
+        self._ended = False
+        self._broken: DurabusError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._replies = Replies()
+        self._sender = Sender(self.session, transport, self._replies, self._spawn, timeout=timeout)
+        self._barriers = Barriers(transport, self._replies)
+        self._snapshotting: asyncio.Task[None] | None = None
+        self._snapshotter = Snapshotter(self, transport, every=snapshot_every, public_kept=public_kept)
+
+    async def start(self) -> None:
+        """Begin: read what the log holds, and say that this node is there."""
+        self._own_loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="durabus-fold", daemon=True)
+        self._thread.start()
+        try:
+            await self._in_thread(self._begin())
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Wait for what was accepted, at most as long as a call may take; then end the thread. Repeatable."""
+        self._closing = True
+        if self._thread is None or self._pid != os.getpid():
+            return
+        thread, self._thread = self._thread, None
+        await self._in_thread(self._finish())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        await asyncio.to_thread(thread.join)
+
+    async def command(self, command: Written) -> Any:
+        """Append a command; answers as the replica did when the record came back."""
+        self.check_open()
+        return await self._ask(Call("command", encode_command(command)))
+
+    async def own_command(self, command: Written) -> Any:
+        """As ``command``, for the node's own work, which goes on while it closes. In the node's thread only."""
+        return await self._ask(Call("command", encode_command(command)))
+
+    async def publish(self, new: Sequence[NewEvent]) -> list[Event]:
+        """Append events to the public lane; answers with what the replica stored."""
+        self.check_open()
+        stored: list[Event] = await self._ask(Call("publish", new))
+        return stored
+
+    async def catch_up(self) -> None:
+        """Return when this replica has everything that was acknowledged anywhere before the call."""
+        self.check_open()
+        await self._ask(Call("barrier", None))
+
+    async def verify(self) -> None:
+        """Raise ``SchemaError`` if the broker's settings are not those that the store needs."""
+        self.check_open()
+        await self._in_thread(self._transport.verify())
+
+    async def snapshot(self) -> bool:
+        """Make a snapshot now, and trim the log; False if another node is at it."""
+        self.check_open()
+        return await self._in_thread(self._snapshotter.snapshot())
+
+    def check_open(self) -> None:
+        """Raise unless calls are taken."""
+        if self._closing:
+            raise StoreClosedError(CLOSED)
+        if self._pid != os.getpid():
+            raise StoreClosedError("this store belongs to the parent of this forked process: open one here")
+        if self._broken is not None:
+            raise self._broken
+
+    async def _ask(self, call: Call) -> Any:
+        call.expires = monotonic() + self._timeout
+        with self._inbox_lock:
+            if self._ended:
+                raise StoreClosedError(CLOSED)
+            self._inbox.append(call)
+            kick, self._kicked = not self._kicked, True
+        if kick:
+            self._loop.call_soon_threadsafe(self._take)
+        try:
+            return await asyncio.shield(call.future)
+        except asyncio.CancelledError:
+            with anyio.move_on_after(CANCEL_WITHIN, shield=True):
+                await self._withdraw(call)
+            raise
+
+    async def _withdraw(self, call: Call) -> None:
+        """A cancelled call is not sent any more; one that was is waited for, so that its effect does not come later."""
+        with self._inbox_lock:
+            waiting = call in self._inbox
+            if waiting:
+                self._inbox.remove(call)
+        if waiting:
+            call.future.cancel()
+        else:
+            await asyncio.wait([call.future])
+            call.future.exception()  # nobody else asks for it
+
+    async def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        if self._own_loop is None:
+            raise StoreClosedError("this store is not open yet: open() comes first")
+        return self._own_loop
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+    # From here on everything runs in the thread.
+
+    async def _begin(self) -> None:
+        await self._transport.open()
+        await self._restore()
+        self._spawn(self._read())
+        self._spawn(self._look())
+        self._snapshotting = self._spawn(self._snapshotter.run())
+        settings: Join = await self.own_command(self._join)
+        if settings != self._join:
+            raise SchemaError(
+                f"this log is of cluster={settings.cluster!r} with max_history={settings.max_history}, "
+                f"not cluster={self._join.cluster!r} with max_history={self._join.max_history}: "
+                "give the URL the same options, or another prefix"
+            )
+
+    async def _finish(self) -> None:
+        deadline = monotonic() + self._timeout
+        if self._snapshotting is not None:
+            self._snapshotting.cancel()
+            await asyncio.wait([self._snapshotting])
+        while not self._sender.idle and monotonic() < deadline and not self._broken:  # noqa: ASYNC110  (once, at the end)
+            await asyncio.sleep(CLOSE_EVERY)
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        with self._inbox_lock:
+            self._ended = True
+        self._take()
+        self._fail_all(StoreClosedError("the store was closed before the answer came"))
+        await self._transport.close()
+
+    async def _restore(self) -> None:
+        """Begin with the newest snapshot, if it is later than where we are."""
+        for _ in range(RESTORE_TRIES):
+            manifest = await self._transport.newest_snapshot()
+            if manifest is None or manifest.position <= self.replica.position:
+                return
+            loader = Loader()
+            try:
+                async for part in self._transport.read_snapshot(manifest):
+                    loader.add(part)
+            except GapError:
+                continue  # a newer one took its place meanwhile
+            behind, self.replica = self.replica, loader.replica(self.session, self.replica.clock, manifest)
+            behind.core.wake_all()
+            logger.info("began with the snapshot at %s", manifest.position)
+            return
+        raise StoreUnavailableError(f"{RESTORE_TRIES} snapshots in a row were replaced while they were read")
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                await self._transport.follow(self.replica.position, self._deliver)
+            except GapError as gap:
+                logger.warning("%s", gap)
+                self._sender.fail(StoreUnavailableError("this node had fallen behind and began anew: repeat the call"))
+                before = self.replica.position
+                await self._restore()
+                if self.replica.position == before:
+                    self._break(SchemaError(f"{gap}; and no snapshot covers them: the log is damaged"))
+                    return
+                self._barriers.reached(self.replica.position)
+                self._replies.send()
+            except DurabusError as error:
+                self._break(error)
+                return
+
+    def _deliver(self, entries: Sequence[Entry]) -> None:
+        self.replica.clock.arrived(entries[-1].at_ts)
+        try:
+            answers = self.replica.apply(entries)
+        except SchemaError as error:
+            self._break(error)
+            return
+        self._sender.answered(answers)
+        self._barriers.reached(self.replica.position)
+        self._replies.send()
+
+    def _take(self) -> None:
+        with self._inbox_lock:
+            calls, self._inbox = self._inbox, []
+            self._kicked = False
+        for call in calls:
+            if self._broken is not None or self._ended:
+                self._replies.add(call, self._broken or StoreClosedError(CLOSED))
+            elif call.kind == "barrier":
+                self._barriers.add(call)
+            else:
+                self._sender.add(call)
+        self._sender.pump()
+        if self._barriers.needed:
+            self._barriers.running = True
+            self._spawn(self._barriers.run())
+        self._replies.send()
+
+    async def _look(self) -> None:
+        """Give up what takes too long."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            now = monotonic()
+            self._sender.give_up_late(now)
+            late = StoreUnavailableError(f"no answer from the broker within {self._timeout:g} s")
+            self._barriers.give_up_late(now, late)
+            self._replies.send()
+
+    def _fail_all(self, error: DurabusError) -> None:
+        self._sender.fail_all(error)
+        self._barriers.fail_all(error)
+        self._replies.send()
+
+    def _break(self, error: DurabusError) -> None:
+        """Nothing can be answered any more."""
+        logger.error("this store cannot go on: %s", error)
+        self._broken = error
+        self._fail_all(error)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the store failed", exc_info=error)
+            self._break(StoreUnavailableError(f"the store's own work failed: {type(error).__name__}: {error}"))

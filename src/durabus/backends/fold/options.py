@@ -1,0 +1,57 @@
+"""What a broker store's URL may say after its question mark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from durabus.errors import ConfigurationError
+from durabus.model.limits import MAX_SECONDS
+
+DEFAULT_HISTORY = 100_000
+DEFAULT_PREFIX = "durabus"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for every broker. ``cluster`` and ``max_history`` must be equal on all nodes: the log settles them."""
+
+    prefix: str = DEFAULT_PREFIX
+    """Names of streams and topics begin with it; nodes of one prefix are one store."""
+    cluster: str = "default"
+    """A name for those who belong together: a node of another cluster on the same prefix is refused."""
+    max_history: int = DEFAULT_HISTORY
+    """How many COMPLETED events of a bus are remembered, with their log entries: every node has them in memory."""
+    timeout: float = 30.0
+    """How long a call waits for the broker, in seconds."""
+    snapshot_every: int = 20_000
+    """After how many records, or as many as there are events if those are more, a snapshot is made."""
+    public_kept: float = 7 * 86_400.0
+    """How long the public lane keeps what all replicas have, in seconds."""
+
+
+def options_from_url(url: str, extra: Mapping[str, str] | None = None) -> Options:
+    """Read and check them; ``extra`` are those that only this broker knows, by name, with what they are."""
+    values: dict[str, object] = {}
+    for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+        if extra is not None and name in extra:
+            continue
+        if name not in Options.__struct_fields__:
+            known = ", ".join(sorted([*Options.__struct_fields__, *(extra or ())]))
+            raise ConfigurationError(f"{name}={text!r}: no such option; known are {known}")
+        values[name] = text
+    try:
+        options = msgspec.convert(values, Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{url!r}: {error}") from error
+    for name in ("prefix", "cluster"):
+        if not _NAME.fullmatch(getattr(options, name)):
+            raise ConfigurationError(f"{name}={getattr(options, name)!r}: 1 to 64 letters, digits, - and _")
+    if options.max_history < 0 or options.snapshot_every < 1:
+        raise ConfigurationError("max_history must be 0 or more, snapshot_every 1 or more")
+    if not 0 < options.timeout <= MAX_SECONDS or not 0 <= options.public_kept <= MAX_SECONDS:
+        raise ConfigurationError("timeout and public_kept are seconds: above 0, and at most a hundred years")
+    return options

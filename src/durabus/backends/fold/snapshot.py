@@ -1,0 +1,161 @@
+"""A replica as tables of rows, and back. Rows come in blocks: a block that did not change need not be written."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from durabus.backends.fold.core import CoreTables
+from durabus.backends.fold.log_clock import LogClock
+from durabus.backends.fold.replica import Replica
+from durabus.backends.fold.snapshot_rows import (
+    DECODERS,
+    TABLES,
+    FoldRow,
+    SessionRow,
+    bus_rows,
+    handler_rows,
+    log_row,
+    record_of,
+    session_of,
+    session_row,
+    without_handlers,
+)
+from durabus.backends.fold.transport import Manifest, Part
+from durabus.errors import SchemaError
+
+T = TypeVar("T")
+
+FORMAT = 1
+BLOCK_BITS = 8
+BUCKETS = 256
+LEVEL = 1
+"""Of compression: rows repeat their field names."""
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def dump(replica: Replica) -> AsyncIterator[Part]:
+    """The replica as it is now; what it becomes while the parts are taken is not in them."""
+    tables = replica.core.tables()
+    sessions = [session_row(name, session) for name, session in replica.sessions.items()]
+    fold = FoldRow(
+        settings=replica.settings,
+        applied=replica.applied,
+        skipped=replica.skipped,
+        marks=list(replica.marks),
+        attached=list(replica.attached.values()),
+        next_id=tables.next_id,
+        last_fence=tables.last_fence,
+        last_revision=tables.last_revision,
+        last_number=tables.last_number,
+        held=tables.held,
+        event_locks=tables.event_locks,
+        positions=tables.positions,
+    )
+    return _parts(tables, fold, sessions)
+
+
+async def _parts(tables: CoreTables, fold: FoldRow, sessions: list[SessionRow]) -> AsyncIterator[Part]:
+    known = {state.event.id: state.event for state in tables.states}
+    rows: list[tuple[str, Iterable[tuple[int, list[Any]]]]] = [
+        ("fold", [(0, [fold])]),
+        ("sessions", [(0, list(sessions))]),
+        ("event_buses", _bucketed(bus_rows(tables), lambda row: row.info.bus)),
+        ("event_handlers", _bucketed(handler_rows(tables), lambda row: row.bus)),
+        ("locks", _bucketed(tables.locks, lambda lock: lock.key)),
+        ("events", _blocks((state.event.id, without_handlers(state)) for state in tables.states)),
+        (
+            "event_results",
+            _blocks((state.event.id, (state.event.id, state.handlers)) for state in tables.states if state.handlers),
+        ),
+        ("event_log", _blocks((number, log_row(number, record, known)) for number, record in tables.log)),
+    ]
+    for table, blocks in rows:
+        for key, block in blocks:
+            yield Part(table, str(key), zlib.compress(_ENCODER.encode(block), LEVEL))
+            await asyncio.sleep(0)  # the node goes on between blocks
+
+
+class Loader:
+    """Takes parts in any order, and makes a replica of them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Any]] = {table: [] for table in TABLES}
+
+    def add(self, part: Part) -> None:
+        """One part. Raises ``SchemaError`` if it is damaged or of a table this durabus does not know."""
+        try:
+            self._rows[part.table] += DECODERS[part.table].decode(zlib.decompress(part.rows))
+        except (KeyError, zlib.error, msgspec.MsgspecError) as error:
+            raise SchemaError(f"the snapshot's part {part.table}/{part.key} cannot be read: {error!r}") from error
+
+    def replica(self, session: str, clock: LogClock, manifest: Manifest) -> Replica:
+        """All of it."""
+        rows = self._rows
+        if manifest.format != FORMAT:
+            raise SchemaError(f"a snapshot of format {manifest.format}, this durabus reads {FORMAT}: upgrade it")
+        if len(rows["fold"]) != 1:
+            raise SchemaError("the snapshot is not complete: its table fold is missing")
+        fold: FoldRow = rows["fold"][0]
+        handlers = dict(rows["event_results"])
+        states = [
+            state if state.event.id not in handlers else replace(state, handlers=handlers[state.event.id])
+            for state in sorted(rows["events"], key=lambda state: int(state.event.id))
+        ]
+        events = {state.event.id: state.event for state in states}
+        replica = Replica(session, clock)
+        clock.restore(manifest.at_ts)
+        replica.position = manifest.position
+        replica.settings, replica.applied, replica.skipped = fold.settings, fold.applied, fold.skipped
+        replica.marks = list(fold.marks)
+        replica.attached = {one.event_id: one for one in fold.attached}
+        replica.sessions = {row.name: session_of(row) for row in rows["sessions"]}
+        buses = sorted(rows["event_buses"], key=lambda row: int(row.place))
+        registered = sorted(rows["event_handlers"], key=lambda row: int(row.place))
+        replica.core.restore(
+            CoreTables(
+                next_id=fold.next_id,
+                last_fence=fold.last_fence,
+                last_revision=fold.last_revision,
+                last_number=fold.last_number,
+                states=states,
+                held=fold.held,
+                locks=rows["locks"],
+                event_locks=fold.event_locks,
+                log=[
+                    (row.number, record_of(row, events))
+                    for row in sorted(rows["event_log"], key=lambda row: int(row.number))
+                ],
+                positions=fold.positions,
+                buses=[(row.info, row.revision) for row in buses],
+                handlers=[(row.bus, row.info, row.kept_until) for row in registered],
+                max_history=0 if fold.settings is None else fold.settings.max_history,
+            ),
+            now=manifest.at_ts,
+        )
+        return replica
+
+
+def _blocks(rows: Iterable[tuple[int, T]]) -> Iterator[tuple[int, list[T]]]:
+    """Rows by their number, which rises, in blocks of equal high bits."""
+    block, key = [], None
+    for number, row in rows:
+        if key is not None and number >> BLOCK_BITS != key:
+            yield key, block
+            block = []
+        key = number >> BLOCK_BITS
+        block.append(row)
+    if key is not None:
+        yield key, block
+
+
+def _bucketed(rows: Iterable[T], name: Callable[[T], str]) -> Iterator[tuple[int, list[T]]]:
+    buckets: dict[int, list[T]] = {}
+    for row in rows:
+        buckets.setdefault(zlib.crc32(name(row).encode()) % BUCKETS, []).append(row)
+    yield from buckets.items()

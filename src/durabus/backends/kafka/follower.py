@@ -1,0 +1,159 @@
+"""Reads both lanes and puts them into one order: a control record comes after the public ones that its sender had read.
+
+So every replica sees the same order, whatever the two topics' records did on their way to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from durabus.backends.fold.envelope import NoEnvelopeError, unseal
+from durabus.backends.fold.transport import Entry, GapError, Position
+from durabus.backends.kafka.driver import QUIET
+from durabus.backends.kafka.layout import LARGEST, Layout
+from durabus.errors import StoreUnavailableError
+
+logger = logging.getLogger("durabus.kafka")
+
+POLL = 0.05
+AT_ONCE = 2000
+_GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001
+_PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})  # noqa: SLF001
+
+
+class Follower:
+    """One consumer without a group, served by a thread of its own."""
+
+    def __init__(
+        self,
+        client: Mapping[str, str],
+        layout: Layout,
+        after: Position,
+        deliver: Callable[[Sequence[Entry]], None],
+    ) -> None:
+        self._layout = layout
+        self._control, self._public = after or (-1, -1)
+        self._deliver = deliver
+        self.public_read = self._public + 1
+        """The public records before this offset have been read, if not put in order yet."""
+        self._waiting_control: deque[tuple[Message, int]] = deque()
+        self._waiting_public: deque[Message] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._over: asyncio.Future[None] = self._loop.create_future()
+        self._stopped = threading.Event()
+        self._consumer = Consumer(
+            {
+                **client,
+                "group.id": "durabus-no-group",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "auto.offset.reset": "error",
+                "fetch.message.max.bytes": LARGEST,
+                "fetch.wait.max.ms": 100,
+                **QUIET,
+                "allow.auto.create.topics": False,
+            }
+        )
+
+    @property
+    def unplaced(self) -> bool:
+        """Whether public records wait for a control record that refers to them."""
+        return bool(self._waiting_public) and not self._waiting_control
+
+    async def run(self) -> None:
+        """Follow until cancelled. Raises ``GapError`` if records were trimmed before they came."""
+        self._consumer.assign(
+            [
+                TopicPartition(self._layout.control, 0, self._control + 1),
+                TopicPartition(self._layout.public, 0, self._public + 1),
+            ]
+        )
+        thread = threading.Thread(target=self._poll, name="durabus-kafka-consumer", daemon=True)
+        thread.start()
+        try:
+            await self._over
+        finally:
+            self._stopped.set()
+            await asyncio.to_thread(thread.join)
+
+    def _poll(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                first = self._consumer.poll(POLL)
+                if first is not None:
+                    messages = [first, *self._consumer.consume(AT_ONCE, 0)]
+                    self._loop.call_soon_threadsafe(self._take, messages)
+        except (KafkaException, RuntimeError) as error:
+            self._loop.call_soon_threadsafe(self._end, StoreUnavailableError(f"Kafka: {error}"))
+        finally:
+            self._consumer.close()
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._trouble(message, error)
+            elif message.topic() == self._layout.control:
+                self._waiting_control.append((message, _public_seen(message)))
+            else:
+                self._waiting_public.append(message)
+                self.public_read = (message.offset() or 0) + 1
+        if not self._over.done():
+            self._put_in_order()
+
+    def _put_in_order(self) -> None:
+        entries: list[Entry] = []
+        while self._waiting_control:
+            message, seen = self._waiting_control[0]
+            while self._public + 1 < seen and self._waiting_public:
+                public = self._waiting_public.popleft()
+                self._public = public.offset() or 0
+                entries.append(self._entry(public, (self._control, self._public)))
+            if self._public + 1 < seen:
+                break  # its sender had read more than we have: the rest is on its way
+            self._waiting_control.popleft()
+            offset = message.offset() or 0
+            if offset != self._control + 1:
+                self._end(GapError(f"control records {self._control + 1} to {offset - 1} are gone"))
+                break
+            self._control = offset
+            entries.append(self._entry(message, (self._control, self._public)))
+        if entries:
+            self._deliver(entries)
+
+    def _entry(self, message: Message, position: Position) -> Entry:
+        at_ms = message.timestamp()[1]
+        if message.topic() == self._layout.control:
+            return Entry(position, at_ms / 1000, None, {}, message.value() or b"")
+        given = message.headers() or []
+        headers = {name: _text(value) for name, value in (given.items() if isinstance(given, dict) else given)}
+        return Entry(position, at_ms / 1000, headers.get("event_type", ""), headers, message.value() or b"")
+
+    def _trouble(self, message: Message, error: KafkaError) -> None:
+        if error.code() in _GONE:
+            self._end(GapError(f"records of {message.topic()} after {self._control, self._public} are gone"))
+        elif error.code() in _PASSING:
+            logger.info("Kafka: %s", error.str())
+        else:
+            self._end(StoreUnavailableError(f"Kafka: {error.str()}"))
+
+    def _end(self, error: Exception) -> None:
+        if not self._over.done():
+            self._over.set_exception(error)
+
+
+def _public_seen(message: Message) -> int:
+    try:
+        return unseal(message.value() or b"").public_seen
+    except NoEnvelopeError:
+        return 0  # not ours: the replica skips it
+
+
+def _text(value: bytes | str | None) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value or ""

@@ -1,0 +1,171 @@
+"""The newest snapshot in compacted topics, one per table; what changed since the last one is one transaction.
+
+All snapshotters have one transactional id: who begins later fences who began before, so a zombie cannot finish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import msgspec
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from durabus.backends.fold.snapshot_rows import TABLES
+from durabus.backends.fold.transport import GapError, Manifest, Part
+from durabus.backends.kafka.driver import QUIET
+from durabus.backends.kafka.layout import LARGEST, ROOM, Layout
+from durabus.backends.kafka.topics import Topics
+from durabus.clock import monotonic
+from durabus.errors import StoreUnavailableError
+
+T = TypeVar("T")
+
+ANSWER_WITHIN = 30.0
+TRANSACTION_WITHIN = 600.0
+MANIFEST_KEY = b"manifest"
+_OVERTAKEN = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})  # noqa: SLF001
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest's record."""
+
+    manifest: Manifest
+    fence: int
+
+
+class Snapshots:
+    """The newest one, and how it is replaced."""
+
+    def __init__(self, client: Mapping[str, str], layout: Layout, topics: Topics, threads: ThreadPoolExecutor) -> None:
+        self._client = client
+        self._layout = layout
+        self._topics = topics
+        self._threads = threads
+        self._written: tuple[Kept, dict[tuple[str, str], int]] | None = None
+        """What this node wrote last, by checksum: it need not be written again, unless another node wrote since."""
+
+    async def newest(self) -> Manifest | None:
+        """What the manifest says."""
+        kept = await self._in_thread(self._kept)
+        return None if kept is None else kept.manifest
+
+    async def read(self, manifest: Manifest) -> AsyncIterator[Part]:
+        """All parts."""
+        parts = await self._in_thread(self._parts)
+        kept = await self._in_thread(self._kept)
+        if kept is None or kept.manifest != manifest:
+            raise GapError("the snapshot was replaced while it was read")
+        for part in parts:
+            yield part
+
+    async def write(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+        """Write it in place of the old one; False if another node was faster."""
+        topics = [self._layout.manifest, *map(self._layout.table, TABLES)]
+        await self._in_thread(lambda: self._topics.ensure_state(topics))
+        producer = Producer(
+            {
+                **self._client,
+                "transactional.id": f"{self._layout.prefix}.snapshotter",
+                "transaction.timeout.ms": int(TRANSACTION_WITHIN * 1000),
+                "message.timeout.ms": int(TRANSACTION_WITHIN * 1000),
+                "message.max.bytes": LARGEST + ROOM,
+                "linger.ms": 20,
+                **QUIET,
+            }
+        )
+        try:
+            await self._in_thread(lambda: producer.init_transactions(ANSWER_WITHIN))
+            before = await self._in_thread(self._kept)
+            if before is not None and (before.fence > fence or before.manifest.position >= manifest.position):
+                return False
+            await self._in_thread(producer.begin_transaction)
+            written = await self._write_changed(producer, parts, before)
+            kept = Kept(manifest=manifest, fence=fence)
+            producer.produce(self._layout.manifest, key=MANIFEST_KEY, value=msgspec.json.encode(kept), partition=0)
+            await self._in_thread(lambda: producer.commit_transaction(TRANSACTION_WITHIN))
+        except KafkaException as error:
+            if error.args[0].code() in _OVERTAKEN:
+                return False
+            raise StoreUnavailableError(f"Kafka took no snapshot: {error.args[0].str()}") from error
+        self._written = (kept, written)
+        return True
+
+    async def _write_changed(
+        self, producer: Producer, parts: AsyncIterator[Part], before: Kept | None
+    ) -> dict[tuple[str, str], int]:
+        if self._written is not None and self._written[0] == before:
+            there = self._written[1]
+        else:
+            there = {(part.table, part.key): zlib.crc32(part.rows) for part in await self._in_thread(self._parts)}
+        written: dict[tuple[str, str], int] = {}
+        async for part in parts:
+            checksum = written[part.table, part.key] = zlib.crc32(part.rows)
+            if there.get((part.table, part.key)) != checksum:
+                await self._produce(producer, part.table, part.key, part.rows)
+        for table, key in there.keys() - written.keys():
+            await self._produce(producer, table, key, None)
+        return written
+
+    async def _produce(self, producer: Producer, table: str, key: str, rows: bytes | None) -> None:
+        while True:
+            try:
+                producer.produce(self._layout.table(table), key=key.encode(), value=rows, partition=0)
+            except BufferError:
+                await self._in_thread(lambda: producer.poll(0.1))
+            else:
+                producer.poll(0)
+                return
+
+    def _kept(self) -> Kept | None:
+        newest = self._newest_values([self._layout.manifest]).get((self._layout.manifest, MANIFEST_KEY))
+        return None if newest is None else msgspec.json.decode(newest, type=Kept)
+
+    def _parts(self) -> list[Part]:
+        tables = {self._layout.table(table): table for table in TABLES}
+        found = self._newest_values(list(tables))
+        return [Part(tables[topic], key.decode(), rows) for (topic, key), rows in found.items()]
+
+    def _newest_values(self, topics: list[str]) -> dict[tuple[str, bytes], bytes]:
+        """The last committed value of every key; compaction may have left older ones, too."""
+        existing = self._topics.existing(topics)
+        consumer = Consumer(
+            {
+                **self._client,
+                "group.id": "durabus-no-group",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "fetch.message.max.bytes": LARGEST,
+                **QUIET,
+            }
+        )
+        values: dict[tuple[str, bytes], bytes] = {}
+        try:
+            consumer.assign([TopicPartition(topic, 0, 0) for topic in existing])
+            left, deadline = set(existing), monotonic() + TRANSACTION_WITHIN
+            while left:
+                if monotonic() > deadline:
+                    raise StoreUnavailableError(f"the snapshot did not come within {TRANSACTION_WITHIN:g} s")
+                for message in consumer.consume(1000, 0.1):
+                    topic, key, value, error = message.topic() or "", message.key(), message.value(), message.error()
+                    if error is not None:
+                        if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
+                            left.discard(topic)
+                        continue
+                    place = topic, key if isinstance(key, bytes) else b""
+                    values.pop(place, None)
+                    if isinstance(value, bytes):
+                        values[place] = value
+        except KafkaException as error:
+            raise StoreUnavailableError(f"Kafka gave no snapshot: {error.args[0].str()}") from error
+        finally:
+            consumer.close()
+        return values
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -1,0 +1,188 @@
+"""The fold's lanes on two topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from durabus.backends.fold.envelope import seal
+from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord, UnknownOutcomeError
+from durabus.backends.kafka.driver import QUIET
+from durabus.backends.kafka.follower import Follower
+from durabus.backends.kafka.layout import LARGEST, Layout
+from durabus.backends.kafka.producer import LaneProducer, Outgoing
+from durabus.backends.kafka.snapshots import Snapshots
+from durabus.backends.kafka.topics import Topics
+from durabus.errors import SchemaError, StoreUnavailableError
+
+T = TypeVar("T")
+
+logger = logging.getLogger("durabus.kafka")
+
+ANSWER_WITHIN = 5.0
+PLACE_AGAIN_AFTER = (0.1, 0.5, 1.0)
+UNPLACED_FOR = 0.05
+"""How long public records that nobody referred to are left to others."""
+
+
+class _Clients(NamedTuple):
+    """What is there while the transport is open, and must be let go for its connections to end."""
+
+    threads: ThreadPoolExecutor
+    topics: Topics
+    producer: LaneProducer
+    asker: Consumer
+    snapshots: Snapshots
+
+
+class KafkaTransport:
+    """``Transport`` for Kafka."""
+
+    largest = LARGEST
+
+    def __init__(self, client: Mapping[str, str], layout: Layout, *, replication: int, timeout: float) -> None:
+        self._client = client
+        self._layout = layout
+        self._replication = replication
+        self._timeout = timeout
+        self._opened: _Clients | None = None
+        self._follower: Follower | None = None
+        self._public_sent = 0
+
+    @property
+    def _clients(self) -> _Clients:
+        if self._opened is None:
+            raise StoreUnavailableError("not connected to Kafka")
+        return self._opened
+
+    async def open(self) -> None:
+        threads = ThreadPoolExecutor(4, thread_name_prefix="durabus-kafka")
+        topics = Topics(self._client, self._layout, replication=self._replication, timeout=self._timeout)
+        try:
+            await asyncio.get_running_loop().run_in_executor(threads, topics.ensure)
+        except BaseException:
+            threads.shutdown(wait=False)
+            raise
+        self._opened = _Clients(
+            threads,
+            topics,
+            LaneProducer(self._client, timeout=min(self._timeout, 2 * ANSWER_WITHIN)),
+            Consumer({**self._client, "group.id": "durabus-no-group", **QUIET}),
+            Snapshots(self._client, self._layout, topics, threads),
+        )
+
+    async def verify(self) -> None:
+        await self._in_thread(self._clients.topics.verify)
+
+    async def close(self) -> None:
+        opened, self._opened, self._follower = self._opened, None, None
+        if opened is not None:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(opened.threads, opened.producer.close)
+            await loop.run_in_executor(opened.threads, opened.asker.close)
+            opened.threads.shutdown(wait=False)
+
+    def refusal(self, record: PublicRecord) -> str | None:
+        size = len(record.body) + sum(len(name) + len(value) for name, value in record.headers.items())
+        if size <= LARGEST:
+            return None
+        return f"an event of {size:,} bytes with its headers is too large: the limit is {LARGEST:,}"
+
+    async def publish(self, records: Sequence[PublicRecord]) -> None:
+        outgoing = [
+            Outgoing(self._layout.public, record.headers["event_id"].encode(), record.headers, record.body)
+            for record in records
+        ]
+        last = await self._clients.producer.send(outgoing)
+        self._public_sent = max(self._public_sent, last + 1)
+        for pause in PLACE_AGAIN_AFTER:
+            try:
+                return await self._place()
+            except UnknownOutcomeError:
+                await asyncio.sleep(pause)  # here, so that the events themselves are not sent twice
+        return await self._place()
+
+    async def append(self, record: bytes, key: str) -> None:
+        await self._clients.producer.send([Outgoing(self._layout.control, key.encode(), {}, record)])
+
+    async def head(self) -> Position:
+        lane = TopicPartition(self._layout.control, 0)
+        ask = partial(self._clients.asker.get_watermark_offsets, lane, timeout=ANSWER_WITHIN, cached=False)
+        try:
+            ends = await self._in_thread(ask)
+        except KafkaException as error:
+            raise StoreUnavailableError(f"Kafka: {error.args[0].str()}") from error
+        if ends is None:
+            raise StoreUnavailableError("Kafka did not say where the control lane ends")
+        return (ends[1] - 1,)
+
+    def public_seen(self) -> int:
+        return max(self._public_sent, 0 if self._follower is None else self._follower.public_read)
+
+    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+        reached = after
+
+        def deliver_and_remember(entries: Sequence[Entry]) -> None:
+            nonlocal reached
+            reached = entries[-1].position
+            deliver(entries)
+
+        while True:
+            try:
+                self._check_end(await self.head(), reached)
+                self._follower = Follower(self._client, self._layout, reached, deliver_and_remember)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._place_what_waits())
+                    group.create_task(self._follower.run())
+            except* (SchemaError, GapError) as errors:
+                raise errors.exceptions[0] from None
+            except* StoreUnavailableError as errors:
+                logger.info("reading the topics again: %s", errors.exceptions[0])
+            await asyncio.sleep(0.1)
+
+    async def newest_snapshot(self) -> Manifest | None:
+        return await self._clients.snapshots.newest()
+
+    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+        return self._clients.snapshots.read(manifest)
+
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+        return await self._clients.snapshots.write(manifest, parts, fence=fence)
+
+    async def trim(self, control: Position, public: Position) -> None:
+        offsets = {self._layout.control: control[0] + 1}
+        if public:
+            offsets[self._layout.public] = public[1] + 1
+        await self._in_thread(partial(self._clients.topics.delete_before, offsets))
+
+    def _check_end(self, head: Position, reached: Position) -> None:
+        if reached and head < reached[:1]:
+            raise SchemaError(
+                f"the topic {self._layout.control!r} ends at {head[0]}, but this node has read up to {reached[0]}: "
+                "it was deleted and made anew, or its disk lost acknowledged records"
+            )
+
+    async def _place_what_waits(self) -> None:
+        """Refer to public records that nobody referred to: those of foreign producers, and of nodes that died."""
+        while True:
+            await asyncio.sleep(UNPLACED_FOR * (1 + random.random()))
+            if self._follower is not None and self._follower.unplaced:
+                try:
+                    await self._place()
+                except StoreUnavailableError as error:
+                    logger.info("public records wait for their place: %s", error)
+
+    async def _place(self) -> None:
+        """An empty control record: it gives the public records before it their place in the order."""
+        for record in seal(b"", session="", number=1, low=0, public_seen=self.public_seen(), largest=self.largest):
+            await self._clients.producer.send([Outgoing(self._layout.control, None, {}, record)])
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._clients.threads, work)

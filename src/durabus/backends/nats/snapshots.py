@@ -1,0 +1,119 @@
+"""Snapshots in a stream of their own: pieces under a new name, then the manifest in one compare-and-set step.
+
+A snapshotter that was overtaken fails at the manifest; what it wrote before is swept by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+from nats.aio.client import Client
+from nats.errors import Error as NATSError
+from nats.errors import NoRespondersError
+
+from durabus.backends.fold.transport import GapError, Manifest, Part, UnknownOutcomeError
+from durabus.backends.nats.layout import Layout
+from durabus.backends.nats.stream import api
+from durabus.errors import StoreUnavailableError
+
+ANSWER_WITHIN = 10.0
+CHUNK = 512 * 1024
+WRONG_SEQUENCE = 10071
+_PARTS = msgspec.msgpack.Decoder(list[Part])
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Kept(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest's message."""
+
+    manifest: Manifest
+    name: str
+    chunks: int
+    fence: int
+
+
+class Snapshots:
+    """The newest one, and how it is replaced."""
+
+    def __init__(self, client: Client, layout: Layout, *, largest: int) -> None:
+        self._client = client
+        self._layout = layout
+        self._chunk = min(CHUNK, largest)
+
+    async def newest(self) -> Manifest | None:
+        """What the manifest says."""
+        kept, _ = await self._kept()
+        return None if kept is None else kept.manifest
+
+    async def read(self, manifest: Manifest) -> AsyncIterator[Part]:
+        """All parts."""
+        kept, _ = await self._kept()
+        if kept is None or kept.manifest != manifest:
+            raise GapError("the snapshot was replaced while it was read")
+        for number in range(kept.chunks):
+            found = await self._get(self._layout.chunk(kept.name, number))
+            if found is None:
+                raise GapError("the snapshot was replaced while it was read")
+            for part in _PARTS.decode(found[0]):
+                yield part
+
+    async def write(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+        """Write it and put it in place of the old one; False if another node was faster."""
+        before, sequence = await self._kept()
+        if before is not None and (before.fence > fence or before.manifest.position >= manifest.position):
+            return False
+        name = f"{fence}-{'-'.join(map(str, manifest.position))}"
+        chunks, size = 0, 0
+        pending: list[Part] = []
+        async for part in parts:
+            if size + len(part.rows) > self._chunk and pending:
+                await self._put(self._layout.chunk(name, chunks), _ENCODER.encode(pending))
+                chunks, pending, size = chunks + 1, [], 0
+            pending.append(part)
+            size += len(part.rows) + len(part.key) + 32
+        await self._put(self._layout.chunk(name, chunks), _ENCODER.encode(pending))
+        kept = Kept(manifest=manifest, name=name, chunks=chunks + 1, fence=fence)
+        headers = {"Nats-Expected-Last-Subject-Sequence": str(sequence)}
+        if not await self._put(self._layout.manifest, msgspec.json.encode(kept), headers):
+            return False
+        await self._sweep(name)
+        return True
+
+    async def _kept(self) -> tuple[Kept | None, int]:
+        found = await self._get(self._layout.manifest)
+        return (None, 0) if found is None else (msgspec.json.decode(found[0], type=Kept), found[1])
+
+    async def _get(self, subject: str) -> tuple[bytes, int] | None:
+        try:
+            reply = await self._client.request(
+                f"$JS.API.DIRECT.GET.{self._layout.snapshots}.{subject}", b"", timeout=ANSWER_WITHIN
+            )
+        except NoRespondersError as error:
+            raise StoreUnavailableError(f"the stream {self._layout.snapshots!r} does not answer") from error
+        except (NATSError, TimeoutError) as error:
+            raise UnknownOutcomeError(f"no snapshot from NATS: {error!r}") from error
+        headers = reply.headers or {}
+        return None if "Status" in headers else (reply.data, int(headers["Nats-Sequence"]))
+
+    async def _put(self, subject: str, body: bytes, headers: dict[str, str] | None = None) -> bool:
+        try:
+            reply = await self._client.request(subject, body, timeout=ANSWER_WITHIN, headers=headers)
+        except (NATSError, TimeoutError) as error:
+            raise UnknownOutcomeError(f"NATS took no snapshot: {error!r}") from error
+        answer = msgspec.json.decode(reply.data)
+        if "error" not in answer:
+            return True
+        if answer["error"].get("err_code") == WRONG_SEQUENCE:
+            return False
+        raise StoreUnavailableError(f"JetStream refused a snapshot: {answer['error'].get('description')}")
+
+    async def _sweep(self, name: str) -> None:
+        """Remove what earlier snapshots, finished or not, left behind."""
+        stream = self._layout.snapshots
+        subjects = f"{self._layout.prefix}.snapshot.chunk.>"
+        info = await api(self._client, f"STREAM.INFO.{stream}", {"subjects_filter": subjects}, timeout=ANSWER_WITHIN)
+        names = {subject.split(".")[3] for subject in info["state"].get("subjects") or {}}
+        for old in names - {name}:
+            request = {"filter": self._layout.chunk(old, ">")}
+            await api(self._client, f"STREAM.PURGE.{stream}", request, timeout=ANSWER_WITHIN)

@@ -1,0 +1,42 @@
+"""``nats://``: the fold on JetStream."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, urlsplit
+
+from durabus.backends.fold.options import options_from_url
+from durabus.backends.fold.store import FoldStore
+from durabus.backends.nats.layout import Layout
+from durabus.backends.nats.transport import NatsTransport
+from durabus.clock import Clock
+from durabus.errors import ConfigurationError, UnsupportedByStore
+from durabus.store.features import Features
+
+FEATURES = Features(
+    scheme="nats",
+    survives_process_kill=True,
+    survives_power_loss=False,  # the disk has it within two minutes, unless the server's sync_interval says always
+    shared_between_processes=True,
+    caller_transactions=False,
+    manual_clock=False,
+    minimum_lease=0.5,  # a renewal must come back from the broker in time
+)
+MOST_REPLICAS = 5
+
+
+class NatsStore(FoldStore):
+    """A store on a NATS server with JetStream. ``nats://user:password@host:4222?prefix=shop&replicas=3``."""
+
+    @classmethod
+    def from_url(cls, url: str, clock: Clock | None = None) -> NatsStore:
+        """The store behind ``url``, not opened yet."""
+        if clock is not None:
+            raise UnsupportedByStore("nats:// judges leases by the server's clock: it takes no other")
+        options = options_from_url(url, {"replicas": "copies of each stream"})
+        replicas = dict(parse_qsl(urlsplit(url).query)).get("replicas", "1")
+        if not replicas.isdigit() or not 1 <= int(replicas) <= MOST_REPLICAS:
+            raise ConfigurationError(f"replicas={replicas!r}: a whole number from 1 to {MOST_REPLICAS}")
+        server = urlsplit(url)._replace(query="", path="").geturl()
+        layout = Layout(options.prefix)
+        transport = NatsTransport(server, layout, replicas=int(replicas), timeout=options.timeout)
+        return cls(transport, options, FEATURES)

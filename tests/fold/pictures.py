@@ -1,0 +1,20 @@
+"""What a replica holds, to the last row."""
+
+from durabus.backends.fold.replica import Replica
+from durabus.backends.fold.snapshot import dump
+from durabus.backends.fold.store import FoldStore
+
+Picture = dict[tuple[str, str], bytes]
+
+
+async def picture(replica: Replica) -> Picture:
+    return {(part.table, part.key): part.rows async for part in dump(replica)}
+
+
+async def pictures(*stores: FoldStore) -> list[Picture]:
+    """Of all of them, at the same place in the log."""
+    for store in stores:
+        await store.counts()
+    positions = {store._node.replica.position for store in stores}
+    assert len(positions) == 1, positions
+    return [await picture(store._node.replica) for store in stores]

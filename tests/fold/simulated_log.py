@@ -1,0 +1,130 @@
+"""A log in memory with the manners of a broker: it delays, repeats, loses replies, and gives every record one place."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import count
+
+from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord, UnknownOutcomeError
+from durabus.clock import Clock, SystemClock
+
+POLL = 0.0005
+
+
+class SimulatedLog:
+    """What the broker holds. Shared by the nodes of any thread: appending to a list is one step."""
+
+    def __init__(self, clock: Clock | None = None, *, largest: int = 1_000_000) -> None:
+        self.clock = clock or SystemClock()
+        self.largest = largest
+        self.entries: list[Entry] = []
+        self.first = 1
+        self.trimmed: list[tuple[Position, Position]] = []
+        self.snapshot: tuple[Manifest, list[Part], int] | None = None
+        self._sequence = count(1)
+
+    def store(self, type_: str | None, headers: dict[str, str], body: bytes) -> None:
+        self.entries.append(Entry((next(self._sequence),), self.clock.now(), type_, headers, body))
+
+    def after(self, position: Position) -> list[Entry]:
+        reached = position[0] if position else 0
+        if reached + 1 < self.first:
+            raise GapError(f"records from {reached + 1} to {self.first - 1} were trimmed")
+        return self.entries[reached + 1 - self.first :]
+
+
+class Trouble:
+    """How often things go wrong, of a hundred records, decided by a seed."""
+
+    def __init__(
+        self, seed: int = 0, *, lost: int = 0, repeated: int = 0, reply_lost: int = 0, delayed: int = 0
+    ) -> None:
+        self.chance = random.Random(seed)
+        self.lost, self.repeated, self.reply_lost, self.delayed = lost, repeated, reply_lost, delayed
+
+    def happens(self, percent: int) -> bool:
+        return self.chance.randrange(100) < percent
+
+
+class SimulatedTransport:
+    def __init__(self, log: SimulatedLog, trouble: Trouble | None = None) -> None:
+        self.log = log
+        self.largest = log.largest
+        self.trouble = trouble or Trouble()
+
+    async def open(self) -> None:
+        pass
+
+    async def verify(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def refusal(self, record: PublicRecord) -> str | None:
+        return f"{len(record.body)} bytes are too many" if len(record.body) > self.largest else None
+
+    async def publish(self, records: Sequence[PublicRecord]) -> None:
+        troubles = [await self._trouble_with(record) for record in records]
+        if any(troubles):
+            raise UnknownOutcomeError("no reply")
+
+    async def append(self, record: bytes, key: str) -> None:
+        await self._store(None, {}, record)
+
+    async def _trouble_with(self, record: PublicRecord) -> bool:
+        try:
+            await self._store(record.type, dict(record.headers), record.body)
+        except UnknownOutcomeError:
+            return True
+        return False
+
+    async def _store(self, type_: str | None, headers: dict[str, str], body: bytes) -> None:
+        if self.trouble.happens(self.trouble.delayed):
+            await asyncio.sleep(self.trouble.chance.random() * 0.01)
+        if self.trouble.happens(self.trouble.lost):
+            raise UnknownOutcomeError("no reply")
+        self.log.store(type_, headers, body)
+        if self.trouble.happens(self.trouble.repeated):
+            self.log.store(type_, headers, body)
+        if self.trouble.happens(self.trouble.reply_lost):
+            raise UnknownOutcomeError("no reply")
+
+    async def head(self) -> Position:
+        return self.log.entries[-1].position if self.log.entries else (0,)
+
+    def public_seen(self) -> int:
+        return 0
+
+    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+        while True:
+            new = self.log.after(after)
+            if new:
+                after = new[-1].position
+                deliver(new)
+            await asyncio.sleep(POLL)
+
+    async def newest_snapshot(self) -> Manifest | None:
+        return None if self.log.snapshot is None else self.log.snapshot[0]
+
+    async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+        assert self.log.snapshot is not None
+        kept, parts, _ = self.log.snapshot
+        if kept != manifest:
+            raise GapError("a newer snapshot replaced this one")
+        for part in parts:
+            yield part
+
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+        written = [part async for part in parts]
+        if self.log.snapshot is not None and (
+            self.log.snapshot[2] > fence or self.log.snapshot[0].position >= manifest.position
+        ):
+            return False
+        self.log.snapshot = (manifest, written, fence)
+        return True
+
+    async def trim(self, control: Position, public: Position) -> None:
+        self.log.trimmed.append((control, public))
+        keep = control[0] + 1
+        self.log.entries, self.log.first = self.log.entries[keep - self.log.first :], keep

@@ -1,0 +1,23 @@
+"""Stores on a simulated log."""
+
+from tests.fold.simulated_log import SimulatedLog, SimulatedTransport, Trouble
+
+from durabus.backends.fold.options import Options
+from durabus.backends.fold.store import FoldStore
+from durabus.clock import Clock
+from durabus.store.features import Features
+
+FEATURES = Features(
+    scheme="simulated",
+    survives_process_kill=True,
+    survives_power_loss=False,
+    shared_between_processes=True,
+    caller_transactions=False,
+    manual_clock=True,
+)
+
+
+def simulated_store(
+    log: SimulatedLog, *, clock: Clock | None = None, trouble: Trouble | None = None, options: Options | None = None
+) -> FoldStore:
+    return FoldStore(SimulatedTransport(log, trouble), options or Options(), FEATURES, clock)

@@ -1,0 +1,45 @@
+"""A record is known by its sender and number, and what is no record is seen."""
+
+import pytest
+
+from durabus.backends.fold.envelope import NoEnvelopeError, seal, unseal
+
+
+def sealed(body: bytes = b"body", *, largest: int = 10_000, number: int = 7) -> list[bytes]:
+    return list(seal(body, session="s1", number=number, low=3, public_seen=11, largest=largest))
+
+
+def test_what_was_sealed_is_read_back() -> None:
+    (record,) = sealed()
+    envelope = unseal(record)
+    assert (envelope.session, envelope.number, envelope.low, envelope.public_seen) == ("s1", 7, 3, 11)
+    assert (envelope.piece, envelope.pieces, envelope.body) == (0, 1, b"body")
+
+
+def test_a_body_that_the_broker_does_not_take_goes_in_pieces() -> None:
+    body = bytes(range(256)) * 20
+    records = sealed(body, largest=1000)
+    assert len(records) > 5
+    assert all(len(record) <= 1000 for record in records)
+    pieces = [unseal(record) for record in records]
+    assert b"".join(piece.body for piece in pieces) == body
+    assert [piece.piece for piece in pieces] == list(range(len(records)))
+
+
+def test_an_empty_body_is_a_record() -> None:
+    assert len(sealed(b"")) == 1
+
+
+@pytest.mark.parametrize("where", range(0, 40, 3))
+def test_a_changed_byte_is_seen(where: int) -> None:
+    (record,) = sealed()
+    damaged = bytearray(record)
+    damaged[where % len(record)] ^= 0x55
+    with pytest.raises(NoEnvelopeError):
+        unseal(bytes(damaged))
+
+
+@pytest.mark.parametrize("foreign", [b"", b"{}", b"hello", b"\x00" * 50, b"\x99\x01\x02", "ünïcödé".encode()])
+def test_what_others_wrote_is_seen(foreign: bytes) -> None:
+    with pytest.raises(NoEnvelopeError):
+        unseal(foreign)

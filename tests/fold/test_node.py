@@ -1,0 +1,315 @@
+"""A node appends, reads back and answers; and says so when it cannot."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Sequence
+
+import pytest
+from tests.fold.simulated_log import SimulatedLog, SimulatedTransport, Trouble
+from tests.fold.simulated_store import FEATURES, simulated_store
+
+from durabus.backends.fold.commands import StopBus, encode_command, encode_commands
+from durabus.backends.fold.core import FoldCore
+from durabus.backends.fold.envelope import Envelope, seal, unseal
+from durabus.backends.fold.options import Options
+from durabus.backends.fold.store import FoldStore
+from durabus.backends.fold.transport import PublicRecord, RefusedError, UnknownOutcomeError
+from durabus.errors import ConfigurationError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.event import new_event
+from durabus.model.handler import HandlerInfo
+
+SHORT = Options(timeout=0.3)
+
+
+def request(**options: object) -> ClaimRequest:
+    return ClaimRequest(bus="default", worker_id="w", token=new_token(), **options)  # type: ignore[arg-type]
+
+
+async def test_calls_that_wait_together_share_records() -> None:
+    log = SimulatedLog()
+    store = simulated_store(log)
+    await store.open()
+    before = len(log.entries)
+    await asyncio.gather(*(store.stop_bus(f"b{n}") for n in range(500)))
+    assert len(log.entries) - before < 50
+    await store.close()
+
+
+async def test_an_idle_worker_that_looks_again_does_not_make_the_log_grow() -> None:
+    log = SimulatedLog()
+    store = simulated_store(log)
+    await store.open()
+    await store.add_events([new_event("t", delay=60)])
+    before = len(log.entries)
+    for _ in range(20):
+        assert await store.claim_next_events(request()) == []
+        assert await store.expire_events() == 0
+        await store.counts()
+    assert len(log.entries) == before
+    await store.close()
+
+
+async def test_a_repeated_publish_is_not_sent_again() -> None:
+    log = SimulatedLog()
+    store = simulated_store(log)
+    await store.open()
+    new = [new_event("t") for _ in range(3)]
+    first = await store.add_events(new)
+    before = len(log.entries)
+    assert await store.add_events(new) == first
+    assert len(log.entries) == before
+    await store.close()
+
+
+async def test_foreign_and_damaged_records_are_skipped_counted_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    log = SimulatedLog()
+    store = simulated_store(log)
+    await store.open()
+    with caplog.at_level(logging.WARNING, "durabus.fold"):
+        for body in (b"", b"hello", b"{}", bytes(200)):
+            log.store(None, {}, body)
+        log.store("t", {}, b"not json")
+        log.store("t", {"durabus": "{"}, b"{}")
+        (no_commands,) = seal(b"junk", session="x", number=1, low=0, public_seen=0, largest=1000)
+        log.store(None, {}, no_commands)
+        assert len(await store.add_events([new_event("t")])) == 1
+    assert store.skipped_records == 7
+    assert len(caplog.records) == 7
+    late = simulated_store(log)
+    await late.open()
+    assert late.skipped_records == 7
+    await late.close()
+    await store.close()
+
+
+async def test_a_command_that_fails_is_void_and_its_sender_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def stop_bus(core: FoldCore, bus: str) -> None:
+        raise ZeroDivisionError(bus)
+
+    monkeypatch.setattr(FoldCore, "stop_bus", stop_bus)
+    store = simulated_store(SimulatedLog())
+    await store.open()
+    with pytest.raises(StoreError, match="StopBus failed and is void: ZeroDivisionError: b"):
+        await store.stop_bus("b")
+    assert store.skipped_records == 1
+    assert len(await store.add_events([new_event("t")])) == 1
+    await store.close()
+
+
+async def test_a_command_that_no_node_can_read_is_void_and_its_sender_is_told() -> None:
+    store = simulated_store(SimulatedLog())
+    await store.open()
+    with pytest.raises(StoreError, match="cannot be read"):
+        await store.stop_bus(17)  # type: ignore[arg-type]
+    assert store.skipped_records == 1
+    await store.close()
+
+
+async def test_a_record_of_a_newer_durabus_stops_the_node() -> None:
+    log = SimulatedLog()
+    store = simulated_store(log)
+    await store.open()
+    from durabus.backends.fold import envelope
+
+    newer = Envelope(99, "x", 1, 0, 0, 0, 1, b"", 0)
+    body = envelope._ENCODER.encode(Envelope(99, "x", 1, 0, 0, 0, 1, b"", envelope._checksum(newer)))
+    log.store(None, {}, body)
+    with pytest.raises(SchemaError, match="format 99"):
+        await store.counts()
+    with pytest.raises(SchemaError, match="upgrade"):
+        await store.add_events([new_event("t")])
+    await store.close()
+
+
+@pytest.mark.parametrize(("first", "second"), [("cluster", "other"), ("max_history", 5)])
+async def test_a_node_of_another_cluster_is_refused(first: str, second: object) -> None:
+    log = SimulatedLog()
+    store = simulated_store(log)
+    await store.open()
+    stranger = simulated_store(log, options=Options(**{first: second}))  # type: ignore[arg-type]
+    with pytest.raises(SchemaError, match=r"another prefix"):
+        await stranger.open()
+    assert len(await store.add_events([new_event("t")])) == 1
+    await store.close()
+
+
+class Silent(SimulatedTransport):
+    """A broker that takes nothing, or takes it and lets nobody know."""
+
+    taking = True
+    answering = True
+
+    async def append(self, record: bytes, key: str) -> None:
+        if self.taking:
+            await super().append(record, key)
+        if not self.answering:
+            raise UnknownOutcomeError("no reply")
+
+    async def publish(self, records: Sequence[PublicRecord]) -> None:
+        if not self.taking:
+            raise UnknownOutcomeError("no reply")
+        await super().publish(records)
+
+
+async def opened(transport: SimulatedTransport, options: Options = SHORT) -> FoldStore:
+    store = FoldStore(transport, options, FEATURES)
+    await store.open()
+    return store
+
+
+async def test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown() -> None:
+    transport = Silent(SimulatedLog())
+    store = await opened(transport)
+    transport.taking = transport.answering = False
+    with pytest.raises(StoreUnavailableError, match=r"within 0.3 s: it may or may not have taken effect; repeat"):
+        await store.stop_bus("b")
+    transport.taking = transport.answering = True
+    await store.stop_bus("b")
+    await store.close()
+
+
+async def test_what_was_given_up_is_void_however_late_it_comes() -> None:
+    log = SimulatedLog()
+    transport = Silent(log)
+    store = await opened(transport)
+    held: list[bytes] = []
+
+    async def hold(record: bytes, key: str) -> None:
+        held.append(record)
+        raise UnknownOutcomeError("no reply")
+
+    take = transport.append
+    transport.append = hold  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailableError):
+        await store.register_handlers("late", "n", [], kept_for=None)
+    transport.append = take  # type: ignore[method-assign]
+    await store.register_handlers("known", "n", [], kept_for=None)
+    log.store(None, {}, held[0])
+    assert [bus.bus for bus in await store.list_buses()] == ["known"]
+    assert store.skipped_records == 0
+    await store.close()
+
+
+async def test_a_reply_that_was_lost_does_not_apply_a_call_twice() -> None:
+    log = SimulatedLog()
+    store = await opened(SimulatedTransport(log, Trouble(3, reply_lost=60)), Options())
+    claims = []
+    await store.add_events([new_event("t") for _ in range(10)])
+    for _ in range(10):
+        claims += await store.claim_next_events(request())
+    assert sorted(claim.event.id for claim in claims) == list(range(1, 11))
+    assert {claim.event.fence for claim in claims} == {1}
+    await store.close()
+
+
+class Full(SimulatedTransport):
+    async def append(self, record: bytes, key: str) -> None:
+        if unseal(record).number > 1:
+            raise RefusedError("the stream is full: raise its max_bytes")
+        await super().append(record, key)
+
+
+async def test_a_full_log_is_told_at_once() -> None:
+    store = await opened(Full(SimulatedLog()), Options())
+    with pytest.raises(StoreUnavailableError, match="raise its max_bytes"):
+        await store.stop_bus("b")
+    await store.close()
+
+
+async def test_large_commands_go_in_pieces() -> None:
+    log = SimulatedLog(largest=2000)
+    store, other = [await opened(SimulatedTransport(log), Options()) for _ in range(2)]
+    handlers = [HandlerInfo(handler_id=f"h{n}", pattern="*" * 20) for n in range(200)]
+    await store.register_handlers("b", "n", handlers, kept_for=None)
+    assert len((await other.list_handlers("b")).handlers) == 200
+    assert all(len(entry.body) <= 2000 for entry in log.entries)
+    await store.close()
+    await other.close()
+
+
+async def test_a_publish_whose_publisher_died_on_the_way_is_none() -> None:
+    log = SimulatedLog()
+    transport = SimulatedTransport(log)
+    store = await opened(transport, Options(timeout=0.3))
+
+    async def half(records: Sequence[PublicRecord]) -> None:
+        for record in records[: len(records) // 2]:
+            log.store(record.type, dict(record.headers), record.body)
+        raise UnknownOutcomeError("died")
+
+    transport.publish = half  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailableError):
+        await store.add_events([new_event("t") for _ in range(10)])
+    assert (await store.counts()).pending == 0
+    await store.close()
+
+
+async def test_closing_finishes_what_was_accepted_and_refuses_the_rest() -> None:
+    log = SimulatedLog()
+    store = await opened(SimulatedTransport(log, Trouble(1, delayed=100)), Options())
+    async with asyncio.TaskGroup() as group:
+        accepted = group.create_task(store.add_events([new_event("t") for _ in range(5)]))
+        await asyncio.sleep(0)
+        await store.close()
+    assert len(accepted.result()) == 5
+    for call in (store.counts(), store.stop_bus("b"), store.now(), store.claim_next_events(request())):
+        with pytest.raises(StoreClosedError):
+            await call
+    await store.close()
+
+
+async def test_a_cancelled_call_harms_nobody() -> None:
+    store = await opened(SimulatedTransport(SimulatedLog()), Options())
+    call = asyncio.create_task(store.stop_bus("b"))
+    await asyncio.sleep(0)
+    call.cancel()
+    assert len(await store.add_events([new_event("t")])) == 1
+    await store.close()
+
+
+def code_of_a_child(store: FoldStore) -> int:
+    child = os.fork()
+    if child == 0:
+        try:
+            store._node.check_open()
+        except StoreClosedError:
+            os._exit(7)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+async def test_a_forked_child_is_refused() -> None:
+    store = await opened(SimulatedTransport(SimulatedLog()), Options())
+    assert code_of_a_child(store) == 7
+    await store.close()
+
+
+async def test_an_event_that_is_too_large_is_refused_alone() -> None:
+    store = await opened(SimulatedTransport(SimulatedLog(largest=2000)), Options())
+    small, large = await asyncio.gather(
+        store.add_events([new_event("t")]),
+        store.add_events([new_event("t"), new_event("t", {"text": "x" * 3000})]),
+        return_exceptions=True,
+    )
+    assert isinstance(small, list)
+    assert "too many" in str(large)
+    assert (await store.counts()).pending == 1
+    await store.close()
+
+
+def test_what_cannot_be_written_is_refused_before_it_is_sent() -> None:
+    from durabus.errors import InvalidEventError
+
+    with pytest.raises(InvalidEventError, match="StopBus cannot be written"):
+        encode_command(StopBus("\ud800"))
+    assert encode_commands([encode_command(StopBus("b"))])
+
+
+@pytest.mark.parametrize("query", ["prefix=a.b", "cluster=", "max_history=-1", "timeout=0", "colour=red", "timeout=x"])
+def test_options_that_cannot_be_are_refused(query: str) -> None:
+    from durabus.backends.fold.options import options_from_url
+
+    with pytest.raises(ConfigurationError):
+        options_from_url(f"nats://localhost?{query}")

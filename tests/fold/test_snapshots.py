@@ -1,0 +1,220 @@
+"""A node starts from a snapshot, the log is trimmed behind it, and who falls behind begins anew."""
+
+import asyncio
+
+import pytest
+from tests.fold.pictures import pictures
+from tests.fold.simulated_log import SimulatedLog, SimulatedTransport
+from tests.fold.simulated_store import FEATURES, simulated_store
+
+from durabus.backends.fold.options import Options
+from durabus.backends.fold.snapshot import Loader
+from durabus.backends.fold.store import FoldStore
+from durabus.backends.fold.transport import Part, Position
+from durabus.clock import ManualClock
+from durabus.errors import LeaseLost, SchemaError
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.event import new_event
+from durabus.model.handler import HandlerInfo
+from durabus.model.settlement import Complete, Fail
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def log(clock: ManualClock) -> SimulatedLog:
+    return SimulatedLog(clock)
+
+
+async def a_life(store: FoldStore, clock: ManualClock) -> None:
+    """Something in every table."""
+    await store.register_handlers("default", "n1", [HandlerInfo(handler_id="a", pattern="*")], kept_for=60)
+    await store.stop_bus("default")
+    await store.add_events([new_event("t", {"n": n}, idempotency_key=f"k{n}", delay=n * 10.0) for n in range(6)])
+    request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2, lease=5.0)
+    (claim,) = await store.claim_next_events(request)
+    await store.settle_events([Fail(claim.ref, "no", None)])
+    clock.advance(30)
+    one, two = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2))
+    await store.settle_events([Complete(one.ref)])
+    assert two.event.id == 3
+    await store.claim_lock("key", worker_id="w", token="t", lease=100)
+
+
+async def test_a_node_starts_from_the_snapshot_and_the_rest_of_the_log(log: SimulatedLog, clock: ManualClock) -> None:
+    store = simulated_store(log, clock=clock, options=Options(public_kept=0))
+    await store.open()
+    await a_life(store, clock)
+    assert await store._node.snapshot()
+    assert await store._node.snapshot()
+    assert log.first > 5
+    await store.add_events([new_event("t")])
+    late = simulated_store(log, clock=clock, options=Options(public_kept=0))
+    await late.open()
+    first, second = await pictures(store, late)
+    assert first == second
+    assert await late.get_event(1) == await store.get_event(1)
+    await late.close()
+    await store.close()
+
+
+async def test_a_snapshot_is_made_by_itself_when_the_log_is_long(log: SimulatedLog) -> None:
+    store = simulated_store(log, options=Options(snapshot_every=50, public_kept=0))
+    await store.open()
+    for n in range(80):
+        await store.stop_bus(f"b{n}")
+    async with asyncio.timeout(10):
+        while log.first == 1:
+            await store.stop_bus("more")
+    assert not store._node._snapshotter.is_due()
+    await store.close()
+
+
+async def test_claims_and_fences_outlive_the_log_that_granted_them(log: SimulatedLog, clock: ManualClock) -> None:
+    store = simulated_store(log, clock=clock, options=Options(public_kept=0))
+    await store.open()
+    await store.add_events([new_event("t"), new_event("t")])
+    claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token="mine", limit=2, lease=5.0))
+    lock = await store.claim_lock("key", worker_id="w", token="t", lease=1.0)
+    assert await store._node.snapshot()
+    await store.close()
+    late = simulated_store(log, clock=clock, options=Options(public_kept=0))
+    await late.open()
+    again = await late.claim_next_events(ClaimRequest(bus="default", worker_id="w", token="mine", limit=2, lease=5.0))
+    assert again == claims
+    clock.advance(6.0)
+    (taken,) = await late.claim_next_events(ClaimRequest(bus="default", worker_id="v", token="other", limit=1))
+    assert (taken.event.id, taken.event.fence) == (1, 2)
+    (outcome,) = (await late.settle_events([Complete(claims[0].ref)])).outcomes
+    assert isinstance(outcome, LeaseLost)
+    newer = await late.claim_lock("key", worker_id="v", token="u", lease=1.0)
+    assert lock is not None
+    assert newer is not None
+    assert newer.fence > lock.fence
+    await late.close()
+
+
+class Sleeper(SimulatedTransport):
+    """A node that reads nothing while it sleeps."""
+
+    def __init__(self, log: SimulatedLog) -> None:
+        super().__init__(log)
+        self.awake = True
+
+    async def follow(self, after, deliver) -> None:  # type: ignore[no-untyped-def]
+        while True:
+            if self.awake:
+                new = self.log.after(after)
+                if new:
+                    after = new[-1].position
+                    deliver(new)
+            await asyncio.sleep(0.001)
+
+
+async def test_a_node_far_behind_begins_anew(log: SimulatedLog, clock: ManualClock) -> None:
+    transport = Sleeper(log)
+    sleeper = FoldStore(transport, Options(public_kept=0), FEATURES, clock)
+    await sleeper.open()
+    store = simulated_store(log, clock=clock, options=Options(public_kept=0))
+    await store.open()
+    transport.awake = False
+    await a_life(store, clock)
+    assert await store._node.snapshot()
+    assert await store._node.snapshot()
+    waiting = asyncio.create_task(sleeper.wait_for_work("default", timeout=30))
+    await asyncio.sleep(0.05)
+    transport.awake = True
+    await waiting
+    first, second = await pictures(store, sleeper)
+    assert first == second
+    assert len(await sleeper.add_events([new_event("t")])) == 1
+    await sleeper.close()
+    await store.close()
+
+
+async def test_a_hole_that_no_snapshot_covers_is_damage(log: SimulatedLog) -> None:
+    store = simulated_store(log)
+    await store.open()
+    for n in range(5):
+        await store.stop_bus(f"b{n}")
+    log.entries, log.first = log.entries[3:], 4
+    late = simulated_store(log, options=Options(timeout=1.0))
+    with pytest.raises(SchemaError, match="no snapshot covers them"):
+        await late.open()
+    await store.close()
+
+
+async def test_only_one_node_makes_a_snapshot_at_a_time(log: SimulatedLog) -> None:
+    stores = [simulated_store(log) for _ in range(3)]
+    for store in stores:
+        await store.open()
+        await store.stop_bus("b")
+    made = await asyncio.gather(*(store._node.snapshot() for store in stores))
+    assert sum(made) >= 1
+    assert log.snapshot is not None
+    for store in stores:
+        await store.close()
+
+
+async def test_a_zombie_snapshotter_is_refused(log: SimulatedLog) -> None:
+    store = simulated_store(log)
+    await store.open()
+    await store.stop_bus("b")
+    assert await store._node._in_thread(store._node._snapshotter._write(7))
+    await store.stop_bus("c")
+    assert not await store._node._in_thread(store._node._snapshotter._write(6))
+    await store.close()
+
+
+async def test_each_lane_is_trimmed_up_to_an_earlier_snapshot(log: SimulatedLog, clock: ManualClock) -> None:
+    store = simulated_store(log, clock=clock, options=Options(public_kept=100))
+    await store.open()
+    made: list[Position] = []
+    for _ in range(4):
+        await store.add_events([new_event("t")])
+        assert await store._node.snapshot()
+        assert log.snapshot is not None
+        made.append(log.snapshot[0].position)
+        clock.advance(60)
+    assert log.trimmed == [(made[0], ()), (made[1], made[0]), (made[2], made[1])]
+    await store.close()
+
+
+@pytest.mark.parametrize("damage", ["unknown table", "not compressed", "no rows"])
+def test_a_damaged_snapshot_is_said_to_be(damage: str) -> None:
+    part = {
+        "unknown table": Part("colours", "0", b""),
+        "not compressed": Part("events", "0", b"abc"),
+        "no rows": Part("locks", "0", __import__("zlib").compress(b"\x01")),
+    }[damage]
+    with pytest.raises(SchemaError, match="cannot be read"):
+        Loader().add(part)
+
+
+class Slow(SimulatedTransport):
+    """A place for snapshots that takes for ever."""
+
+    begun = False
+
+    async def write_snapshot(self, manifest, parts, *, fence) -> bool:  # type: ignore[no-untyped-def]
+        self.begun = True
+        await asyncio.sleep(60)
+        return False
+
+
+async def test_closing_in_the_middle_of_a_snapshot_leaves_it_to_others(log: SimulatedLog, clock: ManualClock) -> None:
+    transport = Slow(log)
+    store = FoldStore(transport, Options(snapshot_every=1), FEATURES, clock)
+    await store.open()
+    async with asyncio.timeout(10):
+        while not transport.begun:  # noqa: ASYNC110  (in the store's own thread)
+            await asyncio.sleep(0.01)
+    await store.close()
+    other = simulated_store(log, clock=clock)
+    await other.open()
+    assert await other.list_locks() == []
+    assert await other._node.snapshot()
+    await other.close()

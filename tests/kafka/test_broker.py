@@ -1,0 +1,135 @@
+"""The Kafka store among plain clients, and through its broker's troubles."""
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+from tests.fold.broker_tests import Broker, BrokerTests
+from tests.servers.presence import installed
+
+from durabus import new_event, open_store
+from durabus.backends.kafka.layout import KEPT
+from durabus.errors import ConfigurationError, SchemaError, StoreUnavailableError
+from durabus.servers.kafka import KafkaServer
+from durabus.servers.server import Server
+
+READER = """
+import json, sys, time
+from confluent_kafka import Consumer
+
+url, prefix, count = sys.argv[1:]
+brokers = url.removeprefix("kafka://")
+consumer = Consumer({"bootstrap.servers": brokers, "group.id": prefix, "auto.offset.reset": "earliest"})
+consumer.subscribe([f"events.{prefix}"])
+print("reading", flush=True)
+left, deadline = int(count), time.monotonic() + 40
+while left and time.monotonic() < deadline:
+    for message in consumer.consume(100, 0.2):
+        if message.error() is None:
+            headers = {name: value.decode() for name, value in message.headers()}
+            print(json.dumps([headers, message.value().decode()]))
+            left -= 1
+consumer.close()
+sys.exit(left or "durabus" in sys.modules)
+"""
+
+WRITER = """
+import json, sys
+from confluent_kafka import Producer
+
+url, prefix, lane = sys.argv[1:]
+producer = Producer({"bootstrap.servers": url.removeprefix("kafka://")})
+for type_, headers, body in json.load(sys.stdin):
+    topic = f"{prefix}.control" if lane == "control" else f"events.{prefix}"
+    named = {"event_type": type_, **headers} if type_ else headers
+    producer.produce(topic, value=body.encode(), headers=list(named.items()))
+sys.exit(producer.flush(20))
+"""
+
+
+def bootstrap(broker: Broker) -> dict[str, str | int | float | bool]:
+    return {"bootstrap.servers": broker.server_url.removeprefix("kafka://")}
+
+
+class TestKafka(BrokerTests):
+    plain_reader = READER
+    plain_writer = WRITER
+
+    @pytest.fixture
+    def server_url(self, kafka_url: str) -> str:
+        return kafka_url
+
+    @pytest.fixture
+    def own_server(self) -> Iterator[Server]:
+        with installed(KafkaServer()) as server:
+            yield server
+
+    def records_left(self, broker: Broker) -> int:
+        consumer = Consumer({**bootstrap(broker), "group.id": "x"})
+        ends = [
+            consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)
+            for topic in (f"{broker.prefix}.control", f"events.{broker.prefix}")
+        ]
+        consumer.close()
+        return sum(high - low for low, high in ends)
+
+    @pytest.mark.parametrize(
+        ("setting", "value"),
+        [("retention.ms", "1000"), ("cleanup.policy", "compact"), ("message.timestamp.type", "CreateTime")],
+    )
+    async def test_a_topic_that_would_lose_or_bend_records_is_refused(
+        self, broker: Broker, setting: str, value: str
+    ) -> None:
+        admin = AdminClient(bootstrap(broker))
+        topic = NewTopic(f"{broker.prefix}.control", num_partitions=1, config={**KEPT, setting: value})
+        for made in admin.create_topics([topic]).values():
+            made.result()
+        with pytest.raises(SchemaError, match=f"would lose or bend records: .*{setting}={value}"):
+            await broker.open()
+
+    async def test_a_topic_with_several_partitions_is_refused(self, broker: Broker) -> None:
+        admin = AdminClient(bootstrap(broker))
+        for made in admin.create_topics([NewTopic(f"events.{broker.prefix}", num_partitions=3, config=KEPT)]).values():
+            made.result()
+        with pytest.raises(SchemaError, match="3 partitions, not 1"):
+            await broker.open()
+
+    async def test_topics_that_were_deleted_are_told_and_not_taken_for_empty_ones(self, broker: Broker) -> None:
+        store = await broker.open(timeout=4)
+        await store.add_events([new_event("t") for _ in range(5)])
+        admin = AdminClient(bootstrap(broker))
+        for gone in admin.delete_topics([f"{broker.prefix}.control", f"events.{broker.prefix}"]).values():
+            gone.result()
+        with pytest.raises((StoreUnavailableError, SchemaError)):
+            await store.add_events([new_event("t")])
+        with pytest.raises((StoreUnavailableError, SchemaError)):
+            await store.verify()
+
+    async def test_no_broker_is_told_within_the_timeout(self) -> None:
+        with pytest.raises(StoreUnavailableError):
+            await open_store("kafka://127.0.0.1:1?timeout=1")
+
+    @pytest.mark.parametrize(
+        "url", ["kafka://", "kafka://user:pw@host:1", "kafka://host:1?replication=0", "kafka://h?x=1"]
+    )
+    async def test_a_url_that_cannot_be_is_refused(self, url: str) -> None:
+        with pytest.raises(ConfigurationError):
+            await open_store(url)
+
+    async def test_a_second_snapshot_writes_only_what_changed(self, broker: Broker) -> None:
+        store = await broker.open()
+        await store.add_events([new_event("t") for _ in range(2000)])
+        assert await store._node.snapshot()
+        before = self._state_records(broker)
+        await store.stop_bus("b")
+        assert await store._node.snapshot()
+        assert self._state_records(broker) - before < before
+
+    def _state_records(self, broker: Broker) -> int:
+        consumer = Consumer({**bootstrap(broker), "group.id": "x"})
+        topics = (f"{broker.prefix}.{table}" for table in ("events", "event_log", "locks", "fold"))
+        total = sum(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1] for topic in topics)
+        consumer.close()
+        return total
