@@ -1,0 +1,1 @@
+"""Redis and Valkey: a library of functions on the server, and thin callers of it."""

@@ -1,0 +1,11 @@
+-- Takes a lock if nobody holds it or its lease is over, with a fence above every one before.
+-- asks: key, worker, token, lease; answers the lock, or nothing
+register('claim_lock', WRITES, function(tx, asked)
+  local key, worker, token, lease = unpack(asked)
+  if not locks.may_claim(tx, key, token) then
+    return ''
+  end
+  local lock = locks.take(tx, key, worker, token, lease, false, true)
+  flush(tx)
+  return cmsgpack.pack(lock)
+end)

@@ -1,0 +1,23 @@
+-- Deletes results of COMPLETED events, oldest id first. Relies on results_done.
+-- asks: limit; answers how many results went
+register('cleanup_results', FREES, function(tx, asked)
+  local limit, gone = asked[1], 0
+  local ids = redis.call('ZRANGE', tx[RESULTS_DONE], 0, limit - 1)
+  for _, text in ipairs(ids) do
+    local state = states.load(tx, tonumber(text))
+    local list = state and handlers.of(tx, state) or {}
+    local kept = { unpack(list, limit - gone + 1) }
+    gone = gone + #list - #kept
+    if state then
+      handlers.put(tx, state, kept)
+    end
+    if #kept == 0 then
+      drop(tx, tx[RESULTS_DONE], text)
+    end
+    if gone >= limit then
+      break
+    end
+  end
+  flush(tx)
+  return gone
+end)

@@ -1,0 +1,18 @@
+-- How many events are in each status. What is live is counted by the indexes, what has ended by counts.
+-- asks: bus, or nothing for all; answers pending, processing, completed, completed with errors, failed
+register('counts', READS, function(tx, asked)
+  local bus = asked[1]
+  local function live(key)
+    return bus and count_of(key, bus) or redis.call('ZCARD', key)
+  end
+  local function ended(status)
+    return tonumber(redis.call('HGET', tx[COUNTS], bus and status .. '\0' .. bus or status) or 0)
+  end
+  return {
+    live(tx[READY]) + live(tx[DELAYED]),
+    live(tx[LEASES]),
+    ended('COMPLETED'),
+    ended('COMPLETED_WITH_ERRORS'),
+    ended('FAILED'),
+  }
+end)

@@ -1,0 +1,4 @@
+-- The store's clock.
+register('now', READS, function(tx)
+  return string.format('%.17g', tx.now)
+end)

@@ -1,0 +1,20 @@
+-- Gives a handler claim back, its attempt with it. A repeat changes nothing.
+-- asks: id, handler id, token, fence; answers a code (0 is good)
+register('release_handler_claim', WRITES, function(tx, asked)
+  local id, handler_id, token, fence = unpack(asked)
+  local state = states.load(tx, id)
+  if not state then
+    return NO_EVENT
+  end
+  local handler = handlers.held(tx, state, handler_id, token, fence)
+  if handler then
+    handler[H_STATUS], handler[H_ATTEMPTS] = 'PENDING', handler[H_ATTEMPTS] - 1
+    handler[H_WORKER], handler[H_EXPIRES], handler[H_TOKEN], handler[H_SETTLED] = false, false, false, token
+    handlers.put(tx, state, handlers.of(tx, state))
+  elseif not handlers.settled_so(tx, state, handler_id, token, fence, 'PENDING') then
+    return NOT_YOURS
+  end
+  handlers.free_lock(tx, state, token)
+  flush(tx)
+  return 0
+end)

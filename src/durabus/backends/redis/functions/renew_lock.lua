@@ -1,0 +1,12 @@
+-- Extends a lock's lease; judged by token and fence.
+-- asks: key, token, fence, lease; answers the lock, or nothing
+register('renew_lock', WRITES, function(tx, asked)
+  local key, token, fence, lease = unpack(asked)
+  local lock = locks.get(tx, key)
+  if not lock or lock[L_TOKEN] ~= token or lock[L_FENCE] ~= fence then
+    return ''
+  end
+  locks.renew(tx, lock, lease)
+  flush(tx)
+  return cmsgpack.pack(lock)
+end)

@@ -1,0 +1,19 @@
+-- Brings dead letters back, all or none.
+-- asks: ids or event_ids; answers 0 and the events, or which one is refused and its status ('' if it is unknown)
+register('requeue_dead_letters', WRITES, function(tx, asked)
+  local found = {}
+  for n, ref in ipairs(asked) do
+    local state = states.find(tx, ref)
+    if not state or (not DEAD[state[STATUS]] and state[GENERATION] == 0) then
+      return { n, state and state[STATUS] or '' }
+    end
+    found[n] = state
+  end
+  for _, state in ipairs(found) do
+    if DEAD[state[STATUS]] then
+      lifecycle.requeue(tx, state)
+    end
+  end
+  flush(tx)
+  return states.answer(tx, found, { 0, '' })
+end)

@@ -1,0 +1,63 @@
+-- Ends claims, each judged by itself, then claims the next ones in the same step.
+-- asks: settlements (kind, id, token, fence, results, and what the kind needs; or `done`, token, fence, and id and time of
+-- any number that are plainly completed), and what a claim asks, or nothing
+-- answers for each a code (0 is COMPLETED), or status and next retry; then what a claim answers
+local COMPLETED = 0
+
+local function settle(tx, one)
+  local kind, state, token, fence, results = one[1], states.load(tx, one[2]), one[3], one[4], one[5]
+  if not state then
+    return NO_EVENT
+  elseif kind == 'complete' then
+    return lifecycle.complete(tx, state, token, fence, results, one[6], one[7], one[8])
+  elseif kind == 'fail' then
+    return lifecycle.fail(tx, state, token, fence, results, one[6], one[7], one[8], one[9])
+  end
+  return lifecycle.release(tx, state, token, fence, results, one[6])
+end
+
+-- the newest settlement as an outcome, or the code of a refusal
+local function outcome_of(state, settled)
+  if type(settled) ~= 'table' then
+    return settled
+  end
+  local status = lifecycle.settled_to(state)
+  return status == 'COMPLETED' and COMPLETED or { status, settled[TO_RETRY] or false }
+end
+
+local function complete_all(tx, token, fence, run, outcomes)
+  for n = 1, #run, 2 do
+    local state = tx.states[run[n]]
+    local settled = state and lifecycle.complete(tx, state, token, fence, NONE, NONE, run[n + 1])
+    outcomes[#outcomes + 1] = state and outcome_of(state, settled) or NO_EVENT
+  end
+end
+
+local function ids_to_settle(settlements)
+  local ids = {}
+  for _, one in ipairs(settlements) do
+    if one[1] == 'done' then
+      for n = 1, #one[4], 2 do
+        ids[#ids + 1] = one[4][n]
+      end
+    else
+      ids[#ids + 1] = one[2]
+    end
+  end
+  return ids
+end
+
+register('settle_events', WRITES, function(tx, asked)
+  local outcomes = {}
+  states.load_all(tx, ids_to_settle(asked[1]))
+  for _, one in ipairs(asked[1]) do
+    if one[1] == 'done' then
+      complete_all(tx, one[2], one[3], one[4], outcomes)
+    else
+      outcomes[#outcomes + 1] = outcome_of(tx.states[one[2]], settle(tx, one))
+    end
+  end
+  flush(tx)
+  local answer = { cmsgpack.pack(outcomes) }
+  return asked[2] and claiming.answer(tx, asked[2], answer) or answer
+end)

@@ -1,0 +1,210 @@
+-- One call is one unit of work: everything is decided first and written by `flush`, so that a call that fails on the
+-- way has written nothing. What is removed goes before what is added.
+
+local function begin(keys, args)
+  local tx = keys
+  local meta = redis.call('HMGET', tx[META], 'schema', 'id', 'position', 'lock_fence', 'revision')
+  if meta[1] ~= SCHEMA then
+    return nil, redis.error_reply(meta[1] and 'DURABUSSCHEMA ' .. meta[1] or 'DURABUSGONE')
+  end
+  tx.id, tx.position = tonumber(meta[2]), tonumber(meta[3])
+  tx.lock_fence, tx.revision = tonumber(meta[4]), tonumber(meta[5])
+  if args[1] == '' then
+    local time = redis.call('TIME')
+    tx.now = tonumber(time[1]) + tonumber(time[2]) / 1000000
+  else
+    tx.now = tonumber(args[1])
+  end
+  tx.states, tx.results, tx.locks = {}, {}, {}
+  tx.changed, tx.changed_results, tx.changed_locks, tx.packed = {}, {}, {}, {}
+  tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
+  tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
+  tx.counted, tx.granted, tx.let_go, tx.woken = {}, {}, {}, {}
+  return tx
+end
+
+-- one command for many arguments, in pieces that fit on the stack
+local function in_slices(command, key, list)
+  local count = #list
+  for first = 1, count, SLICE do
+    redis.call(command, key, unpack(list, first, math.min(first + SLICE - 1, count)))
+  end
+end
+
+local function get_many(key, fields)
+  local found = {}
+  local count = #fields
+  for first = 1, count, SLICE do
+    local last = math.min(first + SLICE - 1, count)
+    local part = redis.call('HMGET', key, unpack(fields, first, last))
+    for n = 1, last - first + 1 do
+      found[first + n - 1] = part[n]
+    end
+  end
+  return found
+end
+
+local function listed(lists, key)
+  local list = lists[key]
+  if not list then
+    list = {}
+    lists[key] = list
+  end
+  return list
+end
+
+local function put(tx, key, field, value)
+  local list = listed(tx.set, key)
+  local last = #list
+  list[last + 1], list[last + 2] = field, value
+end
+
+local function unset(tx, key, field)
+  local list = listed(tx.unset, key)
+  list[#list + 1] = field
+end
+
+local function add(tx, key, member, score)
+  local list = listed(tx.added, key)
+  local last = #list
+  list[last + 1], list[last + 2] = score or 0, member
+end
+
+local function drop(tx, key, member)
+  local list = listed(tx.dropped, key)
+  list[#list + 1] = member
+end
+
+local function count(tx, status, bus, change)
+  local buses = listed(tx.counted, status)
+  buses[bus] = (buses[bus] or 0) + change
+end
+
+local function add_to_counts(key, counts)
+  for field, change in pairs(counts) do
+    if change ~= 0 and redis.call('HINCRBY', key, field, change) == 0 then
+      redis.call('HDEL', key, field)
+    end
+  end
+end
+
+local function write_counts(tx)
+  for status, buses in pairs(tx.counted) do
+    local changes, all = {}, 0
+    for bus, change in pairs(buses) do
+      changes[status .. '\0' .. bus] = change
+      all = all + change
+    end
+    changes[status] = all
+    add_to_counts(tx[COUNTS], changes)
+  end
+  add_to_counts(tx[LOG_BLOCKS], tx.blocks)
+end
+
+-- the ids that a token holds, less those that were let go
+local function write_held(tx)
+  for token, gone in pairs(tx.let_go) do
+    local left = {}
+    for id in string.gmatch(redis.call('HGET', tx[HELD], token) or '', '%d+') do
+      if not gone[tonumber(id)] then
+        left[#left + 1] = id
+      end
+    end
+    if #left > 0 then
+      redis.call('HSET', tx[HELD], token, table.concat(left, ','))
+    else
+      redis.call('HDEL', tx[HELD], token)
+    end
+  end
+  for token, ids in pairs(tx.granted) do
+    redis.call('HSET', tx[HELD], token, table.concat(ids, ','))
+  end
+  tx.let_go, tx.granted = {}, {}
+end
+
+local function write_records(tx)
+  for id, state in pairs(tx.changed) do
+    local blob = cmsgpack.pack(state)
+    tx.packed[id] = blob
+    put(tx, tx[STATE], id, blob)
+  end
+  for id, handlers in pairs(tx.changed_results) do
+    if #handlers > 0 then
+      put(tx, tx[RESULTS], id, cmsgpack.pack(handlers))
+    else
+      unset(tx, tx[RESULTS], id)
+    end
+  end
+  for key in pairs(tx.changed_locks) do
+    local lock = tx.locks[key]
+    if lock then
+      put(tx, tx[LOCKS], key, cmsgpack.pack(lock))
+      add(tx, tx[LOCK_ENDS], key, lock[L_EXPIRES])
+    else
+      unset(tx, tx[LOCKS], key)
+      drop(tx, tx[LOCK_ENDS], key)
+    end
+    if lock and lock[L_TOKEN] then
+      add(tx, tx[LOCK_ORDER], key)
+    else
+      drop(tx, tx[LOCK_ORDER], key)
+    end
+  end
+  tx.changed, tx.changed_results, tx.changed_locks = {}, {}, {}
+end
+
+local function flush(tx)
+  -- the log first: if somebody else wrote to the stream it takes no entry of ours, and then nothing is written
+  local entries = tx.entries
+  for n = 1, #entries, 3 do
+    redis.call('XADD', tx[LOG], entries[n] .. '-0', 'i', entries[n + 1], 'e', entries[n + 2])
+  end
+  write_records(tx)
+  for key, list in pairs(tx.dropped) do
+    in_slices('ZREM', key, list)
+  end
+  for key, list in pairs(tx.unset) do
+    in_slices('HDEL', key, list)
+  end
+  for key, list in pairs(tx.set) do
+    in_slices('HSET', key, list)
+  end
+  for key, list in pairs(tx.added) do
+    in_slices('ZADD', key, list)
+  end
+  in_slices('XDEL', tx[LOG], tx.cut)
+  if #tx.cut > 0 and redis.call('XLEN', tx[LOG]) == 0 then
+    redis.call('DEL', tx[LOG]) -- unlike other keys, an empty stream stays; positions are counted in meta
+  end
+  write_held(tx)
+  write_counts(tx)
+  if tx.moved then
+    redis.call('HSET', tx[META],
+      'id', tx.id, 'position', tx.position, 'lock_fence', tx.lock_fence, 'revision', tx.revision)
+  end
+  for channel in pairs(tx.woken) do
+    redis.pcall('SPUBLISH', tx[HINTS] .. channel, '') -- a hint that may not be given does not undo what was done
+  end
+  tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
+  tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
+  tx.counted, tx.woken = {}, {}
+end
+
+-- `run(tx, asked, args)` decides, the rest is the same for all
+local function register(name, flags, run)
+  redis.register_function({
+    function_name = LIBRARY .. '_' .. name,
+    flags = flags,
+    callback = function(keys, args)
+      local tx, refused = begin(keys, args)
+      if not tx then
+        return refused
+      end
+      return run(tx, cmsgpack.unpack(args[2]), args)
+    end,
+  })
+end
+
+local READS = { 'no-writes' }
+local WRITES = {}
+local FREES = { 'allow-oom' } -- gives memory back, so it must work when there is none

@@ -1,0 +1,83 @@
+-- States and what belongs to an event, read once per call.
+
+local states = {}
+
+-- A state that somebody damaged is as good as none: it must not stop the queue.
+local function read_state(blob)
+  if not blob then
+    return false
+  end
+  local ok, state = pcall(cmsgpack.unpack, blob)
+  return ok and type(state) == 'table' and #state == STATE_PLACES and state or false
+end
+
+function states.load(tx, id)
+  local state = tx.states[id]
+  if state == nil then
+    state = read_state(redis.call('HGET', tx[STATE], id))
+    tx.states[id] = state
+  end
+  return state
+end
+
+function states.load_all(tx, ids)
+  local missing = {}
+  for _, id in ipairs(ids) do
+    if tx.states[id] == nil then
+      missing[#missing + 1] = id
+    end
+  end
+  local blobs = get_many(tx[STATE], missing)
+  for n, id in ipairs(missing) do
+    tx.states[id] = read_state(blobs[n])
+  end
+end
+
+-- by id (a number) or event_id (a text)
+function states.find(tx, ref)
+  local id = type(ref) == 'number' and ref or tonumber(redis.call('HGET', tx[IDS], ref) or nil)
+  return id and states.load(tx, id) or false
+end
+
+function states.change(tx, state)
+  tx.changed[state[ID]] = state
+end
+
+-- What the publisher said, without metadata and payload. Damaged data count as none said.
+local EVENT_ID, SAID_BUS, TYPE, TAGS, PRIORITY, MAX_ATTEMPTS, PARENT, KEY = 1, 2, 3, 4, 5, 6, 7, 8
+
+-- data: when it was created as 8 bytes, the mark of an array as one, then what the publisher said
+local HEAD_PLACES, DATA_MARK, AFTER_MARK = 9, 1, 9
+
+local function as_head(ok, _, event_id, bus, kind, _, tags, priority, max_attempts, parent, key)
+  if not ok or type(priority) ~= 'number' then
+    return { '', '', '', nil, 0 }
+  end
+  return { event_id, bus, kind, tags, priority, max_attempts, parent, key }
+end
+
+function states.head_of_new(data)
+  return as_head(true, cmsgpack.unpack_limit(data, HEAD_PLACES, DATA_MARK))
+end
+
+function states.head_of(data)
+  return as_head(pcall(cmsgpack.unpack_limit, data or '', HEAD_PLACES, AFTER_MARK))
+end
+
+function states.head(tx, id)
+  return states.head_of(redis.call('HGET', tx[DATA], id))
+end
+
+-- appends state, data, state, data … as they are after `flush`
+function states.answer(tx, found, answer)
+  local ids = {}
+  for n, state in ipairs(found) do
+    ids[n] = state[ID]
+  end
+  local blobs, data = get_many(tx[STATE], ids), get_many(tx[DATA], ids)
+  for n = 1, #ids do
+    answer[#answer + 1] = blobs[n]
+    answer[#answer + 1] = data[n]
+  end
+  return answer
+end

@@ -1,0 +1,91 @@
+-- Where an event waits: ready, delayed or leased.
+
+local queue = {}
+
+-- PENDING and indexed by when and in which order it may be claimed
+function queue.enter(tx, state, priority, tags)
+  local id, bus = state[ID], state[BUS]
+  if state[DUE] <= tx.now then
+    add(tx, tx[READY], by_rank(bus, priority, id))
+    for _, tag in ipairs(tags or {}) do
+      add(tx, tx[READY_TAGS], by_rank(bus .. '\0' .. tag, priority, id))
+    end
+  else
+    add(tx, tx[DELAYED], by_time(bus, state[DUE], id))
+  end
+  tx.woken[bus] = true
+end
+
+-- out of where a PENDING event waits
+function queue.leave(tx, state, priority, tags)
+  local id, bus = state[ID], state[BUS]
+  drop(tx, tx[DELAYED], by_time(bus, state[DUE], id))
+  drop(tx, tx[READY], by_rank(bus, priority, id))
+  for _, tag in ipairs(tags or {}) do
+    drop(tx, tx[READY_TAGS], by_rank(bus .. '\0' .. tag, priority, id))
+  end
+end
+
+-- The claim is over: the lease, what its token holds, and the lock that came with it.
+function queue.end_claim(tx, state)
+  local id, token = state[ID], state[TOKEN]
+  drop(tx, tx[LEASES], by_time(state[BUS], state[EXPIRES], id))
+  local gone = tx.let_go[token]
+  if not gone then
+    gone = {}
+    tx.let_go[token] = gone
+  end
+  gone[id] = true
+  if state[LOCK_KEY] then
+    local lock = locks.get(tx, state[LOCK_KEY])
+    if lock and lock[L_TOKEN] == token and lock[L_FENCE] == state[LOCK_FENCE] then
+      locks.free(tx, lock)
+      tx.woken[state[BUS]] = true
+    end
+    state[LOCK_KEY], state[LOCK_FENCE] = false, false
+  end
+  state[TOKEN] = false
+end
+
+-- delayed events that are due become ready
+function queue.promote(tx, bus, limit)
+  local due = past_of(tx[DELAYED], bus, tx.now, limit)
+  local ids = ids_of(due)
+  states.load_all(tx, ids)
+  for n, id in ipairs(ids) do
+    local state = tx.states[id]
+    drop(tx, tx[DELAYED], due[n])
+    if state and state[STATUS] == 'PENDING' then
+      local head = states.head(tx, id)
+      queue.enter(tx, state, head[PRIORITY], head[TAGS])
+    end
+  end
+end
+
+-- ready members in the order in which they are claimed; with tags, only what carries one of them
+function queue.candidates(tx, bus, tags, limit)
+  if #tags == 0 then
+    return first_of(tx[READY], bus, limit)
+  end
+  local found, seen = {}, {}
+  for _, tag in ipairs(tags) do
+    for _, member in ipairs(first_of(tx[READY_TAGS], bus .. '\0' .. tag, limit)) do
+      local id = id_of(member)
+      if not seen[id] then
+        seen[id] = true
+        found[#found + 1] = { (struct.unpack('>I4', member, #member - 11)), id, string.sub(member, -12) }
+      end
+    end
+  end
+  table.sort(found, function(one, other)
+    if one[1] ~= other[1] then
+      return one[1] < other[1]
+    end
+    return one[2] < other[2]
+  end)
+  local members = {}
+  for n = 1, math.min(limit, #found) do
+    members[n] = bus .. '\0' .. found[n][3]
+  end
+  return members
+end

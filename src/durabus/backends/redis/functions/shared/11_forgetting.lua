@@ -1,0 +1,64 @@
+-- What goes when an event goes: its ids, keys, results and places. Its log entries go with a trim only; otherwise what
+-- they need of the event stays behind for them.
+
+local forgetting = {}
+
+function forgetting.forget(tx, state, keeps_entries)
+  local id, bus, status = state[ID], state[BUS], state[STATUS]
+  local data = redis.call('HGET', tx[DATA], id)
+  local head = states.head_of(data)
+  if status == 'PENDING' then
+    queue.leave(tx, state, head[PRIORITY], head[TAGS])
+  elseif status == 'PROCESSING' then
+    queue.end_claim(tx, state)
+  else
+    count(tx, status, bus, -1)
+    if DEAD[status] then
+      drop(tx, tx[DEAD_LETTERS], by_created(state[CREATED], id))
+      drop(tx, tx[DEAD_BY_BUS], by_time(bus, state[CREATED], id))
+    end
+  end
+  if state[HANDLERS] then
+    unset(tx, tx[RESULTS], id)
+    drop(tx, tx[RESULTS_DONE], id)
+  end
+  unset(tx, tx[STATE], id)
+  unset(tx, tx[DATA], id)
+  unset(tx, tx[IDS], head[EVENT_ID])
+  if head[KEY] then
+    unset(tx, tx[IDEMPOTENCY], bus .. '\0' .. head[KEY])
+  end
+  drop(tx, tx[ORDER], id)
+  drop(tx, tx[BY_BUS], by_bus(bus, id))
+  local positions = log.positions(state[TRAIL])
+  if keeps_entries then
+    put(tx, tx[ORPHANS], id, data)
+    put(tx, tx[ORPHAN_TRAILS], id, state[TRAIL])
+    add(tx, tx[ORPHAN_ORDER], id, positions[1])
+  else
+    log.remove(tx, positions)
+  end
+  tx.states[id], tx.changed[id], tx.changed_results[id] = false, nil, nil
+  return #positions
+end
+
+-- Walk the events of a bus from the oldest id after `after` and forget what `may_go`, at most `limit`. Answers how many
+-- went, and where to go on, or false at the end.
+function forgetting.walk(tx, bus, after, limit, may_go)
+  local at_once, gone = 1000, 0
+  local from = '(' .. by_bus(bus, after)
+  local members = redis.call('ZRANGEBYLEX', tx[BY_BUS], from, '(' .. bus .. '\1', 'LIMIT', 0, at_once)
+  local ids = ids_of(members)
+  states.load_all(tx, ids)
+  for _, id in ipairs(ids) do
+    if gone == limit then
+      return gone, false
+    end
+    local state = tx.states[id]
+    if state and state[STATUS] == 'COMPLETED' and may_go(state) then
+      forgetting.forget(tx, state, false)
+      gone = gone + 1
+    end
+  end
+  return gone, #ids == at_once and ids[#ids]
+end

@@ -1,0 +1,76 @@
+"""What must be on the server before the first call: our functions, and the counters in ``meta``."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from durabus.backends.redis.address import Address
+from durabus.backends.redis.connection import command
+from durabus.backends.redis.layout import KEYS, SCHEMA, TYPES
+from durabus.backends.redis.library import library
+from durabus.backends.redis.line import Line
+from durabus.errors import SchemaError, StoreError
+
+COUNTERS = ("id", "position", "lock_fence", "revision")
+
+
+async def install(line: Line, address: Address, keys: list[str]) -> None:
+    """Load the functions, and make ``meta`` if this is a new store. Raises ``SchemaError`` for a newer one."""
+    meta = keys[0]
+    found = await line.call(command("HGET", meta, "schema"), patient=False)
+    if found is None:
+        leftover = await line.call(command("EXISTS", *keys[:-1]))
+        if leftover:
+            raise SchemaError(
+                f"{address.shown} has keys {{{address.prefix}}}:… without the counters of a durabus store: "
+                "remove them, or name another prefix in the URL (?prefix=…)"
+            )
+        # each only if it is not there: another process may be doing the same
+        for counter in COUNTERS:
+            await line.call(command("HSETNX", meta, counter, 0))
+        await line.call(command("HSETNX", meta, "schema", SCHEMA))
+    name, code = library()
+    if not await line.call(command("FUNCTION", "LIST", "LIBRARYNAME", name)):
+        await line.call(command("FUNCTION", "LOAD", "REPLACE", code))
+    await verify(line, address, keys)
+
+
+async def verify(line: Line, address: Address, keys: list[str]) -> None:
+    """Check the schema's number, the types of all keys, and that the functions are ours, byte for byte."""
+    values = await line.call(command("HMGET", keys[0], "schema", *COUNTERS))
+    found = _text(values[0])
+    if found is None:
+        raise SchemaError(f"there is no durabus store under the prefix {address.prefix!r} on {address.shown}: open it")
+    if found != SCHEMA:
+        raise SchemaError(
+            f"the store {address.prefix!r} on {address.shown} has schema {found}, this durabus works with {SCHEMA}: "
+            "upgrade durabus, or name another prefix in the URL (?prefix=…)"
+        )
+    odd = [name for name, value in zip(COUNTERS, values[1:], strict=True) if not (_text(value) or "").isdigit()]
+    if odd:
+        raise SchemaError(f"{keys[0]} on {address.shown} is damaged: {', '.join(odd)} must be whole numbers")
+    kinds = await asyncio.gather(*(line.call(command("TYPE", key)) for key in keys))
+    for name, key, answer in zip(KEYS.values(), keys, kinds, strict=True):
+        kind = _text(answer)
+        if kind not in ("none", TYPES.get(name, "hash")):
+            raise SchemaError(f"{key} on {address.shown} is a {kind}, not a {TYPES.get(name, 'hash')}: it is not ours")
+    await _verify_functions(line, address)
+
+
+async def _verify_functions(line: Line, address: Address) -> None:
+    name, code = library()
+    listed = await line.call(command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE"))
+    if not listed:
+        raise SchemaError(f"the function library {name} is missing on {address.shown}: open the store again")
+    fields = dict(zip(listed[0][::2], listed[0][1::2], strict=True))
+    if _text(fields[b"library_code"]) != code:
+        raise SchemaError(f"the function library {name} on {address.shown} was changed by hand: FUNCTION DELETE it")
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, bytes):
+        raise StoreError(f"unexpected answer {value!r}")
+    return value.decode()

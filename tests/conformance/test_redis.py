@@ -1,0 +1,44 @@
+"""The Redis store keeps the contract, and answers every command as the memory store does."""
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tests.conformance.test_differential import STEPS, compare_with_memory
+from tests.redis.server import forget_keys
+
+from durabus.clock import ManualClock
+from durabus.conformance import StoreConformance
+from durabus.conformance.differential import random_steps
+from durabus.store.connect import open_store
+from durabus.store.contract import EventStore
+
+SEQUENCES_PER_TEST = 10
+
+
+class TestRedisStore(StoreConformance):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_url: str) -> None:
+        self.url = redis_url
+
+    def place_url(self, place: Path) -> str:
+        return f"{self.url}?prefix={place.name[-40:]}-{abs(hash(place))}"
+
+    async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
+        return await open_store(self.place_url(place), clock=clock)
+
+    async def forget(self, place: Path) -> None:
+        forget_keys(self.place_url(place))
+
+
+@pytest.mark.parametrize("block", range(32))
+async def test_redis_answers_random_commands_as_memory_does(block: int, redis_url: str) -> None:
+    for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
+        url = f"{redis_url}?prefix={uuid4().hex}"
+        try:
+            await compare_with_memory(url, random_steps(seed, STEPS))
+        except AssertionError as difference:
+            difference.add_note(f"seed {seed}")
+            raise
+        finally:
+            forget_keys(url)

@@ -1,0 +1,73 @@
+"""A way to the server that breaks on command."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from urllib.parse import urlsplit
+
+
+class Proxy:
+    """Passes everything on, until it is told to swallow answers, to cut, or to stand still."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        parts = urlsplit(url)
+        self._target = (parts.hostname, parts.port)
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self.swallow_answers = 0
+        """So many connections are cut, each when its next request was passed on and before its answer is."""
+        self.still = False
+        """Nothing is passed on any more, and nobody is told."""
+        self.connections = 0
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return self._url.replace(f"{self._target[0]}:{self._target[1]}", f"{host}:{port}")
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator["Proxy"]:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        try:
+            yield self
+        finally:
+            self._server.close()
+            self.cut()
+
+    def cut(self) -> None:
+        """Every connection, now."""
+        for writer in self._writers:
+            writer.close()
+        self._writers.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        self._writers += [writer, far_writer]
+        with contextlib.suppress(OSError):
+            await asyncio.gather(self._requests(reader, far_writer), self._answers(far_reader, writer, far_writer))
+        writer.close()
+        far_writer.close()
+
+    async def _requests(self, reader: asyncio.StreamReader, far: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            while self.still:  # noqa: ASYNC110  (a test ends it)
+                await asyncio.sleep(0.01)
+            far.write(data)
+            await far.drain()
+        far.close()
+
+    async def _answers(
+        self, far: asyncio.StreamReader, writer: asyncio.StreamWriter, far_writer: asyncio.StreamWriter
+    ) -> None:
+        while data := await far.read(65536):
+            # the greeting of a connection is short and says only OK
+            if self.swallow_answers and not data.startswith((b"+OK", b"-ERR Unknown subcommand")):
+                self.swallow_answers -= 1
+                break
+            writer.write(data)
+            await writer.drain()
+        writer.close()
+        far_writer.close()

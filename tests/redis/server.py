@@ -1,0 +1,30 @@
+"""A second way to the server: what an administrator with a prompt can see and do."""
+
+from typing import Any
+
+import redis
+
+from durabus.backends.redis.address import parse_url
+from durabus.backends.redis.layout import key_names
+
+
+def prompt(url: str) -> redis.Redis:
+    """A plain client on the server of a store's URL."""
+    return redis.Redis.from_url(url.partition("?")[0])
+
+
+def run(admin: redis.Redis, *command: str | bytes | int) -> Any:
+    """A command that the client has no method for."""
+    answer: Any = admin.execute_command(*command)  # type: ignore[no-untyped-call]
+    return answer
+
+
+def keys_of(admin: redis.Redis, prefix: str) -> set[str]:
+    """Every key of a store that is there."""
+    return {str(name, "utf-8") for name in admin.scan_iter(f"{{{prefix}}}:*", count=1000)}
+
+
+def forget_keys(url: str) -> None:
+    """Remove everything of the store behind ``url``."""
+    with prompt(url) as server:
+        server.unlink(*key_names(parse_url(url).prefix))

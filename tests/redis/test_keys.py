@@ -1,0 +1,37 @@
+"""The number of keys does not grow with events or buses, and goes back when they are forgotten."""
+
+import pytest
+import redis
+from tests.redis.cardinality import forget_all, run_through
+from tests.redis.server import keys_of
+
+from durabus.backends.redis.layout import KEYS
+from durabus.backends.redis.store import RedisStore
+from durabus.clock import ManualClock
+from durabus.model.claim import new_token
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_twenty_thousand_events_on_two_hundred_buses_leave_no_key(url: str, admin: redis.Redis) -> None:
+    """The million is `python -m tests.redis.cardinality 1000000`."""
+    clock = ManualClock()
+    store = RedisStore.from_url(url, clock)
+    await store.open()
+    prefix = url.rpartition("=")[2]
+    baseline = keys_of(admin, prefix)
+    await run_through(store, 20_000)
+    assert len(keys_of(admin, prefix)) < len(KEYS)
+    assert (await store.counts()).completed == 19_600
+    await forget_all(store)
+    # locks are remembered for a day after their end, and swept when others are taken
+    clock.advance(2 * 86_400)
+    for number in range(30):
+        lock = await store.claim_lock(f"sweeper-{number % 2}", worker_id="w", token=new_token(), lease=1.0)
+        assert lock is not None
+        await store.release_lock(lock)
+    clock.advance(2 * 86_400)
+    await store.claim_lock("last", worker_id="w", token=new_token(), lease=1.0)
+    assert {name for name in keys_of(admin, prefix) if "locks:" not in name} == baseline
+    assert admin.hlen(f"{{{prefix}}}:locks:data") == 1
+    await store.close()

@@ -1,0 +1,46 @@
+"""The functions on the server: one library, named after its content, one file for each verb."""
+
+import inspect
+import re
+from importlib.resources import files
+
+import pytest
+
+import durabus.backends.redis
+from durabus.backends.redis import claims, core, dead_letters, events, locks, log, registrations, results
+from durabus.backends.redis.layout import KEYS, key_names
+from durabus.backends.redis.library import library
+
+FOLDER = files(durabus.backends.redis) / "functions"
+VERBS = {one.name.removesuffix(".lua"): one.read_text(encoding="utf-8") for one in FOLDER.iterdir() if one.is_file()}
+MODULES = (claims, core, dead_letters, events, locks, log, registrations, results)
+
+
+def test_the_name_tells_the_content() -> None:
+    name, code = library()
+    assert re.fullmatch(r"durabus_1_[0-9a-f]{12}", name)
+    assert code.startswith(f"#!lua name={name}\n")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_file_begins_with_what_it_does_and_registers_its_own_name(verb: str) -> None:
+    text = VERBS[verb]
+    assert text.startswith("-- ")
+    assert re.findall(r"register\('(\w+)'", text) == [verb]
+
+
+def test_every_function_is_called_and_every_call_has_its_function() -> None:
+    source = "\n".join(inspect.getsource(module) for module in MODULES)
+    called = set(re.findall(r"(?:_call|_forget|_trim)\(\s*\"(\w+)\"", source))
+    assert called == set(VERBS)
+
+
+def test_no_function_searches_the_key_space() -> None:
+    for verb, text in VERBS.items():
+        assert not re.search(r"redis\.call\('(KEYS|SCAN|HSCAN|ZSCAN|SMEMBERS)'", text), verb
+
+
+def test_all_keys_share_one_slot() -> None:
+    names = key_names("shop")
+    assert len(names) == len(set(names)) == len(KEYS)
+    assert {re.findall(r"\{.*?\}", name)[0] for name in names} == {"{shop}"}
