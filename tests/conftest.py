@@ -97,3 +97,17 @@ def _timeout_of(item: pytest.Function) -> float:
         return float(marker.args[0] if marker.args else marker.kwargs["timeout"])
     option = item.config.getoption("timeout")
     return float(item.config.getini("timeout") if option is None else option)
+
+
+TOGETHER = ("pipeline", "processes", "kafka")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that share something dear (a Spark session, a Kafka broker), or that race against time, stay together.
+
+    The others are dealt out to the workers of pytest-xdist one by one.
+    """
+    for item in items:
+        for name in TOGETHER:
+            if name in item.path.parts or item.path.stem == f"test_{name}":
+                item.add_marker(pytest.mark.xdist_group(name))

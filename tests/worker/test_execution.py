@@ -3,7 +3,6 @@
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import anyio
@@ -17,19 +16,20 @@ from durabus.model.statuses import ResultStatus
 from durabus.worker.context import Context
 from durabus.worker.execution import Outcome, describe, execute, result_of
 from durabus.worker.handler import is_async_callable
+from durabus.worker.threads import HandlerThreads
 
 Run = Callable[..., Awaitable[Outcome]]
 
 
 @pytest.fixture
 async def run() -> AsyncIterator[Run]:
-    threads = ThreadPoolExecutor(2)
+    threads = HandlerThreads(2)
 
     async def run(function: Callable[..., Any], limit: float | None = 5.0) -> Outcome:
         return await execute(make_handler(function, timeout=limit), Context(make_event(), "w:1"), threads)
 
     yield run
-    threads.shutdown(wait=False)
+    threads.shutdown()
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,6 @@ async def run() -> AsyncIterator[Run]:
         (UnrecoverableError("never"), ResultStatus.UNRECOVERABLE, None),
         (ValueError("returned"), ResultStatus.TRANSIENT, None),
     ],
-    ids=repr,
 )
 async def test_what_a_handler_returns_is_its_outcome(
     run: Run, returned: object, status: ResultStatus, value: object
@@ -275,6 +274,7 @@ def test_an_error_is_described_in_bounded_and_valid_text() -> None:
     assert describe(ValueError("x")) == "ValueError: x"
     assert len(describe(ValueError("x" * 100_000))) < 8_500
     assert describe(ValueError("\udc80")).encode() == b"ValueError: \\udc80"
+    assert describe(ValueError("a\0b")) == "ValueError: a\\x00b", "some stores cannot hold a NUL"
 
 
 def test_an_error_that_cannot_be_shown_is_described_by_its_type() -> None:

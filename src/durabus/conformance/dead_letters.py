@@ -158,7 +158,7 @@ class DeadLetterTests:
         assert (caught.value.ref, caught.value.status) == (event.id, status)
         assert await lab.picture() == before
 
-    @pytest.mark.parametrize("ref", [4711, new_event_id()])
+    @pytest.mark.parametrize("ref", [4711, pytest.param(new_event_id(), id="event_id")])
     async def test_requeueing_is_all_or_none(self, lab: Lab, ref: int | str) -> None:
         """Bring dead letters back, all or none."""
         first, second = await _dead(lab, 2)

@@ -142,7 +142,7 @@ class EventTests:
         assert await lab.store.get_event(str(event.id)) is None
         assert await lab.store.get_event(event.event_id) == await lab.store.get_event(event.id) == event
 
-    @pytest.mark.parametrize("ref", [0, -1, 99, 2**62, "", "nonsense", new_event_id()])
+    @pytest.mark.parametrize("ref", [0, -1, 99, 2**62, "", "nonsense", pytest.param(new_event_id(), id="event_id")])
     async def test_an_unknown_event_is_none(self, lab: Lab, ref: int | str) -> None:
         """None if unknown, trimmed, purged or removed."""
         await lab.publish()

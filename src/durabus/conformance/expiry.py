@@ -194,7 +194,7 @@ class ExpiryTests:
         assert await lab.store.reset_event(event.id, reason="stuck") == event
         assert await lab.picture() == before
 
-    @pytest.mark.parametrize("ref", [4711, new_event_id()])
+    @pytest.mark.parametrize("ref", [4711, pytest.param(new_event_id(), id="event_id")])
     async def test_resetting_an_unknown_event_is_an_error(self, lab: Lab, ref: int | str) -> None:
         """Raises ``EventNotFound``."""
         with pytest.raises(EventNotFound):
