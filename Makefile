@@ -16,7 +16,7 @@ export DURABUS_REQUIRE_SERVERS := 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test kafka races chaos fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check test long races chaos fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,11 +29,11 @@ check: install ## Lint, format, types, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
 
-test: check ## Everything that must pass: check, then all tests but those of `make kafka`
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m 'not whole_broker' $(ARGS)
+test: check ## Everything that must pass: check, then all tests but those of `make long`
+	$(BIN)/pytest -q -m 'not long' $(ARGS)
 
-kafka: install ## The whole contract on a real Kafka, for some minutes
-	$(BIN)/pytest -q -m whole_broker $(ARGS)
+long: install ## The tests that take many minutes: Redis, NATS, Kafka, HTTP, the Spark pipeline
+	$(BIN)/pytest -q -m long $(ARGS)
 
 races: install ## Only the tests that start and kill real processes
 	$(BIN)/pytest -m processes $(ARGS)

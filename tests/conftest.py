@@ -99,15 +99,11 @@ def _timeout_of(item: pytest.Function) -> float:
     return float(item.config.getini("timeout") if option is None else option)
 
 
-TOGETHER = ("pipeline", "processes", "kafka")
+LONG = ("api", "fold", "kafka", "nats", "pipeline", "redis")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share something dear (a Spark session, a Kafka broker), or that race against time, stay together.
-
-    The others are dealt out to the workers of pytest-xdist one by one.
-    """
+    """Mark what takes many minutes: `make test` leaves it to `make long`."""
     for item in items:
-        for name in TOGETHER:
-            if name in item.path.parts or item.path.stem == f"test_{name}":
-                item.add_marker(pytest.mark.xdist_group(name))
+        if any(name in item.path.parts or item.path.stem == f"test_{name}" for name in LONG):
+            item.add_marker(pytest.mark.long)

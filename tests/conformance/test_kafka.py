@@ -11,9 +11,6 @@ from durabus.conformance import StoreConformance
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 
-pytestmark = pytest.mark.whole_broker
-
-
 def prefix(place: Path) -> str:
     return f"t{crc32(str(place).encode())}"
 
