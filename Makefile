@@ -32,7 +32,7 @@ check: install ## Lint, format, types, import contracts
 test: check ## Everything that must pass: check, then all tests but those of `make long`
 	$(BIN)/pytest -q -m 'not long' $(ARGS)
 
-long: install ## The tests that take many minutes: Redis, NATS, Kafka, HTTP, the Spark pipeline
+long: install ## The tests that take many minutes: Redis, NATS, Kafka, HTTP, Spark, a fleet whose server crashes
 	$(BIN)/pytest -q -m long $(ARGS)
 
 races: install ## Only the tests that start and kill real processes

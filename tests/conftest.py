@@ -99,7 +99,7 @@ def _timeout_of(item: pytest.Function) -> float:
     return float(item.config.getini("timeout") if option is None else option)
 
 
-LONG = ("api", "fold", "kafka", "nats", "pipeline", "redis")
+LONG = ("api", "chaos", "fold", "kafka", "nats", "pipeline", "redis")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, runtime_checkable
 
-from durabus.errors import ConfigurationError, LeaseLost, StoreError
+from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreError
 from durabus.event_queue import EventQueue
 from durabus.model.event import Event
 from durabus.model.limits import Duration, check_batch, seconds
+from durabus.model.result import HandlerResult
 from durabus.model.retry import RetryPolicy
-from durabus.model.settlement import Fail
+from durabus.model.settlement import Fail, Release
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.execution import NotStarted
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
+from durabus.worker.slots import TROUBLE_PAUSE
+from durabus.worker.threads import HandlerThreads
 
 logger = logging.getLogger("durabus.manager")
 
 CLEANUP_EVERY = 60.0
+STOP_TIMEOUT = 30.0
 
 
 @runtime_checkable
@@ -56,10 +60,11 @@ class EventManager:
         self._concurrency = concurrency
         self._dispatcher = Dispatcher(
             worker_id=queue.worker_id,
-            threads=ThreadPoolExecutor(check_batch(concurrency, "concurrency"), thread_name_prefix="durabus-manager"),
+            threads=HandlerThreads(check_batch(concurrency, "concurrency"), "durabus-manager"),
         )
         self.metrics = Metrics()
         self._stop = asyncio.Event()
+        self._died: DurabusError | None = None
 
     def register(
         self,
@@ -88,7 +93,15 @@ class EventManager:
         claim = None if event is None else self.queue.claim_on(event.id)
         if event is None or claim is None:
             return None
-        settlement = await self._dispatcher.dispatch(claim)
+        succeeded: list[HandlerResult] = []
+        try:
+            settlement = await self._dispatcher.dispatch(claim, succeeded)
+        except NotStarted as error:
+            logger.warning("event %s goes back to the queue: %s", event.event_id, error)
+            settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(succeeded))
+        except BaseException:
+            self.queue.give_back(claim, succeeded)
+            raise
         outcome = (await self.queue.store.settle_events([settlement])).outcomes[0]
         self.queue.forget_claim(event.id)
         if isinstance(outcome, LeaseLost):
@@ -98,7 +111,10 @@ class EventManager:
         return event
 
     async def run_process_loop(self) -> None:
-        """Work until ``stop()``. Claims are kept alive while handlers run; old handler states are cleaned up."""
+        """Work until ``stop()``. Claims are kept alive while handlers run; old handler states are cleaned up.
+
+        Raises ``StoreClosedError`` if the store is closed under it.
+        """
         worker = Worker(
             self.queue.store,
             self.queue.bus,
@@ -107,16 +123,18 @@ class EventManager:
             lease=self.queue.abandoned_after,
             poll_interval=self._poll_delay,
             metrics=self.metrics,
+            on_died=self._worker_died,
         )
         worker.start()
         cleaner = asyncio.create_task(self._clean_up_now_and_then())
         try:
             await self._stop.wait()
         finally:
-            cleaner.cancel()
-            await asyncio.gather(cleaner, return_exceptions=True)
-            await worker.stop(30.0)
-            self._stop.clear()
+            # Shielded: whoever gives up waiting must not leave a worker behind that nobody stops.
+            await asyncio.shield(asyncio.ensure_future(self._end(worker, cleaner)))
+        if self._died is not None:
+            error, self._died = self._died, None
+            raise error
 
     def stop(self) -> None:
         """Let ``run_process_loop`` finish what runs and return; one that has not begun returns at once."""
@@ -130,6 +148,16 @@ class EventManager:
             removed += gone
             if gone < batch:
                 return removed
+
+    async def _end(self, worker: Worker, cleaner: asyncio.Task[None]) -> None:
+        cleaner.cancel()
+        await asyncio.gather(cleaner, return_exceptions=True)
+        await worker.stop(STOP_TIMEOUT)
+        self._stop.clear()
+
+    def _worker_died(self, error: DurabusError) -> None:
+        self._died = error
+        self._stop.set()
 
     async def _clean_up_now_and_then(self) -> None:
         while True:

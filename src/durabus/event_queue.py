@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import logging
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Unpack
 
-from durabus.errors import ConfigurationError, LeaseLost
+from durabus.errors import ConfigurationError, DurabusError, LeaseLost
 from durabus.model.claim import Claim, ClaimRequest, default_worker_id, new_token
 from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event
 from durabus.model.limits import Duration, check_name, seconds
-from durabus.model.settlement import Complete, Fail, Settlement
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
 
 DEFAULT_ABANDONED_AFTER = 60.0
+
+logger = logging.getLogger("durabus.queue")
 
 
 class EventQueue:
@@ -35,6 +40,9 @@ class EventQueue:
         self.abandoned_after = seconds(abandoned_after, "abandoned_after", allow_zero=False)
         self.worker_id = worker_id or default_worker_id()
         self._claims: dict[int, Claim] = {}
+        self._unanswered: list[ClaimRequest] = []
+        """Polls whose answers were lost: they may hold an event, so the next ones repeat them."""
+        self._returning: set[asyncio.Task[None]] = set()
 
     async def publish(
         self,
@@ -61,14 +69,26 @@ class EventQueue:
         return await self.store.add_events(events, connection=connection)
 
     async def poll(self) -> Event | None:
-        """Take the next eligible event: PROCESSING, one attempt more. None if there is none; never waits."""
-        claims = await self.store.claim_next_events(
-            ClaimRequest(bus=self.bus, worker_id=self.worker_id, token=new_token(), limit=1, lease=self.abandoned_after)
-        )
+        """Take the next eligible event: PROCESSING, one attempt more. None if there is none; never waits.
+
+        If it is cancelled, an event that it was given all the same goes back to the queue.
+        """
+        request = self._unanswered.pop() if self._unanswered else self._request()
+        asking = asyncio.ensure_future(self._ask(request))
+        try:
+            claims = await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            self._in_background(self._give_back_answer(asking))
+            raise
         if not claims:
             return None
         self._claims[claims[0].event.id] = claims[0]
         return claims[0].event
+
+    def give_back(self, claim: Claim, succeeded: Sequence[HandlerResult] = ()) -> None:
+        """Put a polled event back into the queue, in the background, without losing an attempt."""
+        self.forget_claim(claim.event.id)
+        self._in_background(self._release(claim, tuple(succeeded)))
 
     async def finalize(
         self,
@@ -102,6 +122,36 @@ class EventQueue:
     def forget_claim(self, id: int) -> None:  # noqa: A002  (the word users know)
         """The claim was settled by somebody else's hand."""
         self._claims.pop(id, None)
+
+    def _request(self) -> ClaimRequest:
+        return ClaimRequest(
+            bus=self.bus, worker_id=self.worker_id, token=new_token(), limit=1, lease=self.abandoned_after
+        )
+
+    async def _ask(self, request: ClaimRequest) -> list[Claim]:
+        try:
+            return await self.store.claim_next_events(request)
+        except Exception:
+            self._unanswered.append(request)
+            raise
+
+    async def _give_back_answer(self, asking: asyncio.Future[list[Claim]]) -> None:
+        """Of a poll that nobody waits for any more. If the answer is lost, the next poll asks for it again."""
+        await asyncio.wait({asking})
+        if not asking.cancelled() and asking.exception() is None:
+            for claim in asking.result():
+                await self._release(claim, ())
+
+    async def _release(self, claim: Claim, succeeded: tuple[HandlerResult, ...]) -> None:
+        try:
+            await self.store.settle_events([Release(claim.ref, 0.0, succeeded)])
+        except DurabusError as error:
+            logger.warning("event %s comes back only with its lease: %s", claim.event.event_id, error)
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._returning.add(task)
+        task.add_done_callback(self._returning.discard)
 
     async def _refuse_unless_ended(self, id_: int, reason: str) -> None:
         event = await self.store.get_event(id_)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from durabus.errors import ConfigurationError, LeaseLost
+from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import LockClaim, default_worker_id, new_token
 from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.log_entry import LogEntry
 from durabus.model.pattern import check_pattern, matches
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
+
+logger = logging.getLogger("durabus.projections")
 
 Apply = Callable[[Sequence[LogEntry]], Awaitable[None] | None]
 
@@ -83,16 +86,21 @@ class EventLogProjectionBuilder:
             await self._release(lock)
 
     async def run(self) -> None:
-        """Follow the log until ``stop()``."""
+        """Follow the log until ``stop()``. A store that fails is asked again; what ``apply`` raises ends it."""
         while not self._stop.is_set():
-            lock = await self._claim()
-            if lock is not None:
-                try:
-                    await self._follow(lock)
-                except LeaseLost:
-                    continue
-                finally:
-                    await self._release(lock)
+            try:
+                lock = await self._claim()
+                if lock is not None:
+                    try:
+                        await self._follow(lock)
+                    finally:
+                        await self._release(lock)
+            except LeaseLost:
+                continue
+            except StoreClosedError:
+                raise
+            except StoreError as error:
+                logger.warning("projection %s: store failed, trying again: %s", self._key, error)
             await self._pause()
         self._stop.clear()
 
@@ -121,19 +129,28 @@ class EventLogProjectionBuilder:
         return applied
 
     async def _apply_under(self, lock: LockClaim, entries: list[LogEntry]) -> None:
-        """Apply a batch while the lock is kept alive, however long it takes."""
+        """Apply a batch while the lock is kept alive, however long it takes. A lock that is lost cancels it."""
         done = self._apply(entries)
-        if inspect.isawaitable(done):
-            keeper = asyncio.create_task(self._keep(lock))
-            try:
-                await done
-            finally:
-                keeper.cancel()
+        if not inspect.isawaitable(done):
+            return
+        applying, keeping = asyncio.ensure_future(done), asyncio.create_task(self._keep(lock))
+        try:
+            await asyncio.wait({applying, keeping}, return_when=asyncio.FIRST_COMPLETED)
+            if not applying.done():
+                keeping.result()  # raises: it ends only when the lock is lost
+            await applying
+        finally:
+            for task in (applying, keeping):
+                task.cancel()
+            await asyncio.gather(applying, keeping, return_exceptions=True)
 
     async def _keep(self, lock: LockClaim) -> None:
         while True:
             await asyncio.sleep(self._lease / 3)
-            await self._store.renew_lock(lock, lease=self._lease)
+            try:
+                await self._store.renew_lock(lock, lease=self._lease)
+            except StoreError as error:
+                logger.warning("projection %s: lock not renewed, trying again: %s", self._key, error)
 
     async def _claim(self) -> LockClaim | None:
         return await self._store.claim_lock(
@@ -145,6 +162,8 @@ class EventLogProjectionBuilder:
             await self._store.release_lock(lock)
         except LeaseLost:
             return  # another runner took over, and the lock is its own now
+        except StoreError as error:
+            logger.warning("projection %s: its lock comes back only with its lease: %s", self._key, error)
 
     async def _pause(self) -> None:
         try:

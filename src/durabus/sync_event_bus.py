@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -17,30 +17,32 @@ from durabus.model.pattern import ANY
 from durabus.model.result import HandlerResult
 from durabus.worker.handler import HandlerFunction
 
+T = TypeVar("T")
+
 
 class SyncHandle:
-    """What ``SyncEventBus.emit`` returns."""
+    """What ``SyncEventBus.emit`` returns. After a shutdown it still answers what became known before."""
 
-    def __init__(self, portal: BlockingPortal, handle: Handle) -> None:
-        self._portal = portal
+    def __init__(self, bus: SyncEventBus, handle: Handle) -> None:
+        self._bus = bus
         self._handle = handle
         self.event_id = handle.event_id
 
     def stored(self) -> Event:
         """Wait until the store has accepted the event durably."""
-        return self._portal.call(self._handle.stored)
+        return self._bus.wait_for(self._handle.stored)
 
     def completed(self) -> Event:
-        """Wait until the event has ended."""
-        return self._portal.call(self._handle.completed)
+        """Wait until the event has ended. Raises ``EventBusShutdownError`` if the bus was shut down before."""
+        return self._bus.wait_for(self._handle.completed)
 
     def results(self) -> tuple[HandlerResult, ...]:
         """Wait for the end; the results that carry news."""
-        return self._portal.call(self._handle.results)
+        return self._bus.wait_for(self._handle.results)
 
     def result(self) -> Any:
         """Wait for the end; the first value a handler returned."""
-        return self._portal.call(self._handle.result)
+        return self._bus.wait_for(self._handle.result)
 
 
 class SyncEventBus:
@@ -98,7 +100,7 @@ class SyncEventBus:
         portal = self._running()
         # In a list, because the portal would await a bare handle to its end.
         (handle,) = portal.call(lambda: [self._bus.emit(*args, **options)])
-        return SyncHandle(portal, handle)
+        return SyncHandle(self, handle)
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
         """As ``EventBus.wait_until_idle``."""
@@ -112,6 +114,19 @@ class SyncEventBus:
                     self._portal.call(self._bus.shutdown, timeout)
                 finally:
                     self._end()
+
+    def wait_for(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The answer to a question that a handle takes on the bus's own event loop, as ``handle.completed``."""
+        portal = self._portal
+        if portal is not None:
+            try:
+                answer: T = portal.call(question)
+            except RuntimeError:
+                if self._portal is not None:
+                    raise  # not because the loop has ended meanwhile
+            else:
+                return answer
+        return _without_waiting(question())
 
     def __enter__(self) -> Self:
         """Start."""
@@ -133,3 +148,14 @@ class SyncEventBus:
     def _end(self) -> None:
         self._portal = None
         self._runner.__exit__(None, None, None)
+
+
+def _without_waiting(question: Coroutine[Any, Any, T]) -> T:
+    """The answer of a coroutine that has it already, as handles do after a shutdown."""
+    try:
+        question.send(None)
+    except StopIteration as answer:
+        known: T = answer.value
+        return known
+    question.close()
+    raise EventBusShutdownError("this SyncEventBus is shut down, and the event's end is not known here")

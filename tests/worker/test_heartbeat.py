@@ -1,20 +1,30 @@
 """The thread that keeps claims alive."""
 
 import asyncio
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from time import sleep
+from typing import Any, Self
 
 import pytest
-from tests.worker.support import WatchedStore, filled
+from tests.worker.support import WatchedStore, filled, make_claim, make_handler
 
+from durabus import Event, EventBus, EventQueue
 from durabus.backends.memory.store import MemoryStore
 from durabus.clock import monotonic
 from durabus.errors import LeaseLost, StoreUnavailableError
 from durabus.model.claim import ClaimRef, ClaimRequest
+from durabus.model.event import new_event
 from durabus.worker import heartbeat
+from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.handler import Handler
 from durabus.worker.heartbeat import Heartbeat, Held
+from durabus.worker.loop import Worker
+from durabus.worker.slots import Running
 
 LEASE = 30.0
+UNBOUND: Any = {"allowance": lambda _held: math.inf, "lost": lambda _held, _reason: None}
 
 
 class Time:
@@ -35,8 +45,15 @@ class Bench:
         self.store = store
         self.time = time
         self.held: list[Held] = []
+        self.seconds: dict[Held, float] = {}
         self.lost: list[tuple[int, str]] = []
-        self.heartbeat = Heartbeat(store, lease=LEASE, held=lambda: self.held, lost=self._lost)
+        self.heartbeat = Heartbeat(
+            store,
+            lease=LEASE,
+            held=lambda: self.held,
+            allowance=lambda held: self.seconds.get(held, math.inf),
+            lost=self._lost,
+        )
 
     def _lost(self, held: Held, reason: str) -> None:
         self.lost.append((held.ref.id, reason))
@@ -117,6 +134,91 @@ async def test_the_deadline_is_counted_from_before_the_request_was_sent(time: Ti
     assert bench.held[0].deadline == sent + LEASE * heartbeat.SAFETY
 
 
+async def test_a_claim_that_is_long_over_its_time_is_reported_once_and_not_renewed(bench: Bench) -> None:
+    await bench.claim(2)
+    overdue, fine = bench.held
+    bench.seconds[overdue] = 5
+    await bench.beat()
+    bench.time.now += 5 + LEASE
+    await bench.beat()
+    assert bench.lost == []
+    bench.time.now += LEASE / 2
+    for _ in range(2):
+        await bench.beat()
+        bench.time.now += 1
+    assert [id_ for id_, _ in bench.lost] == [overdue.ref.id]
+    assert "timeouts" in bench.lost[0][1]
+    assert fine.deadline > bench.time.now
+
+
+class Waiting(Held):
+    """Claimed, and not begun."""
+
+    @property
+    def has_begun(self) -> bool:
+        return False
+
+
+async def test_what_has_not_begun_is_renewed_as_long_as_the_event_loop_lives(bench: Bench) -> None:
+    await bench.claim()
+    waiting = Waiting(bench.held[0].ref, bench.held[0].deadline)
+    bench.held, bench.seconds = [waiting], {waiting: 5}
+    for _ in range(10):
+        bench.heartbeat._see_loop()
+        bench.time.now += LEASE / 2
+        await bench.beat()
+    assert bench.lost == []
+    for _ in range(3):
+        bench.time.now += LEASE / 2
+        await bench.beat()
+    assert [id_ for id_, _ in bench.lost] == [waiting.ref.id]
+
+
+async def test_a_store_that_hangs_does_not_keep_a_claim_past_its_deadline(time: Time) -> None:
+    class HangingStore(WatchedStore):
+        async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+            time.now += 1
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    bench = Bench(HangingStore(), time)
+    await bench.claim(2)
+    bench.held[0].deadline = time.now + 0.01
+    bench.held[1].deadline = time.now + 10
+    async with asyncio.timeout(5):
+        await bench.beat()
+    assert bench.lost == [(bench.held[0].ref.id, "could not be renewed in time")]
+
+
+async def test_a_claim_past_its_deadline_gets_one_more_try(bench: Bench) -> None:
+    """The machine slept, and nobody took the event meanwhile."""
+    await bench.claim()
+    bench.time.now += LEASE * 10
+    await bench.beat()
+    assert bench.lost == []
+    assert bench.held[0].deadline == bench.time.now + LEASE * heartbeat.SAFETY
+
+
+async def test_whatever_the_store_raises_the_deadline_is_kept(time: Time) -> None:
+    class BrokenStore(WatchedStore):
+        async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+            raise RuntimeError("a bug of the driver")
+
+    bench = Bench(BrokenStore(), time)
+    await bench.claim()
+    time.now += LEASE
+    await bench.beat()
+    assert bench.lost == [(bench.held[0].ref.id, "could not be renewed in time")]
+
+
+async def test_claims_are_given_up_when_the_store_is_closed(bench: Bench) -> None:
+    await bench.claim(2)
+    await bench.store.close()
+    bench.time.now += LEASE / 2
+    await bench.beat()
+    assert [id_ for id_, _ in bench.lost] == [held.ref.id for held in bench.held]
+
+
 async def test_nothing_held_asks_nothing(bench: Bench) -> None:
     await bench.beat()
     assert bench.store.calls["renew"] == 0
@@ -140,8 +242,7 @@ class AngryStore(MemoryStore):
 
 async def test_the_thread_survives_whatever_the_store_raises_and_ends_when_it_is_stopped() -> None:
     store = AngryStore()
-    held = [Held(ClaimRef(1, "t", 1), monotonic())]
-    beating = Heartbeat(store, lease=0.1, held=lambda: held, lost=lambda *_: None)
+    beating = Heartbeat(store, lease=0.1, held=lambda: [Held(ClaimRef(1, "t", 1), monotonic() + 0.05)], **UNBOUND)
     before = threading.active_count()
     beating.start()
     for _ in range(3):
@@ -152,4 +253,140 @@ async def test_the_thread_survives_whatever_the_store_raises_and_ends_when_it_is
 
 
 async def test_stop_before_start_is_harmless() -> None:
-    await Heartbeat(MemoryStore(), lease=30, held=list, lost=lambda *_: None).stop()
+    await Heartbeat(MemoryStore(), lease=30, held=list, **UNBOUND).stop()
+
+
+def heartbeats() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "durabus-heartbeat"]
+
+
+async def test_stop_does_not_wait_for_an_answer_of_the_store() -> None:
+    class HangingStore(AngryStore):
+        async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+            self.asked.release()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    store = HangingStore()
+    held = Held(ClaimRef(1, "t", 1), monotonic() + 1000)  # the answer has time until then
+    beating = Heartbeat(store, lease=2000, held=lambda: [held], **UNBOUND)
+    beating._tick = 0.01
+    beating.start()
+    assert await asyncio.to_thread(store.asked.acquire, timeout=5)
+    await beating.stop()
+    assert heartbeats() == []
+
+
+def test_it_ends_with_the_event_loop_of_its_worker() -> None:
+    async def forget_to_stop() -> None:
+        Heartbeat(MemoryStore(), lease=0.1, held=list, **UNBOUND).start()
+        assert heartbeats()
+
+    asyncio.run(forget_to_stop())
+    for thread in heartbeats():
+        thread.join(5)
+    assert heartbeats() == []
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Blocks its thread until then, and with it an event loop that runs there."""
+    for _ in range(1000):
+        if condition():
+            return True
+        sleep(0.01)
+    return False
+
+
+class Rival:
+    """Another process: a thread with an event loop of its own that takes whatever may be taken."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.begin = threading.Event()
+        self.stolen: list[int] = []
+        self._end = threading.Event()
+        self._queue = EventQueue(store, worker_id="rival:1")
+        self._thread = threading.Thread(target=asyncio.run, args=(self._steal(),))
+
+    async def _steal(self) -> None:
+        self.begin.wait(10)
+        while not self._end.wait(0.01):
+            event = await self._queue.poll()
+            if event is not None:
+                self.stolen.append(event.id)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+async def test_an_event_whose_handler_stops_the_event_loop_is_taken_over() -> None:
+    store = MemoryStore()
+    taken: list[bool] = []
+    with Rival(store) as rival:
+
+        async def stop_the_loop(event: Event) -> None:
+            rival.begin.set()
+            taken.append(until(lambda: event.id in rival.stolen))
+
+        async with EventBus(store, lease=0.2) as bus:
+            bus.subscribe("user.*", stop_the_loop, timeout=0.1)
+            event = await bus.emit("user.created").stored()
+            await asyncio.to_thread(until, lambda: bool(taken))
+        assert taken == [True]
+        assert rival.stolen == [event.id]
+
+
+async def test_what_waits_behind_a_handler_that_stops_the_event_loop_is_taken_over() -> None:
+    store = MemoryStore()
+    taken: list[bool] = []
+    with Rival(store) as rival:
+
+        async def stop_the_loop(event: Event) -> None:
+            rival.begin.set()
+            taken.append(until(lambda: waiting.id in rival.stolen))
+
+        async def never(event: Event) -> None:
+            raise AssertionError("it was taken over before it began")
+
+        first, waiting = await store.add_events([new_event("first"), new_event("second")])
+        async with EventBus(store, lease=0.2) as bus:
+            bus.subscribe("first", stop_the_loop, timeout=None)
+            bus.subscribe("second", never, timeout=0.1)
+            await asyncio.to_thread(until, lambda: bool(taken))
+        assert taken == [True]
+        assert first.id not in rival.stolen, "a handler without a timeout has all the time it wants"
+
+
+async def nothing(event: Event) -> None: ...
+
+
+def plain(event: Event) -> None: ...
+
+
+def allowance(*handlers: Handler, begun: bool = False) -> float:
+    dispatcher = Dispatcher()
+    for handler in handlers:
+        dispatcher.add(handler)
+    running = Running(make_claim("user.created"), 0.0)
+    if begun:
+        running.task = asyncio.current_task()
+    return Worker(MemoryStore(), "default", dispatcher)._allowance(running)
+
+
+async def test_a_claim_has_the_timeouts_of_its_handlers_and_a_plain_function_as_much_to_wait_for_a_thread() -> None:
+    ours, plain_one = make_handler(nothing, timeout=10.0), make_handler(plain, id="plain", timeout=20.0)
+    others = make_handler(nothing, id="others", pattern="order.*", timeout=99.0)
+    assert allowance(ours, plain_one, others) == 10 + 2 * 20
+
+
+async def test_a_handler_without_a_timeout_has_no_bound() -> None:
+    assert allowance(make_handler(nothing), make_handler(plain, id="plain", timeout=1.0)) == math.inf
+
+
+async def test_a_handler_that_was_unsubscribed_while_it_runs_is_not_cut_off() -> None:
+    assert allowance(begun=True) == math.inf
+    assert allowance() == 0

@@ -1,20 +1,20 @@
 """From emit to the store, and back to the handles."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 from msgspec.structs import replace
 from tests.worker.support import WatchedStore
 
-from durabus import EventBusShutdownError, EventStatus
+from durabus import Event, EventBusShutdownError, EventStatus
 from durabus.backends.memory.core import FEATURES
 from durabus.bus import outbox as outbox_module
 from durabus.bus.handle import Handle
 from durabus.bus.outbox import Outbox
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import ClaimRequest
-from durabus.model.event import new_event
+from durabus.model.event import NewEvent, new_event
 from durabus.model.limits import MAX_BATCH
 from durabus.model.settlement import Complete
 
@@ -33,7 +33,7 @@ def store() -> SharedStore:
 @pytest.fixture
 async def outbox(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outbox]:
     monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
-    outbox = Outbox(store, ready=nothing_first, runs_here=lambda _id: False)
+    outbox = Outbox(store, "default", ready=nothing_first, runs_here=lambda _id: False)
     yield outbox
     outbox.close(EventBusShutdownError("end of the test"))
 
@@ -115,6 +115,37 @@ async def test_an_end_in_another_process_is_noticed_behind_many_that_do_not_end(
         assert (await handles[-1]).status is EventStatus.COMPLETED
 
 
+async def test_an_end_in_another_process_is_noticed_behind_many_that_run_here(
+    store: SharedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
+    here: set[int] = set()
+    outbox = Outbox(store, "default", ready=nothing_first, runs_here=here.__contains__)
+    many = send(outbox, outbox_module.LOOK_AT_ONCE + 1)
+    here.update([(await handle.stored()).id for handle in many])
+    (elsewhere,) = send(outbox)
+    await elsewhere.stored()
+    await end_elsewhere(store, after=len(many))
+    async with asyncio.timeout(3):
+        assert (await elsewhere).status is EventStatus.COMPLETED
+    outbox.close(EventBusShutdownError("end of the test"))
+
+
+async def test_many_ends_in_other_processes_are_caught_up_with(
+    store: SharedStore, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All in one round: the second one is an hour away."""
+    monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.5)
+    handles = send(outbox, 5 * outbox_module.LOOK_AT_ONCE)
+    await outbox.flush()
+    await end_elsewhere(store)
+    await asyncio.sleep(0)  # the first round has its time
+    monkeypatch.setattr(outbox_module, "LOOK_EVERY", 3600)
+    async with asyncio.timeout(5):
+        for handle in handles:
+            assert (await handle).status is EventStatus.COMPLETED
+
+
 async def test_an_event_that_vanished_is_not_waited_for_without_end(store: SharedStore, outbox: Outbox) -> None:
     (handle,) = send(outbox)
     event = await handle.stored()
@@ -134,7 +165,56 @@ async def test_close_tells_those_who_still_wait(store: SharedStore, outbox: Outb
     outbox.close(EventBusShutdownError("shut down"))
     with pytest.raises(EventBusShutdownError, match="shut down"):
         await waiting
+
+
+async def test_close_tells_those_who_wait_for_the_end_of_everything(store: SharedStore, outbox: Outbox) -> None:
+    send(outbox)
+    await outbox.flush()
+    waiting = asyncio.create_task(outbox.wait_until_empty(None))
+    await asyncio.sleep(0)
+    outbox.close(EventBusShutdownError("shut down"))
+    with pytest.raises(EventBusShutdownError, match="shut down"):
+        await waiting
+
+
+async def test_a_close_that_cuts_nothing_off_leaves_it_idle(store: SharedStore, outbox: Outbox) -> None:
+    outbox.close(EventBusShutdownError("shut down"))
     assert await outbox.wait_until_empty(1)
+
+
+async def test_nothing_is_taken_after_close(store: SharedStore, outbox: Outbox) -> None:
+    outbox.close(EventBusShutdownError("shut down"))
+    with pytest.raises(EventBusShutdownError, match="shut down"):
+        send(outbox)
+    assert store.added == []
+
+
+async def test_what_was_on_its_way_to_the_store_at_close_does_not_open_it_again(
+    store: SharedStore, outbox: Outbox
+) -> None:
+    await store.add_events([new_event("user.created", idempotency_key="k")])
+    handle = Handle(new_event("user.created", idempotency_key="k"))
+    outbox.send(handle)
+    flushing = asyncio.create_task(outbox.flush())
+    outbox.close(EventBusShutdownError("shut down"))
+    await flushing
+    with pytest.raises(EventBusShutdownError, match="shut down"):
+        await handle.completed()
+    assert outbox._open == {}
+
+
+async def test_a_flush_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
+    class HangingStore(SharedStore):
+        async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    outbox = Outbox(HangingStore(), "default", ready=nothing_first, runs_here=lambda _id: False)
+    (handle,) = send(outbox)
+    await outbox.flush(0.01)
+    outbox.close(EventBusShutdownError("shut down"))
+    with pytest.raises(EventBusShutdownError, match="shut down"):
+        await handle.stored()
 
 
 async def test_a_handle_may_be_awaited_by_many(store: SharedStore, outbox: Outbox) -> None:

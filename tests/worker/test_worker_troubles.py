@@ -2,16 +2,21 @@
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.worker.support import ONCE, STEADY, Calls, WatchedStore, all_completed, filled, make_handler, until, working
 
 from durabus import Action, Event, EventStatus
-from durabus.errors import StoreClosedError
-from durabus.model.settlement import Settlement
+from durabus.errors import StoreClosedError, StoreUnavailableError
+from durabus.model.claim import Claim, ClaimRequest
+from durabus.model.settlement import Settled, Settlement
+from durabus.store.claims import SettleAnswer
 from durabus.worker import loop
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.heartbeat import SAFETY
 from durabus.worker.loop import Worker
 
 
@@ -219,3 +224,157 @@ async def test_an_event_whose_handler_cancels_the_task_it_runs_in_is_not_held_fo
     async with working(store, handler, lease=0.2, concurrency=2, retry=STEADY.merged({"base_delay": 0})):
         await all_completed(store, 3)
     assert sorted(calls.numbers) == [0, 1, 2]
+
+
+async def test_who_is_told_of_an_end_and_fails_does_not_keep_it_from_others(
+    store: WatchedStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls, told = Calls(), []
+
+    def on_settled(claim: Claim, _settlement: Settlement, _settled: Settled) -> None:
+        told.append(claim.event.payload["n"])
+        if claim.event.payload["n"] == 1:
+            raise RuntimeError("a bug of who listens")
+
+    await filled(store, 8)
+    async with working(store, calls, concurrency=4, on_settled=on_settled):
+        await all_completed(store, 8)
+        await until(lambda: len(told) == 8)
+    assert sorted(calls.numbers) == sorted(told) == list(range(8))
+    assert "a bug of who listens" in caplog.text
+
+
+class PausedStore(WatchedStore):
+    """Holds back the answer of a claim that holds something, until it is told to let it go, or to lose it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.granted = asyncio.Event()
+        self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        claims = await super().claim_next_events(request)
+        if claims and not self.answer.done():
+            self.granted.set()
+            await self.answer
+        return claims
+
+
+@pytest.fixture
+async def paused() -> PausedStore:
+    return PausedStore()
+
+
+def lose(answer: asyncio.Future[None]) -> None:
+    answer.set_exception(StoreUnavailableError("connection lost after it was done"))
+
+
+async def test_a_claim_whose_answer_was_lost_is_given_back_at_a_shutdown(paused: PausedStore) -> None:
+    calls = Calls()
+    (event,) = await filled(paused)
+    async with working(paused, calls) as worker:
+        await paused.granted.wait()
+        stopping = asyncio.create_task(worker.stop(5.0))
+        await asyncio.sleep(0)
+        lose(paused.answer)
+        await stopping
+    assert calls.numbers == []
+    assert await trail(paused, event) == [Action.PUBLISHED, Action.PICKED, Action.RELEASED]
+    assert [event.attempts for event in paused.in_status(EventStatus.PENDING)] == [0]
+
+
+async def test_a_claim_that_is_granted_during_a_shutdown_is_given_back(paused: PausedStore) -> None:
+    calls = Calls()
+    (event,) = await filled(paused)
+    async with working(paused, calls) as worker:
+        await paused.granted.wait()
+        stopping = asyncio.create_task(worker.stop(5.0))
+        await asyncio.sleep(0)
+        paused.answer.set_result(None)
+        await stopping
+    assert calls.numbers == []
+    assert await trail(paused, event) == [Action.PUBLISHED, Action.PICKED, Action.RELEASED]
+
+
+async def test_a_claim_whose_answer_was_lost_is_asked_for_again_even_if_there_is_no_other_reason(
+    paused: PausedStore,
+) -> None:
+    """Not by a new request: that would leave the first one's events to their leases."""
+    calls = Calls()
+    dispatcher = Dispatcher()
+    dispatcher.add(make_handler(calls))
+    worker = Worker(paused, "default", dispatcher, poll_interval=60)
+    (event,) = await filled(paused)
+    worker.start()
+    await paused.granted.wait()
+    dispatcher.remove("h")  # now it would not claim by itself
+    lose(paused.answer)
+    await until(lambda: len(paused.in_status(EventStatus.COMPLETED)) == 1)
+    await worker.stop(1.0)
+    assert await trail(paused, event) == [Action.PUBLISHED, Action.PICKED, Action.COMPLETED]
+
+
+async def test_the_lease_of_a_claim_that_was_asked_for_again_counts_from_the_first_time(
+    paused: PausedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, entered, release = [1000.0], asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(loop, "monotonic", lambda: now[0])
+
+    async def wait(event: Event) -> None:
+        entered.set()
+        await release.wait()
+
+    await filled(paused)
+    async with working(paused, wait, lease=30.0) as worker:
+        await paused.granted.wait()
+        now[0] += 20
+        lose(paused.answer)
+        await entered.wait()
+        (running,) = worker._running.values()
+        assert running.deadline == 1000 + 30 * SAFETY
+        release.set()
+
+
+async def test_a_settlement_that_the_store_cannot_take_does_not_keep_the_others_from_their_end() -> None:
+    class PickyStore(WatchedStore):
+        async def settle_events(
+            self,
+            settlements: Sequence[Settlement],
+            *,
+            then_claim: ClaimRequest | None = None,
+            connection: object | None = None,
+        ) -> SettleAnswer:
+            if any(settlement.ref.id == poison.id for settlement in settlements):
+                raise ValueError("a value that the driver cannot take")
+            return await super().settle_events(settlements, then_claim=then_claim, connection=connection)
+
+    store, calls = PickyStore(), Calls()
+    events = await filled(store, 40)
+    poison = events[3]
+    async with working(store, calls, concurrency=10):
+        await all_completed(store, 39)
+        assert [event.id for event in store.in_status(EventStatus.PROCESSING)] == [poison.id]
+        await filled(store, 10)
+        await all_completed(store, 49)
+        poison = replace(poison, id=-1)
+        await all_completed(store, 50)
+    assert sorted(calls.numbers) == sorted([*range(40), *range(10)])
+    assert max(store.settled) > 1
+
+
+async def test_what_is_done_is_settled_although_its_deadline_passed_meanwhile(store: WatchedStore) -> None:
+    """Nobody has taken it over, so the store takes the result."""
+    told: list[EventStatus] = []
+
+    async def handler(event: Event) -> None:
+        (running,) = worker._running.values()
+        asyncio.get_running_loop().call_soon(worker._cancel_lost, running, "could not be renewed in time")
+
+    def on_settled(_claim: Claim, _settlement: Settlement, settled: Settled) -> None:
+        told.append(settled.status)
+
+    await filled(store)
+    async with working(store, handler, on_settled=on_settled) as worker:
+        await all_completed(store, 1)
+    assert told == [EventStatus.COMPLETED]
+    assert worker.metrics.snapshot().lease_lost == {}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import is_dataclass
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -28,6 +27,8 @@ from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import DEFAULT_TIMEOUT, Handler, HandlerFunction, derived_id
 from durabus.worker.loop import POLL_FLOOR, Worker
 from durabus.worker.metrics import Metrics
+from durabus.worker.nesting import event_lock, refuse_endless_wait
+from durabus.worker.threads import HandlerThreads
 
 logger = logging.getLogger("durabus.bus")
 
@@ -67,9 +68,7 @@ class EventBus:
         self._registry = Registry(self.store, self.name, kept_for=kept_for)
         self._dispatcher = Dispatcher(
             worker_id=default_worker_id(),
-            threads=ThreadPoolExecutor(
-                check_batch(concurrency, "concurrency"), thread_name_prefix=f"durabus-{self.name}"
-            ),
+            threads=HandlerThreads(check_batch(concurrency, "concurrency"), f"durabus-{self.name}"),
             elsewhere=self._registry,
         )
         self.metrics = Metrics()
@@ -79,7 +78,10 @@ class EventBus:
             "poll_interval": seconds(poll_interval, "poll_interval", allow_zero=False),
             "mode": _mode(mode),
         }
-        self._outbox = Outbox(self.store, ready=self._registry.announced, runs_here=self._worker_runs)
+        self._lock = event_lock(self.store, _mode(mode), self.name)
+        self._outbox = Outbox(
+            self.store, self.name, ready=self._registry.announced, runs_here=self._worker_runs, lock=self._lock
+        )
         self._worker: Worker | None = None
         self._opened = False
         self._opening = asyncio.Lock()
@@ -108,6 +110,8 @@ class EventBus:
         ``id`` if one is given, else one derived from pattern and function, equal on every node that runs the same code.
         """
         self._refuse_if_shut("subscribe")
+        if self._started:
+            self._outbox.bind()
         glob, function = _pattern_and_function(pattern, handler)
         subscription = Handler(
             handler_id=id if id is not None else self._free_id(glob, function),
@@ -155,6 +159,8 @@ class EventBus:
 
     def unsubscribe(self, subscription_id: str) -> bool:
         """Stop calling a handler. False if there is no such subscription."""
+        if self._started:
+            self._outbox.bind()
         removed = self._dispatcher.remove(subscription_id) is not None
         if removed:
             self._registry.announce(self._dispatcher.handlers)
@@ -163,6 +169,8 @@ class EventBus:
     async def start(self) -> Self:
         """Open the store and begin to claim. What a crash left behind is taken up again once its lease is over."""
         self._refuse_if_shut("start")
+        if self._started:
+            self._outbox.bind()
         async with self._opening:
             if not self._opened and self._owns_store:
                 await self.store.open()
@@ -170,6 +178,7 @@ class EventBus:
             if not self._started:
                 await self._registry.announced()
                 self._refuse_if_shut("start")
+                self._outbox.bind()
                 self._started = True
                 self._start_worker()
         return self
@@ -197,6 +206,8 @@ class EventBus:
         if connection is not None:
             # Nothing is announced first: that write would wait for the caller's own transaction.
             return (await self.store.add_events([new], connection=connection))[0].event_id
+        if self._dispatcher:
+            refuse_endless_wait(self._lock)
         handle = Handle(new)
         self._outbox.send(handle)
         event = await handle.stored()
@@ -234,6 +245,8 @@ class EventBus:
 
     async def shutdown(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109  (passed on to the worker)
         """Take nothing new, finish what runs, give back what does not finish in time, close the store. Repeatable."""
+        if self._started:
+            self._outbox.bind()
         if self._shutting_down is None:
             limit = self._shutdown_timeout if timeout is None else seconds(timeout, "timeout")
             self._shut = True
@@ -243,7 +256,7 @@ class EventBus:
 
     async def _shut_down(self, limit: float) -> None:
         async with self._opening:  # a start that is under way ends first, and refuses to go on
-            await self._outbox.flush()
+            await self._outbox.flush(limit)
             if self._worker is not None:
                 await self._worker.stop(limit)
             self._outbox.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
@@ -270,6 +283,7 @@ class EventBus:
                 self._dispatcher,
                 metrics=self.metrics,
                 on_settled=self._on_settled,
+                on_died=self._outbox.close,
                 **self._worker_options,
             )
             self._worker.start()

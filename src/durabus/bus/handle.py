@@ -8,21 +8,47 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from durabus.errors import EventFailed
+from durabus.errors import ConfigurationError, EventFailed
 from durabus.model.claim import Claim
 from durabus.model.event import Event, NewEvent
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import DEAD_LETTER, EventStatus, ResultStatus
+from durabus.worker.nesting import EventLock, handled_here, waiting_for
+
+
+class Home:
+    """The event loop that a bus belongs to since it was started, and with it the handles of its events."""
+
+    __slots__ = ("_bus", "lock", "loop")
+
+    def __init__(self, bus: str, lock: EventLock | None, loop: asyncio.AbstractEventLoop) -> None:
+        self._bus = bus
+        self.lock = lock
+        self.loop = loop
+
+    def refuse_strangers(self) -> None:
+        """Refuse a call from another event loop, or from a thread without one."""
+        try:
+            if asyncio.get_running_loop() is self.loop:
+                return
+            place = "another event loop"
+        except RuntimeError:
+            place = "a thread without an event loop"
+        raise ConfigurationError(
+            f"bus {self._bus!r} belongs to the event loop it was started on, and was called from {place}: "
+            "use asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe there, or a SyncEventBus"
+        )
 
 
 class Handle:
     """Await it for the event's end; ``stored()`` for its safe arrival; ``result()`` for what the handler returned."""
 
-    __slots__ = ("_end", "_event", "_results", "_stored", "_waiters", "new")
+    __slots__ = ("_end", "_event", "_results", "_stored", "_waiters", "home", "new")
 
     def __init__(self, new: NewEvent) -> None:
         self.new = new
+        self.home: Home
         self._stored: Event | BaseException | None = None
         self._event: Event | BaseException | None = None
         self._results: tuple[HandlerResult, ...] = ()
@@ -53,8 +79,14 @@ class Handle:
 
     async def completed(self) -> Event:
         """Wait until the event has ended, whatever its status."""
-        while self._event is None:
-            await self._wait()
+        if handled_here() is None:
+            while self._event is None:
+                await self._wait()
+        elif self._event is None:
+            stored = await self.stored()  # under another event_id, if its idempotency key was known
+            with waiting_for(stored.event_id, self.home.lock):
+                while self._event is None:
+                    await self._wait()
         self._look_up_end()
         return _value(self._event)
 
@@ -115,7 +147,8 @@ class Handle:
             self._results = tuple(results.values())
 
     async def _wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
+        self.home.refuse_strangers()
+        waiter = self.home.loop.create_future()
         self._waiters = [*(self._waiters or ()), waiter]
         await waiter
 

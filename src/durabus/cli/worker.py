@@ -50,7 +50,15 @@ async def worker(
 
 
 def load_bus(target: str) -> EventBus:
-    """The ``EventBus`` that ``MODULE:BUS`` names; modules of the present folder are found first."""
+    """The ``EventBus`` that ``MODULE:BUS`` names."""
+    found = load_object(target)
+    if not isinstance(found, EventBus):
+        raise _refused(target, f"{target.partition(':')[2]} is {type(found).__name__}, not an EventBus")
+    return found
+
+
+def load_object(target: str) -> object:
+    """What ``MODULE:NAME`` names; modules of the present folder are found first."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise _refused(target, "it must be a module and an attribute with a colon between them")
@@ -69,8 +77,6 @@ def load_bus(target: str) -> EventBus:
             found = getattr(found, name)
         except AttributeError as error:
             raise _refused(target, str(error)) from error
-    if not isinstance(found, EventBus):
-        raise _refused(target, f"{attribute} is {type(found).__name__}, not an EventBus")
     return found
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from durabus.errors import DuplicateHandlerError
+from durabus.errors import DuplicateHandlerError, StoreError
 from durabus.model.claim import Claim, default_worker_id
 from durabus.model.event import Event
 from durabus.model.pattern import matches
@@ -18,6 +17,7 @@ from durabus.worker.context import Context
 from durabus.worker.execution import Outcome, execute, result_of
 from durabus.worker.handler import Handler
 from durabus.worker.retry_log import log_failed_attempt
+from durabus.worker.threads import HandlerThreads
 
 ELSEWHERE_DELAY = 0.5
 """How long an event rests for handlers that only other nodes have; twice as long every time it comes back."""
@@ -53,11 +53,11 @@ class Dispatcher:
         self,
         *,
         worker_id: str | None = None,
-        threads: ThreadPoolExecutor | None = None,
+        threads: HandlerThreads | None = None,
         elsewhere: Elsewhere | None = None,
     ) -> None:
         self.worker_id = worker_id or default_worker_id()
-        self._threads = threads or ThreadPoolExecutor(thread_name_prefix="durabus-handler")
+        self._threads = threads or HandlerThreads()
         self._elsewhere = elsewhere
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
@@ -105,6 +105,15 @@ class Dispatcher:
             found = tuple(h for h in self._handlers.values() if matches(h.pattern, event_type))
             self._routes[event_type] = found
         return found
+
+    async def prepare(self, claim: Claim) -> None:
+        """Learn what has to be learned before the events of a batch begin, so that they begin in their order."""
+        if self._elsewhere is not None and self._elsewhere.elsewhere(claim.event.type, claim.revision) is None:
+            try:
+                await self._elsewhere.learn(claim.revision)
+            except StoreError as error:
+                # No harm yet: every event asks again when it begins, and goes back to the queue if that fails.
+                logger.debug("handlers of other nodes not learned: %s", error)
 
     async def dispatch(self, claim: Claim, succeeded: list[HandlerResult] | None = None) -> Settlement:
         """Run what is left to run and say how the claim is to be settled.

@@ -6,8 +6,6 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Coroutine, Generator
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -19,6 +17,7 @@ from durabus.model.result import HandlerResult, Success, TransientError, Unrecov
 from durabus.model.statuses import ResultStatus
 from durabus.worker.context import Context
 from durabus.worker.handler import Handler
+from durabus.worker.threads import HandlerThreads
 
 MAX_ERROR_CHARS = 8_192
 
@@ -33,10 +32,13 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     retry_after: float | None = None
 
 
-async def execute(  # noqa: C901  (one flat list of endings, on the hot path)
-    handler: Handler, context: Context, threads: ThreadPoolExecutor
+async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot path)
+    handler: Handler, context: Context, threads: HandlerThreads
 ) -> Outcome:
-    """Run the handler to its end, its timeout, or the cancellation of this task; tell its breaker how it went."""
+    """Run the handler to its end, its timeout, or the cancellation of this task; tell its breaker how it went.
+
+    Raises ``NotStarted`` if it is a plain function for which no thread was free.
+    """
     started = perf_counter()
     try:
         if handler.is_async:
@@ -54,6 +56,9 @@ async def execute(  # noqa: C901  (one flat list of endings, on the hot path)
     except TimeoutExpired:
         error = f"TimeoutError: handler {handler.id} took longer than {handler.timeout:g} s"
         outcome = Outcome(ResultStatus.TIMED_OUT, _since(started), None, error)
+    except NotStarted:
+        handler.breaker.abandoned()
+        raise
     except Exception as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
         outcome = _from_exception(raised, _since(started))
     except asyncio.CancelledError as raised:
@@ -80,6 +85,10 @@ def _is_cancelled() -> bool:
 
 def _since(started: float) -> float:
     return (perf_counter() - started) * 1000
+
+
+class NotStarted(Exception):  # noqa: N818  (a signal: the attempt was none)
+    """Nothing of the handler has run, so the event goes back with its attempt."""
 
 
 class TimeoutExpired(Exception):  # noqa: N818  (internal signal, told apart from a handler's own TimeoutError)
@@ -125,20 +134,64 @@ class _Resumed:
             return stop.value
 
 
-async def _in_thread(handler: Handler, context: Context, threads: ThreadPoolExecutor) -> Any:
-    """Run a plain function in a thread. After its timeout it runs on unseen: a thread cannot be killed."""
-    started = perf_counter()
-    call = partial(contextvars.copy_context().run, _call_plainly, handler, context)
-    future = asyncio.get_running_loop().run_in_executor(threads, call)
-    future.add_done_callback(_take_notice)
-    done, _ = await asyncio.wait({future}, timeout=handler.timeout)
-    if not done:
-        future.cancel()
-        raise TimeoutExpired
-    returned = future.result()
+POOL: contextvars.ContextVar[HandlerThreads | None] = contextvars.ContextVar("durabus_pool", default=None)
+"""Set inside a plain handler: whose thread it keeps busy."""
+
+
+class _ThreadCall:
+    """A plain function on its way into a thread, and what is known of it outside."""
+
+    def __init__(self, handler: Handler, context: Context, threads: HandlerThreads) -> None:
+        self.started: float | None = None
+        self._call = handler.call
+        self._context = context
+        variables = contextvars.copy_context()
+        variables.run(POOL.set, threads)
+        try:
+            self._future = threads.submit(variables.run, self._run)
+        except RuntimeError as error:
+            raise NotStarted(f"no thread for handler {handler.id}: {error}") from error
+
+    def _run(self) -> Any:
+        self.started = perf_counter()
+        try:
+            return self._call(self._context.event, self._context)
+        except StopIteration as error:
+            raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
+        except (SystemExit, KeyboardInterrupt) as error:
+            # In a thread it ends nothing but the attempt; let through, it would end the event loop of every worker in
+            # turn.
+            raise RuntimeError(f"handler raised {type(error).__name__}") from error
+
+    async def returned(self, timeout: float | None) -> Any:  # noqa: ASYNC109  (counted from when a thread begins)
+        """Its return value. After its timeout the function runs on unseen: a thread cannot be killed."""
+        future, limit = asyncio.wrap_future(self._future), timeout
+        future.add_done_callback(_take_notice)
+        try:
+            while not (await asyncio.wait({future}, timeout=limit))[0]:
+                if timeout is None:
+                    continue
+                if self.started is None:
+                    if self._future.cancel():
+                        raise NotStarted(f"no thread was free for {timeout:g} s")
+                    limit = timeout  # it begins this very moment
+                elif (limit := self.started + timeout - perf_counter()) <= 0:
+                    raise TimeoutExpired
+        finally:
+            self._future.cancel()  # what has not begun when the wait for it ends must never begin
+        if future.cancelled():
+            raise NotStarted("its threads were closed before it began")
+        return future.result()
+
+
+async def _in_thread(handler: Handler, context: Context, threads: HandlerThreads) -> Any:
+    call = _ThreadCall(handler, context, threads)
+    returned = await call.returned(handler.timeout)
     if not inspect.iscoroutine(returned):
         return returned
-    left = None if handler.timeout is None else max(handler.timeout - (perf_counter() - started), 0.0)
+    left = None
+    if handler.timeout is not None and call.started is not None:
+        left = max(handler.timeout - (perf_counter() - call.started), 0.0)
     try:
         waits_for = returned.send(None)
     except StopIteration as stop:
@@ -150,16 +203,6 @@ def _take_notice(future: asyncio.Future[Any]) -> None:
     """A function that outlived its claim may still fail: nobody waits for that any more."""
     if not future.cancelled():
         future.exception()
-
-
-def _call_plainly(handler: Handler, context: Context) -> Any:
-    try:
-        return handler.call(context.event, context)
-    except StopIteration as error:
-        raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
-    except (SystemExit, KeyboardInterrupt) as error:
-        # In a thread it ends nothing but the attempt; let through, it would end the event loop of every worker in turn.
-        raise RuntimeError(f"handler raised {type(error).__name__}") from error
 
 
 def _from_return(returned: Any, milliseconds: float) -> Outcome:
@@ -183,7 +226,7 @@ def _from_exception(raised: BaseException, milliseconds: float) -> Outcome:
 def describe(error: BaseException) -> str:
     """An exception as one text of bounded length."""
     try:
-        text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode()
+        text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode().replace("\0", "\\x00")
     except Exception:  # noqa: BLE001  (an error whose own text cannot be made is still an error)
         text = type(error).__name__
     return text if len(text) <= MAX_ERROR_CHARS else text[:MAX_ERROR_CHARS] + "…"

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 from durabus.clock import monotonic
-from durabus.errors import LeaseLost, StoreError
+from durabus.errors import LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import ClaimRef
 from durabus.store.contract import EventStore
 
@@ -16,6 +18,8 @@ logger = logging.getLogger("durabus.worker")
 
 SAFETY = 0.9
 """The part of a lease that a worker uses: the rest is for the time that requests and clocks take."""
+STOP_TIMEOUT = 2.0
+"""How long ``stop`` waits for a thread that hangs inside the store."""
 
 
 class Held:
@@ -27,60 +31,146 @@ class Held:
         self.ref = ref
         self.deadline = deadline
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is being worked on, and not waiting for the event loop."""
+        return True
 
-class Heartbeat:
-    """Renews every third of a lease. A claim that is lost, or not renewed before its deadline, is reported."""
+
+H = TypeVar("H", bound=Held)
+
+
+class Heartbeat(Generic[H]):
+    """Renews every third of a lease.
+
+    Reported are claims that are lost, that were not renewed before their deadline, or that are not done long after
+    their time: a handler that stops the whole event loop must not keep an event from other processes for ever.
+    """
 
     def __init__(
         self,
         store: EventStore,
         *,
         lease: float,
-        held: Callable[[], list[Held]],
-        lost: Callable[[Held, str], None],
+        held: Callable[[], Sequence[H]],
+        allowance: Callable[[H], float],
+        lost: Callable[[H, str], None],
     ) -> None:
         self._store = store
         self._lease = lease
+        self._tick = lease / 10  # a failed renewal gets several more tries before the deadline
         self._held = held
+        self._allowance = allowance
         self._lost = lost
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop_seen = 0.0
+        self._begun: dict[H, tuple[float, float]] = {}
+        """When they were first seen at work, and how many seconds that may take."""
+        self._given_up: set[H] = set()
+        """What was reported, and is not renewed again."""
+        self._beats: asyncio.AbstractEventLoop | None = None
+        self._beating: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
 
     def start(self) -> None:
         """Start the thread."""
-        self._thread = threading.Thread(target=self._run, name="durabus-heartbeat", daemon=True)
+        self._loop = asyncio.get_running_loop()
+        self._see_loop()
+        self._thread = threading.Thread(target=self._run, args=(self._loop,), name="durabus-heartbeat", daemon=True)
         self._thread.start()
+
+    def end(self) -> None:
+        """Let the thread end, without waiting for it."""
+        self._stop.set()
+        if self._beats is not None:
+            with contextlib.suppress(RuntimeError):  # it has ended, and its loop is closed
+                self._beats.call_soon_threadsafe(self._cancel_beat)
 
     async def stop(self) -> None:
         """Stop the thread and wait for it."""
-        self._stop.set()
-        if self._thread is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.join)
-
-    def _run(self) -> None:
-        with asyncio.Runner() as runner:
-            # A tenth of the lease as the tick: a failed renewal gets several more tries before the deadline.
-            while not self._stop.wait(self._lease / 10):
-                try:
-                    runner.run(self._beat())
-                except Exception:
-                    logger.exception("heartbeat failed, will try again")
-
-    async def _beat(self) -> None:
-        now = monotonic()
-        due = [held for held in self._held() if held.deadline - now < self._lease * (SAFETY - 1 / 3)]
-        if not due:
+        self.end()
+        if self._thread is None:
             return
         try:
-            answers = await self._store.renew_event_claims([held.ref for held in due], lease=self._lease)
+            async with asyncio.timeout(STOP_TIMEOUT):
+                await self._ended.wait()
+        except TimeoutError:
+            logger.warning("the heartbeat hangs inside the store and is left behind")
+            return
+        self._thread.join()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        with asyncio.Runner() as runner:
+            self._beats = runner.get_loop()
+            # Without its loop a worker cannot end anything it holds.
+            while not self._stop.wait(self._tick) and not loop.is_closed():
+                try:
+                    runner.run(self._beat())
+                except asyncio.CancelledError:
+                    break
+                except Exception:
+                    logger.exception("heartbeat failed, will try again")
+        _tell(loop, self._ended.set)
+
+    def _cancel_beat(self) -> None:
+        if self._beating is not None:
+            self._beating.cancel()
+
+    def _see_loop(self) -> None:
+        self._loop_seen = monotonic()
+
+    async def _beat(self) -> None:
+        self._beating = asyncio.current_task()
+        now, held = monotonic(), self._held()
+        self._given_up.intersection_update(held)
+        self._begun = {c: self._begun.get(c) or (now, self._allowance(c)) for c in held if c.has_begun}
+        due = []
+        for claim in held:
+            if claim in self._given_up or claim.deadline - now >= self._lease * (SAFETY - 1 / 3):
+                continue
+            # What has not begun, or is done and not settled, waits for the event loop: as long as that lives.
+            since, seconds = self._begun.get(claim) or (self._loop_seen, self._allowance(claim))
+            if now > since + seconds + self._lease:
+                self._give_up(claim, "not done long after the timeouts of its handlers, or the event loop stands still")
+            else:
+                due.append(claim)
+        if held and self._loop is not None:
+            _tell(self._loop, self._see_loop)
+        if due:
+            await self._renew(due, now)
+
+    async def _renew(self, due: list[H], now: float) -> None:
+        # Never longer than to the first deadline. What is past it, as after a sleep of the machine, gets one more try.
+        limit = min(held.deadline - now if held.deadline > now else self._tick for held in due)
+        answers: list[float | LeaseLost] = []
+        try:
+            async with asyncio.timeout(limit):
+                answers = await self._store.renew_event_claims([held.ref for held in due], lease=self._lease)
+        except StoreClosedError as error:
+            for held in due:
+                self._give_up(held, str(error))
         except StoreError as error:
             logger.warning("cannot renew %s claims, will try again: %s", len(due), error)
-            answers = []
+        except TimeoutError:
+            logger.warning("cannot renew %s claims: no answer from the store in %.3g s", len(due), limit)
+        except Exception:
+            logger.exception("cannot renew %s claims, will try again", len(due))
         for held, answer in zip(due, answers, strict=False):
             if isinstance(answer, LeaseLost):
-                self._lost(held, answer.reason)
+                self._give_up(held, answer.reason)
             else:
                 held.deadline = now + self._lease * SAFETY
         for held in due:
-            if held.deadline <= monotonic():
-                self._lost(held, "could not be renewed in time")
+            if held.deadline <= monotonic() and held not in self._given_up:
+                self._give_up(held, "could not be renewed in time")
+
+    def _give_up(self, held: H, reason: str) -> None:
+        self._given_up.add(held)
+        self._lost(held, reason)
+
+
+def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+        loop.call_soon_threadsafe(what)

@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Sequence
 
 from durabus.clock import monotonic
-from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, StoreError
+from durabus.errors import (
+    ConfigurationError,
+    DurabusError,
+    EventBusShutdownError,
+    LeaseLost,
+    StoreClosedError,
+    StoreError,
+)
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.event import Event
-from durabus.model.limits import check_batch
-from durabus.model.settlement import Fail, Settled, Settlement
+from durabus.model.limits import MAX_BATCH, check_batch
+from durabus.model.pattern import matches
+from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.heartbeat import SAFETY, Heartbeat, Held
+from durabus.worker.heartbeat import SAFETY, Heartbeat
 from durabus.worker.metrics import Metrics
+from durabus.worker.nesting import event_lock
 from durabus.worker.slots import Running, Slots
 
 logger = logging.getLogger("durabus.worker")
@@ -26,15 +36,22 @@ POLL_FLOOR = 1.0
 STORE_PAUSE = 0.5
 """How long to wait after the store failed before it is asked again."""
 
+PAUSES_ASIDE = 10
+"""How many such pauses a settlement rests that broke a call by itself."""
 HINT_PAUSE = 0.05
 GRACE = 2.0
 """How long a shutdown waits for handlers that it had to cancel."""
 
 OnSettled = Callable[[Claim, Settlement, Settled], None]
+OnDied = Callable[[DurabusError], None]
 
 
 class Worker:
-    """Serves one bus of one store."""
+    """Serves one bus of one store.
+
+    ``on_died`` is told when it ends without having been stopped, as when the store is closed under it: what it held
+    comes back with its leases, and nobody may go on waiting for it here.
+    """
 
     def __init__(
         self,
@@ -48,6 +65,7 @@ class Worker:
         mode: EventMode = EventMode.PARALLEL,
         metrics: Metrics | None = None,
         on_settled: OnSettled | None = None,
+        on_died: OnDied | None = None,
     ) -> None:
         check_batch(concurrency, "concurrency")
         if not lease > max(store.features.minimum_lease, 0):
@@ -66,17 +84,32 @@ class Worker:
         self._mode = mode
         self.metrics = metrics or Metrics()
         self._on_settled = on_settled
+        self._on_died = on_died
         self._running: dict[int, Running] = {}
         self._outcomes: list[tuple[Running, Settlement]] = []
-        self._slots = Slots(dispatcher, concurrency, done=self._done, died=self._slot_died)
+        self._settling: list[tuple[Running, Settlement]] = []
+        self._at_once = MAX_BATCH
+        """How many outcomes are settled in one call: few, after one of them broke a call."""
+        self._wake = asyncio.Event()
+        self._slots = Slots(
+            dispatcher,
+            concurrency,
+            done=self._done,
+            died=self._slot_died,
+            freed=self._wake.set,
+            lock=event_lock(store, mode, bus),
+        )
         self._hungry = True
         self._sated = asyncio.Event()
         self._hinted = False
         self._hinted_in_vain = False
-        self._wake = asyncio.Event()
         self._stopping = False
-        self._failed_claim: ClaimRequest | None = None
-        self._heartbeat = Heartbeat(store, lease=lease, held=self._held, lost=self._lost_from_thread)
+        self._died = False
+        self._unanswered: tuple[ClaimRequest, float] | None = None
+        """A claim whose answer was lost, and when it was first sent: it may hold events, so it is asked for again."""
+        self._heartbeat = Heartbeat(
+            store, lease=lease, held=self._held, allowance=self._allowance, lost=self._lost_from_thread
+        )
         self._tasks: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -97,6 +130,8 @@ class Worker:
             self._loop.create_task(self._serve(), name=f"durabus-worker-{self._bus}"),
             self._loop.create_task(self._listen(), name=f"durabus-listen-{self._bus}"),
         ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
 
     def nudge(self) -> None:
         """There may be something to claim."""
@@ -125,33 +160,60 @@ class Worker:
         await asyncio.wait(left, timeout=GRACE)
         await self._heartbeat.stop()
 
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        cause = None if task.cancelled() else task.exception()
+        if self._died or (cause is None and self._stopping):
+            return
+        self._died = True
+        error: DurabusError
+        if isinstance(cause, StoreClosedError):
+            error = StoreClosedError(f"the store was closed under the worker of bus {self._bus!r}, which ends: {cause}")
+        else:
+            error = EventBusShutdownError(
+                f"the worker of bus {self._bus!r} was ended from outside ({cause or 'its task was cancelled'}): "
+                "shut the bus down before its event loop ends"
+            )
+        logger.error("%s", error)
+        for other in self._tasks:
+            other.cancel()
+        self._heartbeat.end()
+        for running in list(self._running.values()):
+            self._lose(running, "the worker has ended")
+        if self._on_died is not None:
+            self._on_died(error)
+
     async def _serve(self) -> None:
         """Settle and claim until stopped and drained. A failing store is asked again; nothing is dropped."""
-        while not (self._stopping and not self._running):
+        while not self._stopping or self._running or self._outcomes or self._unanswered:
             # What is done frees its slot in the very call that claims the next.
-            busy = len(self._running) - len(self._outcomes)
+            busy = len(self._running) - len(self._outcomes) - self._slots.lent
             free = min(self._batch, self._concurrency - busy)
             claim = free > 0 and self._hungry and not self._stopping and bool(self._dispatcher)
-            if not self._outcomes and not claim:
+            if not self._outcomes and not claim and self._unanswered is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
             try:
                 await self._settle_and_claim(free if claim else 0)
             except StoreClosedError:
-                logger.error("the store was closed under the worker of bus %r: it stops", self._bus)  # noqa: TRY400
                 raise
             except StoreError as error:
                 logger.warning("store failed, trying again in %s s: %s", STORE_PAUSE, error)
                 await asyncio.sleep(STORE_PAUSE)
             except Exception:
+                # One settlement may be what breaks the call: once it is found, it is put aside for a while, so that it
+                # keeps neither the others from their end nor new ones from being claimed.
+                self._at_once = 1
                 logger.exception("worker of bus %r failed, trying again in %s s", self._bus, STORE_PAUSE)
                 await asyncio.sleep(STORE_PAUSE)
 
     async def _settle_and_claim(self, limit: int) -> None:
         batch, self._outcomes = self._outcomes, []
-        request = self._request(limit) if limit else None
-        sent = monotonic()
+        if len(batch) > self._at_once:
+            batch, self._outcomes = batch[: self._at_once], batch[self._at_once :]
+        self._settling = batch
+        asked = self._unanswered or ((self._request(limit), monotonic()) if limit else None)
+        request = None if asked is None else asked[0]
         try:
             if batch:
                 settlements = [settlement for _, settlement in batch]
@@ -159,23 +221,27 @@ class Worker:
                 outcomes, claims = answer.outcomes, answer.claims
             else:
                 outcomes, claims = [], [] if request is None else await self._store.claim_next_events(request)
-        except Exception:
-            self._outcomes = batch + self._outcomes
-            self._failed_claim = request
+        except Exception as error:
+            if len(batch) == 1 and self._loop is not None and not isinstance(error, StoreError):
+                self._loop.call_later(PAUSES_ASIDE * STORE_PAUSE, self._settle_again, *batch[0])
+            else:
+                self._outcomes += batch
+            self._settling, self._unanswered = [], asked
             raise
-        self._failed_claim = None
-        self._settled(batch, outcomes)
-        if limit:
+        self._settling, self._unanswered = [], None
+        if self._at_once < MAX_BATCH:
+            self._at_once *= 2
+        if asked is not None:
             self._hinted_in_vain, self._hinted = self._hinted and not claims, False
-            if len(claims) < limit:
+            if len(claims) < asked[0].limit:
                 self._hungry = False
                 self._sated.set()
-            self._accept(claims, sent + self._lease * SAFETY)
+            if claims:
+                await self._dispatcher.prepare(claims[0])
+            self._accept(claims, asked[1], batch)
+        self._settled(batch, outcomes)
 
     def _request(self, limit: int) -> ClaimRequest:
-        """A new request, or the one whose answer was lost: repeating it cannot claim twice."""
-        if self._failed_claim is not None:
-            return self._failed_claim
         return ClaimRequest(
             bus=self._bus,
             worker_id=self._dispatcher.worker_id,
@@ -186,17 +252,27 @@ class Worker:
             max_attempts=self._dispatcher.max_attempts,
         )
 
-    def _accept(self, claims: Sequence[Claim], deadline: float) -> None:
-        if not claims:
-            return
+    def _accept(self, claims: Sequence[Claim], sent: float, batch: list[tuple[Running, Settlement]]) -> None:
+        """Run what was claimed; ``sent`` is when it was first asked for, because the lease may have begun then.
+
+        ``batch`` was settled in the same call, before the claim: its events may be among the claimed.
+        """
+        deadline, put = sent + self._lease * SAFETY, self._put_back if self._stopping else self._slots.put
+        settled: set[Running] = set()
         for claim in claims:
+            event = claim.event
             running = Running(claim, deadline)
-            id_ = claim.event.id
-            if id_ in self._running:
-                self._lose(self._running[id_], "its lease ended and this worker claimed it again")
-            self._running[id_] = running
-            self._slots.put(running)
+            before = self._running.get(event.id)
+            if before is not None:
+                settled = settled or {running for running, _ in batch}
+                if before not in settled:
+                    self._lose(before, "its lease ended and this worker claimed it again")
+            self._running[event.id] = running
+            put(running)
         self._slots.go()
+
+    def _put_back(self, running: Running) -> None:
+        self._done(running, Release(running.ref))
 
     def _settled(self, batch: list[tuple[Running, Settlement]], outcomes: Sequence[Settled | LeaseLost]) -> None:
         for (running, settlement), outcome in zip(batch, outcomes, strict=True):
@@ -210,12 +286,19 @@ class Worker:
                 continue
             self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
             if self._on_settled is not None:
-                self._on_settled(running.claim, settlement, outcome)
+                try:
+                    self._on_settled(running.claim, settlement, outcome)
+                except Exception:
+                    logger.exception("the end of event %s could not be told to who waits for it", event.event_id)
 
     def _done(self, running: Running, settlement: Settlement) -> None:
         self._outcomes.append((running, settlement))
         if len(self._outcomes) == 1:
             self._wake.set()
+
+    def _settle_again(self, running: Running, settlement: Settlement) -> None:
+        if not running.lost:
+            self._done(running, settlement)
 
     def _slot_died(self, running: Running) -> None:
         self._running.pop(running.claim.event.id, None)
@@ -242,21 +325,33 @@ class Worker:
             self._hinted = heard
             self.nudge()
 
-    def _held(self) -> list[Held]:
+    def _held(self) -> list[Running]:
         return list(self._running.copy().values())  # copied at once: this runs in the heartbeat's thread
 
-    def _lost_from_thread(self, held: Held, reason: str) -> None:
+    def _allowance(self, running: Running) -> float:
+        """How long its handlers may take: this too runs in the heartbeat's thread, so it does not touch the routes."""
+        event_type = running.claim.event.type
+        handlers = [handler for handler in self._dispatcher.handlers if matches(handler.pattern, event_type)]
+        if not handlers and running.has_begun:
+            return math.inf  # they were unsubscribed since
+        # A plain function counts twice: it may wait for a thread as long as it may run.
+        limits = [math.inf if h.timeout is None else h.timeout * (1 if h.is_async else 2) for h in handlers]
+        return sum(limits)
+
+    def _lost_from_thread(self, held: Running, reason: str) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel_lost, held, reason)
 
-    def _cancel_lost(self, held: Held, reason: str) -> None:
-        running = self._running.get(held.ref.id)
-        if running is held and not running.lost:
-            self._lose(running, reason)
+    def _cancel_lost(self, held: Running, reason: str) -> None:
+        # What is done is with the store, or on the way: that will judge it.
+        done = any(running is held for running, _ in (*self._settling, *self._outcomes))
+        if self._running.get(held.ref.id) is held and not done:
+            self._lose(held, reason)
 
     def _lose(self, running: Running, reason: str) -> None:
         """Another claim may hold the event already: stop the handler, write nothing."""
-        del self._running[running.claim.event.id]
+        del self._running[running.ref.id]
+        self._outcomes = [outcome for outcome in self._outcomes if outcome[0] is not running]
         self._report_lost(running.claim.event, reason)
         self._slots.lose(running)
         self._wake.set()

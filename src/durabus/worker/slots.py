@@ -12,8 +12,9 @@ from durabus.errors import StoreError
 from durabus.model.claim import Claim
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Fail, Release, Settlement
+from durabus.store.contract import EventStore
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.execution import describe
+from durabus.worker.execution import NotStarted, describe
 from durabus.worker.heartbeat import Held
 
 logger = logging.getLogger("durabus.worker")
@@ -25,7 +26,7 @@ TROUBLE_PAUSE = 0.5
 class Running(Held):
     """A claim on its way through a slot."""
 
-    __slots__ = ("claim", "lost", "returning", "succeeded", "task")
+    __slots__ = ("claim", "lost", "returning", "task")
 
     def __init__(self, claim: Claim, deadline: float) -> None:
         self.ref = claim.ref
@@ -37,14 +38,32 @@ class Running(Held):
         """Another claim may hold the event: nothing of this one is written."""
         self.returning = False
         """The event goes back to the queue, whatever the handler makes of its cancellation."""
-        self.succeeded: list[HandlerResult] = []
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is inside its handlers."""
+        return self.task is not None
+
+
+class Place:
+    """The task in which handlers run, one event after another, as code inside them can find it."""
+
+    __slots__ = ("running", "slots")
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+        self.running: Running | None = None
+        """Over when its ``task`` is None."""
+
+
+PLACE: contextvars.ContextVar[Place | None] = contextvars.ContextVar("durabus_place", default=None)
 
 
 class Slots:
     """Up to ``size`` tasks, each of which runs one event after another.
 
     A new one starts only when all others are waiting inside a handler. So short handlers share one task, and long
-    ones run side by side.
+    ones run side by side. One whose handler waits for the end of another event does not count: its place is lent.
     """
 
     def __init__(
@@ -54,16 +73,30 @@ class Slots:
         *,
         done: Callable[[Running, Settlement], None],
         died: Callable[[Running], None],
+        freed: Callable[[], None],
+        lock: tuple[EventStore, str] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
-        self._size = size
+        self._places = size
+        """How many may run now: as many as asked for, and one more for each that is lent."""
         self._done = done
         self._died = died
+        self._freed = freed
+        self.lock = lock
+        """What every event that runs here holds, in a serial mode."""
+        self._waits: dict[Running, int] = {}
+        """Whose handlers wait, and for how many other events."""
         self._queue: deque[Running] = deque()
         self._active = 0
         self._asked_for_more = False
         self.tasks: set[asyncio.Task[None]] = set()
+        self.loop: asyncio.AbstractEventLoop
         self._context = contextvars.copy_context()
+
+    @property
+    def lent(self) -> int:
+        """How many handlers wait for other events."""
+        return len(self._waits)
 
     def put(self, running: Running) -> None:
         """Queue an event; ``go`` starts it."""
@@ -71,10 +104,11 @@ class Slots:
 
     def go(self) -> None:
         """Let one more slot take what is queued, if there is room for one."""
-        if self._queue and self._active < self._size:
+        if self._queue and self._active < self._places:
             self._active += 1
+            self.loop = asyncio.get_running_loop()
             # A fresh context for each slot, so that what handlers set does not travel from event to event.
-            task = asyncio.get_running_loop().create_task(self._slot(), context=self._context.copy())
+            task = self.loop.create_task(self._slot(), context=self._context.copy())
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
@@ -89,6 +123,27 @@ class Slots:
         if self._interrupt(running):
             self._done(running, Release(running.ref))
 
+    def lend(self, running: Running) -> None:
+        """Its handler begins to wait for another event: somebody else may have its place."""
+        if running.task is None:
+            return  # it is over: somebody it left behind waits
+        self._waits[running] = self._waits.get(running, 0) + 1
+        if self._waits[running] == 1:
+            self._places += 1
+            self._freed()
+            self.go()
+
+    def take_back(self, running: Running) -> None:
+        """The wait is over. For a moment more handlers may run than there are places."""
+        if running in self._waits:
+            self._waits[running] -= 1
+            if not self._waits[running]:
+                self._end_waits(running)
+
+    def _end_waits(self, running: Running) -> None:
+        if self._waits.pop(running, None) is not None:
+            self._places -= 1
+
     def _interrupt(self, running: Running) -> bool:
         """Cancel it if it runs; True if it had not begun."""
         if running.task is not None:
@@ -100,40 +155,45 @@ class Slots:
 
     async def _slot(self) -> None:
         """Run queued events one after another; leave when none is left, or when a handler changed the context."""
-        untouched, task = contextvars.copy_context(), asyncio.current_task()
+        place, task = Place(self), asyncio.current_task()
+        PLACE.set(place)
+        succeeded: list[HandlerResult] = []
+        untouched = contextvars.copy_context()
         try:
-            while self._queue and contextvars.copy_context() == untouched:
+            while self._queue and self._active <= self._places and contextvars.copy_context() == untouched:
                 running = self._queue.popleft()
                 if self._queue and not self._asked_for_more:
                     # Once the loop turns, whoever runs now is waiting: then others may take what is still queued.
                     self._asked_for_more = True
                     asyncio.get_running_loop().call_soon(self._start_more)
-                running.task = task
-                settlement = await self._run(running)
+                place.running, running.task = running, task
+                settlement = await self._run(running, succeeded)
                 if not running.lost:
                     self._done(running, settlement)
+                if succeeded:
+                    succeeded = []
         finally:
             self._active -= 1
             self.go()
 
     def _start_more(self) -> None:
         self._asked_for_more = False
-        for _ in range(min(len(self._queue), self._size - self._active)):
+        for _ in range(min(len(self._queue), self._places - self._active)):
             self.go()
 
-    async def _run(self, running: Running) -> Settlement:
+    async def _run(self, running: Running, succeeded: list[HandlerResult]) -> Settlement:
         """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
         try:
-            settlement = await self._dispatcher.dispatch(running.claim, running.succeeded)
+            settlement = await self._dispatcher.dispatch(running.claim, succeeded)
         except asyncio.CancelledError:
             if not (running.lost or running.returning):
                 # The task was cancelled by somebody else: the slot ends, and the lease gives the event back.
                 self._died(running)
                 raise
             settlement = Release(running.ref)
-        except StoreError as error:
+        except (NotStarted, StoreError) as error:
             logger.warning("event %s goes back to the queue: %s", running.claim.event.event_id, error)
-            settlement = Release(running.ref, TROUBLE_PAUSE)
+            settlement = Release(running.ref, TROUBLE_PAUSE, tuple(succeeded))
         except Exception as error:
             logger.exception("dispatch of event %s failed", running.claim.event.event_id)
             settlement = Fail(running.ref, describe(error), None if self._is_last_attempt(running) else TROUBLE_PAUSE)
@@ -143,12 +203,14 @@ class Slots:
             raise
         finally:
             task, running.task = running.task, None
+            if self._waits:
+                self._end_waits(running)  # it may have left somebody behind who waits
             if running.lost or running.returning:
                 while task is not None and task.uncancel():
                     pass
         if running.returning:
             # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
-            return Release(running.ref, 0.0, tuple(running.succeeded))
+            return Release(running.ref, 0.0, tuple(succeeded))
         return settlement
 
     def _is_last_attempt(self, running: Running) -> bool:

@@ -1,0 +1,74 @@
+"""Handlers that wait for the end of other events: what they hold is lent meanwhile, and endless waits are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+
+from durabus.errors import ConfigurationError
+from durabus.model.claim import event_lock_key
+from durabus.model.statuses import EventMode
+from durabus.store.contract import EventStore
+from durabus.worker.execution import POOL
+from durabus.worker.slots import PLACE, Running
+
+EventLock = tuple[EventStore, str]
+"""The lock that an event of a serial bus holds while it runs, and where."""
+
+
+def event_lock(store: EventStore, mode: EventMode, bus: str) -> EventLock | None:
+    """None in parallel mode."""
+    key = event_lock_key(mode, bus)
+    return None if key is None else (store, key)
+
+
+def handled_here() -> Running | None:
+    """The claim inside whose handler this is called; None outside of handlers."""
+    place = PLACE.get()
+    return None if place is None or place.running is None or place.running.task is None else place.running
+
+
+def refuse_endless_wait(lock: EventLock | None) -> None:
+    """Refuse to wait, inside a handler, for an event that needs the lock which this very handler's event holds."""
+    place, running = PLACE.get(), handled_here()
+    if place is not None and running is not None and lock is not None and place.slots.lock == lock:
+        raise ConfigurationError(
+            f"a handler of {running.claim.event.type!r} waits for the end of another event, but in this mode one event "
+            f"runs at a time ({lock[1]}), and its own is the one: use emit there and do not await the handle, or "
+            "mode='parallel'"
+        )
+
+
+@contextlib.contextmanager
+def waiting_for(event_id: str, lock: EventLock | None) -> Iterator[None]:
+    """While a handler waits inside for the end of an event, its slot, and its thread if it has one, are lent.
+
+    So events that wait for each other cannot use up all places and stand still. Outside of handlers it does nothing.
+    """
+    place, running = PLACE.get(), handled_here()
+    if place is None or running is None:
+        yield
+        return
+    refuse_endless_wait(lock)
+    if running.claim.event.event_id == event_id:
+        raise ConfigurationError(f"the handler of event {event_id} waits for the end of this very event")
+    slots, pool = place.slots, POOL.get()
+    _call(slots.loop, slots.lend, running)
+    if pool is not None:
+        pool.lend()
+    try:
+        yield
+    finally:
+        _call(slots.loop, slots.take_back, running)
+        if pool is not None:
+            pool.take_back()
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Running], None], running: Running) -> None:
+    """Slots belong to their loop; a handler may wait for an event of a bus that lives on another one."""
+    if loop is asyncio.get_running_loop():
+        function(running)
+        return
+    with contextlib.suppress(RuntimeError):  # that loop is closed, and its slots are gone
+        loop.call_soon_threadsafe(function, running)
