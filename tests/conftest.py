@@ -105,5 +105,6 @@ LONG = ("api", "chaos", "fold", "kafka", "nats", "pipeline", "redis")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes many minutes: `make test` leaves it to `make long`."""
     for item in items:
-        if any(name in item.path.parts or item.path.stem == f"test_{name}" for name in LONG):
+        in_long = any(name in item.path.parts or item.path.stem == f"test_{name}" for name in LONG)
+        if in_long or "[pipeline_" in item.name or "pipeline.md" in item.name:  # examples and pages that start Spark
             item.add_marker(pytest.mark.long)

@@ -96,6 +96,9 @@ async def show(
     event: Annotated[str, Parameter(name="EVENT", help="Its id (a number) or event_id (a UUID).")],
     /,
     *,
+    lake: Annotated[
+        str | None, Parameter(env_var="DURABUS_LAKE", help="The pipeline's lake: there is what the store has trimmed.")
+    ] = None,
     common: Common = DEFAULTS,
 ) -> None:
     """Show one event: its data, its handlers' results, and its audit trail.
@@ -105,6 +108,11 @@ async def show(
     ref = event_ref(event)
     async with opened_store(common) as store:
         found = await store.get_event(ref)
+        if found is None and lake is not None:
+            from durabus.cli.pipeline import show_archived
+
+            show_archived(ref, lake, as_json=common.json)
+            return
         if found is None:
             raise EventNotFound(ref)
         trail, results = await store.read_event_log(ref), await store.list_results(ref)

@@ -1,0 +1,74 @@
+"""Where the tables are, and the Spark session that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.output import say
+
+if TYPE_CHECKING:
+    from durabus.pipeline.lake import Lake
+
+LAKE_VARIABLE = "DURABUS_LAKE"
+NEEDED = ("pyspark", "pyarrow", "pandas")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LakeOptions:
+    """``--lake``, ``--master`` and ``--memory``."""
+
+    lake: Annotated[str, Parameter(env_var=LAKE_VARIABLE, help="Folder or bucket URL of the tables.")] = "lake"
+    master: Annotated[str, Parameter(help="Spark master, as local[2].")] = "local[*]"
+    memory: Annotated[str, Parameter(help="Memory of the driver.")] = "1g"
+
+
+LAKE_DEFAULTS = LakeOptions()
+
+
+@contextmanager
+def opened_lake(options: LakeOptions, *, create: bool = False) -> Iterator[Lake]:
+    """The lake, in a Spark session that ends with the command; one that somebody else began stays."""
+    refuse_without_spark()
+    local = "://" not in options.lake
+    if local and not create and not Path(options.lake).is_dir():
+        raise CommandFailed(
+            "no lake there",
+            f"{Path(options.lake).absolute()} does not exist",
+            "`durabus pipeline run --lake DIR` makes one; --lake or DURABUS_LAKE says where",
+            code=Exit.NOT_FOUND,
+        )
+    from durabus.pipeline.jars import cache_folder
+    from durabus.pipeline.lake import Lake
+    from durabus.pipeline.session import is_running, spark_session
+
+    messages = cache_folder("spark.log")
+    messages.parent.mkdir(parents=True, exist_ok=True)
+    running = is_running()
+    if not running:
+        say("starting Spark …")
+    spark = spark_session(master=options.master, memory=options.memory, messages=messages)
+    try:
+        yield Lake(spark, options.lake)
+    finally:
+        if not running:
+            spark.stop()
+
+
+def refuse_without_spark() -> None:
+    """Before anything else: the extra may not be installed."""
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise CommandFailed(
+            "the pipeline is not installed",
+            f"{' and '.join(missing)} cannot be found",
+            "pip install 'durabus[cli,spark]'",
+        )

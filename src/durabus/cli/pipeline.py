@@ -1,0 +1,324 @@
+"""``durabus pipeline``: the event log into tables, and what can be read from them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import App, Parameter
+
+from durabus.cli.backend import refuse_absent_file
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.lake import LAKE_DEFAULTS, LakeOptions, opened_lake, refuse_without_spark
+from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
+from durabus.cli.output import age, console, pairs, plain, print_json, say, table
+from durabus.cli.progress import progress_bars
+from durabus.errors import EventNotFound
+from durabus.model.event import new_event_id
+from durabus.model.statuses import EventStatus
+from durabus.store.events import EventRef
+
+if TYPE_CHECKING:
+    from durabus.pipeline.projections import Projection
+    from durabus.pipeline.query import Answer
+
+FOLLOW_EVERY = 10.0
+
+pipeline = App(
+    name="pipeline", help="The event log as tables, on Spark: run, status, tables, sql, report, replay, trim."
+)
+
+
+@pipeline.command
+def run(
+    part: Annotated[
+        Literal["archive", "project", "analyze", "all"], Parameter(name="PART", help="What to run.")
+    ] = "all",
+    /,
+    *,
+    follow: Annotated[
+        bool, Parameter(help="Run again and again until Ctrl-C, or stop after one run.", negative="--once")
+    ] = False,
+    entity: Annotated[
+        str | None, Parameter(help="Field of the payload that names what events are about: adds two projections by it.")
+    ] = None,
+    projections: Annotated[
+        str | None, Parameter(name="--projections", help="MODULE:LIST with projections of your own.")
+    ] = None,
+    stale_after: Annotated[
+        float, Parameter(help="Seconds after which a claim without an end counts as stale.")
+    ] = 300.0,
+    options: LakeOptions = LAKE_DEFAULTS,
+    common: Common = DEFAULTS,
+) -> None:
+    """Archive the log, verify it, bring tables and projections up to date, analyze.
+
+    Example: durabus pipeline run --store sqlite:///bus.db --lake lake
+    """
+    url = store_url(common)
+    refuse_absent_file(url)
+    with opened_lake(options, create=True) as lake:
+        from durabus.pipeline.run import Part, Pipeline
+        from durabus.pipeline.session import shown_url
+
+        chosen = _projections(entity, projections)
+        say(f"store {shown_url(url)}, lake {lake.path}, Spark {lake.spark.version} on {options.master}")
+        while True:
+            with progress_bars() as bars:
+                Pipeline(lake, url, chosen, listener=bars).run(Part(part), stale_after=stale_after)
+            if not follow:
+                break
+            time.sleep(FOLLOW_EVERY)
+        if common.json:
+            print_json({"steps": bars.done})
+
+
+@pipeline.command
+def status(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -> None:
+    """Show how far behind the lake is, and the last run of each step.
+
+    Example: durabus pipeline status --store sqlite:///bus.db --lake lake
+    """
+    url = store_url(common)
+    with opened_lake(options) as lake:
+        from durabus.pipeline.status import LakeStatus, lake_status
+
+        async def ask() -> tuple[LakeStatus, float]:
+            async with opened_store(common) as store:
+                return await lake_status(lake, store, url), await store.now()
+
+        found, now = asyncio.run(ask())
+    if common.json:
+        print_json(found)
+        return
+    facts = {
+        "archived": f"{found.archived:,} log entries",
+        "behind the store": f"{found.behind:,}",
+        "not verified": f"{found.unverified:,}",
+        "quarantined": f"{found.quarantined:,}",
+    }
+    out = console()
+    out.print(pairs(facts.items()))
+    number = {"justify": "right"}
+    made = table("step", ("rows", number), ("took", number), ("ended", number), ("lag", number), "error")
+    for step in found.steps:
+        name = step.step if step.version is None else f"{step.step} v{step.version}"
+        ended = f"{age(max(now - step.finished_at.replace(tzinfo=UTC).timestamp(), 0.0))} ago"
+        lag = "" if step.lag is None else f"{step.lag:,}"
+        made.add_row(name, f"{step.rows:,}", f"{step.seconds:.1f} s", ended, lag, plain(step.error or ""))
+    out.print()
+    out.print(made)
+
+
+@pipeline.command
+def tables(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -> None:
+    """List the tables of the lake.
+
+    Example: durabus pipeline tables --lake lake
+    """
+    with opened_lake(options) as lake:
+        from durabus.pipeline.status import table_status
+
+        found = table_status(lake)
+    if common.json:
+        print_json({"tables": found})
+        return
+    number = {"justify": "right"}
+    made = table("table", ("rows", number), ("files", number), ("MB", number), ("version", number))
+    for one in found:
+        made.add_row(one.name, f"{one.rows:,}", f"{one.files:,}", f"{one.megabytes:.2f}", str(one.version))
+    console().print(made)
+
+
+@pipeline.command
+def sql(
+    query: Annotated[str, Parameter(name="QUERY", help="A SELECT over the tables of the lake.")],
+    /,
+    *,
+    limit: Annotated[int, Parameter(help="At most so many rows.")] = 100,
+    options: LakeOptions = LAKE_DEFAULTS,
+    common: Common = DEFAULTS,
+) -> None:
+    """Ask the tables a question in SQL.
+
+    Example: durabus pipeline sql "select type, count(*) from silver.events group by type"
+    """
+    with opened_lake(options) as lake:
+        from durabus.pipeline.query import ask_sql
+
+        found = ask_sql(lake, query, limit=limit)
+    _print_answer(found, as_json=common.json)
+    if len(found.rows) == limit:
+        say(f"the first {limit} rows; --limit shows more")
+
+
+@pipeline.command
+def report(
+    *,
+    out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("durabus-report.html"),
+    options: LakeOptions = LAKE_DEFAULTS,
+) -> None:
+    """Write one HTML file with charts: depth, throughput, latency, failures, dead letters, workers.
+
+    Example: durabus pipeline report --lake lake --out report.html
+    """
+    with opened_lake(options) as lake:
+        from durabus.pipeline.report import report as page_of
+
+        page = page_of(lake, made_at=datetime.now(UTC))  # clock: printed on the page
+    try:
+        out.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise CommandFailed(f"cannot write {out}", error.strerror or str(error), "choose another --out") from error
+    print(out.absolute())
+
+
+@pipeline.command
+def replay(
+    *,
+    since: Annotated[datetime | None, Parameter(help="Published at or after this instant (UTC).")] = None,
+    until: Annotated[datetime | None, Parameter(help="Published before this instant (UTC).")] = None,
+    event_type: Annotated[
+        tuple[str, ...], Parameter(name="--type", help="Glob, as order.*; several times for several.", negative="")
+    ] = (),
+    tag: Annotated[tuple[str, ...], Parameter(help="With at least one of these tags.", negative="")] = (),
+    status: Annotated[tuple[EventStatus, ...], Parameter(help="In one of these statuses.", negative="")] = (),
+    where: Annotated[str | None, Parameter(help='SQL condition over silver.events, as "attempts > 2".')] = None,
+    bus: Annotated[str | None, Parameter(help="Only events of this bus.")] = None,
+    to_bus: Annotated[str | None, Parameter(help="Publish on this bus instead of the event's own.")] = None,
+    rate: Annotated[float | None, Parameter(help="At most so many events a second.")] = None,
+    replay_id: Annotated[
+        str | None, Parameter(name="--id", help="Name of this replay; the same name goes on where it was stopped.")
+    ] = None,
+    dry_run: Annotated[bool, Parameter(help="Only count and show what would be published.", negative="")] = False,
+    options: LakeOptions = LAKE_DEFAULTS,
+    common: Common = DEFAULTS,
+) -> None:
+    """Publish events of the lake once more.
+
+    Example: durabus pipeline replay --type 'order.*' --status FAILED --dry-run
+    """
+    with opened_lake(options) as lake:
+        from durabus.pipeline.replay import Choice, Replayed, chosen, counted
+        from durabus.pipeline.replay import replay as publish_again
+
+        choice = Choice(since=since, until=until, types=event_type, tags=tag, statuses=status, bus=bus, where=where)
+        found = chosen(lake.read("silver.events"), choice)
+        total = found.count()
+        if dry_run:
+            groups = counted(found)
+            if common.json:
+                print_json({"events": total, "groups": _documents(groups)})
+                return
+            _print_answer(groups, as_json=False)
+            print(f"dry run: {total:,} events would be published; nothing was")
+            return
+        name = replay_id or f"{datetime.now(UTC):%Y%m%d}-{new_event_id()[-12:]}"  # clock: a name for people
+        say(f"replay {name}: {total:,} events; if it is stopped, --id {name} goes on without doubles")
+        with progress_bars() as bars:
+            bars.begins("replay", total)
+
+            async def go() -> Replayed:
+                async with opened_store(common) as store:
+                    return await publish_again(
+                        found,
+                        store,
+                        replay_id=name,
+                        bus=to_bus,
+                        rate=rate,
+                        told=lambda so_far: bars.moves(so_far.published + so_far.known),
+                    )
+
+            done = asyncio.run(go())
+    if common.json:
+        print_json({"replay_id": name, "chosen": total, "published": done.published, "known": done.known})
+    else:
+        print(f"replay {name}: {done.published:,} published, {done.known:,} were there already")
+
+
+@pipeline.command
+def trim(
+    *,
+    older_than: Annotated[float, Parameter(help="Keep what ended within so many seconds.")] = 86_400.0,
+    common: Common = DEFAULTS,
+) -> None:
+    """Trim the store's log, as far as its copy in the lake was verified and no further.
+
+    Example: durabus pipeline trim --store sqlite:///bus.db --older-than 604800
+    """
+    refuse_without_spark()
+    from durabus.pipeline.gate import trim as trim_verified
+
+    async def go() -> int:
+        async with opened_store(common) as store:
+            return await trim_verified(store, older_than=older_than)
+
+    gone = asyncio.run(go())
+    if common.json:
+        print_json({"trimmed_entries": gone})
+    else:
+        print(f"{gone:,} log entries trimmed")
+
+
+def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:
+    """The audit trail of an event that the store has forgotten."""
+    with opened_lake(LakeOptions(lake=lake)) as found:
+        from durabus.pipeline.lookup import archived_trail
+
+        trail = archived_trail(found, ref)
+    if not trail.rows:
+        raise EventNotFound(ref)
+    if as_json:
+        print_json({"event": None, "archived": _documents(trail)})
+        return
+    say("the store has trimmed this event; this is what the lake has of it")
+    last = trail.rows[-1]
+    shown = {
+        name: str(last[name]) for name in ("event_id", "bus", "type", "status", "payload") if last[name] is not None
+    }
+    out = console()
+    out.print(pairs((name, plain(value)) for name, value in shown.items()))
+    made = table("at", "action", "try", "worker", "error")
+    for row in trail.rows:
+        made.add_row(
+            str(row["at"]), row["action"], str(row["attempt"]), plain(row["worker_id"] or ""), plain(row["error"] or "")
+        )
+    out.print()
+    out.print(made)
+
+
+def _projections(entity: str | None, target: str | None) -> list[Projection]:
+    from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
+
+    chosen = [hourly_counters()]
+    if entity is not None:
+        chosen += [latest_state(entity), journeys(entity)]
+    if target is not None:
+        from durabus.cli.worker import load_object
+
+        found = load_object(target)
+        if not isinstance(found, list | tuple) or not all(isinstance(one, Projection) for one in found):
+            raise CommandFailed(f"{target} is no list of projections", code=Exit.USAGE)
+        chosen += found
+    return chosen
+
+
+def _print_answer(found: Answer, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_documents(found))
+        return
+    made = table(*found.columns)
+    for row in found.rows:
+        made.add_row(*("" if row[name] is None else plain(str(row[name])) for name in found.columns))
+    console().print(made)
+
+
+def _documents(found: Answer) -> list[dict[str, Any]]:
+    return [{name: _document(value) for name, value in row.items()} for row in found.rows]
+
+
+def _document(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool | list | dict | None) else str(value)

@@ -1,0 +1,161 @@
+"""What operators ask of the history: pure transforms of bronze and silver, each named after the table it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
+
+from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.tables import ATTEMPTS, EVENT_LOG, EVENTS
+
+STALE_AFTER = 300.0
+"""Seconds after which a claim that neither ended nor was renewed by an entry counts as stale."""
+
+_DEAD = sorted(status.value for status in DEAD_LETTER)
+_TERMINAL = sorted(status.value for status in TERMINAL)
+_RESULTS = (
+    "ARRAY<STRUCT<handler_id: STRING, status: STRING, attempts: BIGINT, error: STRING, execution_time_ms: DOUBLE>>"
+)
+_FINGERPRINT = (
+    (r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", "<uuid>"),
+    (r"0x[0-9a-fA-F]+", "<hex>"),
+    (r"'[^']*'|\"[^\"]*\"", "<text>"),
+    (r"\d+([.:,]\d+)*", "<n>"),
+)
+
+
+def queue_depth(log: DataFrame) -> DataFrame:
+    """Per bus and minute with news: how many events wait and how many are worked on at its end."""
+    action, status = F.col("action"), F.col("status")
+    entered = action.isin(Action.PUBLISHED.value, Action.REQUEUED.value)
+    picked = action == Action.PICKED.value
+    given_back = (status == "PENDING") & ~entered
+    over = status.isin(_TERMINAL)
+    per_minute = log.groupBy("bus", F.date_trunc("MINUTE", "at").alias("minute")).agg(
+        (F.count_if(entered) + F.count_if(given_back) - F.count_if(picked)).alias("waiting"),
+        (F.count_if(picked) - F.count_if(given_back) - F.count_if(over)).alias("working"),
+    )
+    so_far = Window.partitionBy("bus").orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return per_minute.select(
+        "bus", "minute", F.sum("waiting").over(so_far).alias("waiting"), F.sum("working").over(so_far).alias("working")
+    )
+
+
+def throughput(log: DataFrame) -> DataFrame:
+    """Per bus and minute: events that came in, ended well, ended as dead letters, and attempts that failed."""
+    status = F.col("status")
+    return log.groupBy("bus", F.date_trunc("MINUTE", "at").alias("minute")).agg(
+        F.count_if(F.col("action") == Action.PUBLISHED.value).alias("published"),
+        F.count_if(status == "COMPLETED").alias("completed"),
+        F.count_if(status.isin(_DEAD)).alias("dead"),
+        F.count_if(F.col("action").isin(Action.FAILED.value, Action.ABANDONED.value)).alias("failed_attempts"),
+    )
+
+
+def latency(events: DataFrame) -> DataFrame:
+    """Per bus and type: percentiles of waiting (published to first claim), running (last claim to end), end to end."""
+    measured = [
+        F.percentile(f"{span}_ms", F.lit(p / 100)).alias(f"{span}_p{p}_ms")
+        for span in ("waiting", "running", "end_to_end")
+        for p in (50, 95, 99)
+    ]
+    return events.groupBy("bus", "type").agg(F.count("*").alias("events"), *measured)
+
+
+def failure_rate(events: DataFrame) -> DataFrame:
+    """Per bus and type: how many events were tried again, and how many ended as dead letters."""
+    ended = F.col("ended_at").isNotNull()
+    return events.groupBy("bus", "type").agg(
+        F.count("*").alias("events"),
+        F.count_if(ended).alias("ended"),
+        F.count_if(F.col("failures") > 0).alias("with_failures"),
+        F.sum("failures").alias("failed_attempts"),
+        F.sum("claims").alias("attempts"),
+        F.count_if(F.col("status").isin(_DEAD)).alias("dead"),
+        _share(F.count_if(F.col("status").isin(_DEAD)), F.count_if(ended)).alias("dead_share"),
+        _share(F.count_if(F.col("failures") > 0), F.count("*")).alias("retry_share"),
+    )
+
+
+def handler_failures(events: DataFrame) -> DataFrame:
+    """Per handler: its results as far as they were kept (several handlers, a failure, or a value)."""
+    results = events.select("bus", F.explode(F.from_json("results", _RESULTS)).alias("result")).select(
+        "bus", "result.*"
+    )
+    return results.groupBy("bus", "handler_id").agg(
+        F.count("*").alias("results"),
+        F.count_if(F.col("status") == "SUCCEEDED").alias("succeeded"),
+        F.count_if(F.col("status") != "SUCCEEDED").alias("failed"),
+        F.sum("attempts").alias("attempts"),
+        F.percentile("execution_time_ms", F.lit(0.5)).alias("p50_ms"),
+        F.percentile("execution_time_ms", F.lit(0.99)).alias("p99_ms"),
+    )
+
+
+def dead_letters(events: DataFrame) -> DataFrame:
+    """Dead letters by what their last errors have in common: numbers, ids and quoted texts are left out."""
+    dead = events.where(F.col("status").isin(_DEAD))
+    return dead.groupBy("bus", "type", fingerprint(F.col("last_error")).alias("fingerprint")).agg(
+        F.count("*").alias("events"),
+        F.min("ended_at").alias("first_at"),
+        F.max("ended_at").alias("last_at"),
+        F.max_by("last_error", "last_seq").alias("example"),
+        F.max_by("event_id", "last_seq").alias("example_event_id"),
+    )
+
+
+def stale_workers(attempts: DataFrame, as_of: Column, after: float = STALE_AFTER) -> DataFrame:
+    """Workers with claims that were picked ``after`` seconds before ``as_of`` or earlier and have not ended since."""
+    held = (F.unix_micros(as_of) - F.unix_micros("picked_at")) / 1e6
+    silent = attempts.where(F.col("outcome").isNull() & (held >= after))
+    return silent.groupBy("worker_id", "bus").agg(
+        F.count("*").alias("claims"),
+        F.count_if(F.col("started_at").isNull()).alias("never_started"),
+        F.min("picked_at").alias("oldest_picked_at"),
+        F.max(held).alias("oldest_seconds"),
+        F.min("event_id").alias("example_event_id"),
+    )
+
+
+def abandoned_attempts(attempts: DataFrame) -> DataFrame:
+    """Per worker and type: claims whose lease ran out."""
+    lost = attempts.where((F.col("outcome") == Action.ABANDONED.value) | F.col("error").startswith("lease expired"))
+    return lost.groupBy("worker_id", "bus", "type").agg(
+        F.count("*").alias("attempts"),
+        F.min("picked_at").alias("first_picked_at"),
+        F.max("ended_at").alias("last_noticed_at"),
+        F.max("held_ms").alias("longest_held_ms"),
+    )
+
+
+def fingerprint(error: Column) -> Column:
+    """An error text without what differs from case to case."""
+    for pattern, name in _FINGERPRINT:
+        error = F.regexp_replace(error, pattern, name)
+    return F.substring(error, 1, 200)
+
+
+def _share(part: Column, whole: Column) -> Column:
+    return F.when(whole > 0, part / whole)
+
+
+def analyze(lake: Lake, as_of: float, stale_after: float = STALE_AFTER) -> list[str]:
+    """Make every table of analytics again. ``as_of`` is the store's now, in seconds. Answers their names."""
+    log, events, attempts = (lake.read(table.name) for table in (EVENT_LOG, EVENTS, ATTEMPTS))
+    now = F.timestamp_micros(F.lit(int(as_of * 1e6)))
+    made: dict[str, Callable[[], DataFrame]] = {
+        "gold.queue_depth": lambda: queue_depth(log),
+        "gold.throughput": lambda: throughput(log),
+        "gold.latency": lambda: latency(events),
+        "gold.failure_rate": lambda: failure_rate(events),
+        "gold.handler_failures": lambda: handler_failures(events),
+        "gold.dead_letters": lambda: dead_letters(events),
+        "gold.stale_workers": lambda: stale_workers(attempts, now, stale_after),
+        "gold.abandoned_attempts": lambda: abandoned_attempts(attempts),
+    }
+    for name, make in made.items():
+        lake.overwrite(make().coalesce(1), name)
+    return list(made)

@@ -1,0 +1,150 @@
+"""Projections over what has ended (seed 001): declared once, kept up to date, rebuilt at will."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
+
+from durabus.errors import ConfigurationError
+from durabus.model.pattern import ANY, check_pattern
+
+Build = Callable[[DataFrame], DataFrame]
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+class Projection(msgspec.Struct, frozen=True, kw_only=True):
+    """A table made of the events that ended, one row per key.
+
+    - ``key``: the columns of the table's key, each with the SQL expression over ``silver.events`` that makes it. The
+      input has them as columns already; events where one is NULL are left out.
+    - ``types``: globs of the event types it is made of.
+    - ``build`` (DataFrame -> DataFrame) or ``sql`` (a SELECT over ``{events}``) makes the rows. A row must depend on
+      the events of its key alone: then making only the keys again that changed gives what a rebuild gives.
+    - A new ``version`` is built beside the old table and takes its name when it is complete.
+    """
+
+    name: str
+    key: Mapping[str, str]
+    build: Build | None = None
+    sql: str | None = None
+    types: tuple[str, ...] = (ANY,)
+    version: int = 1
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or re.search(r"_v\d+$", self.name):
+            raise ConfigurationError(
+                f"projection name={self.name!r}: must be small letters, digits and _, and not end in _v and a number"
+            )
+        if self.version < 1:
+            raise ConfigurationError(f"projection {self.name}: version={self.version}: must be 1 or more")
+        if (self.build is None) == (self.sql is None):
+            raise ConfigurationError(f"projection {self.name}: give either build= or sql=")
+        if not self.key:
+            raise ConfigurationError(f"projection {self.name}: key is empty: name the columns that identify a row")
+        for pattern in self.types:
+            check_pattern(pattern)
+
+    @property
+    def table(self) -> str:
+        """Where it is kept."""
+        return f"gold.{self.name}_v{self.version}"
+
+    def rows(self, events: DataFrame) -> DataFrame:
+        """The table made of these events."""
+        if self.build is not None:
+            return self.build(events)
+        return events.sparkSession.sql(self.sql or "", args=None, events=events)
+
+
+def of_types(types: tuple[str, ...]) -> Column:
+    """Whether an event's type matches one of these globs, as a condition that Spark can push down."""
+    if ANY in types:
+        return F.lit(True)
+    exact = [pattern for pattern in types if ANY not in pattern]
+    condition = F.col("type").isin(exact)
+    for pattern in types:
+        if ANY in pattern:
+            parts = "[.]".join("[^.]+" if part == ANY else re.escape(part) for part in pattern.split("."))
+            condition = condition | F.col("type").rlike(f"^{parts}$")
+    return condition
+
+
+def hourly_counters(**options: Any) -> Projection:
+    """Events per type and hour of publishing: how many, how they ended, how long they took."""
+
+    def build(events: DataFrame) -> DataFrame:
+        return events.groupBy("bus", "type", "hour").agg(
+            F.count("*").alias("events"),
+            F.count_if(F.col("status") == "COMPLETED").alias("completed"),
+            F.count_if(F.col("status") != "COMPLETED").alias("dead"),
+            F.count_if(F.col("attempts") > 1).alias("retried"),
+            F.sum("claims").alias("claims"),
+            F.min("end_to_end_ms").alias("fastest_ms"),
+            F.max("end_to_end_ms").alias("slowest_ms"),
+        )
+
+    key = {"bus": "bus", "type": "type", "hour": "date_trunc('HOUR', published_at)"}
+    return Projection(name="hourly_counters", key=key, build=build, **options)
+
+
+def latest_state(entity: str, **options: Any) -> Projection:
+    """The newest event of each entity; ``entity`` is the payload's field that names it."""
+
+    def build(events: DataFrame) -> DataFrame:
+        newest = F.max(F.struct("first_seq", "type", "status", "event_id", "published_at", "payload")).alias("newest")
+        return (
+            events.groupBy(entity)
+            .agg(newest, F.count("*").alias("events"))
+            .select(
+                entity,
+                *(
+                    F.col(f"newest.{name}").alias(name)
+                    for name in ("type", "status", "event_id", "published_at", "payload")
+                ),
+                "events",
+            )
+        )
+
+    options.setdefault("name", f"latest_{entity}")
+    return Projection(key=_payload_key(entity), build=build, **options)
+
+
+def journeys(entity: str, **options: Any) -> Projection:
+    """The way of each entity through the event types, and the time from each event to the next."""
+
+    def build(events: DataFrame) -> DataFrame:
+        step = F.struct("first_seq", "type", "published_at")
+        ordered = events.groupBy(entity).agg(F.sort_array(F.collect_list(step)).alias("steps"))
+        times = F.transform("steps", lambda one: F.unix_micros(one["published_at"]))
+        return ordered.select(
+            entity,
+            F.transform("steps", lambda one: one["type"]).alias("path"),
+            _between(times).alias("between_ms"),
+            F.element_at("steps", 1)["published_at"].alias("began_at"),
+            F.element_at("steps", -1)["published_at"].alias("last_at"),
+            ((F.element_at(times, -1) - F.element_at(times, 1)) / 1000.0).alias("total_ms"),
+        )
+
+    options.setdefault("name", f"journeys_{entity}")
+    return Projection(key=_payload_key(entity), build=build, **options)
+
+
+def _between(times: Column) -> Column:
+    """The distances of neighbours in an array of microseconds, in milliseconds."""
+    count = F.size(times)
+    pairs = F.arrays_zip(F.slice(times, 1, count - 1).alias("a"), F.slice(times, 2, count - 1).alias("b"))
+    return F.transform(pairs, lambda pair: (pair["b"] - pair["a"]) / 1000.0)
+
+
+def _payload_key(entity: str) -> dict[str, str]:
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", entity):
+        raise ConfigurationError(
+            f"entity={entity!r}: must be the name of a field of the payload: letters, digits and _"
+        )
+    return {entity: f"get_json_object(payload, '$.{entity}')"}

@@ -1,0 +1,132 @@
+"""From the lake back to a bus (seed 002): an ordinary publish, once per event, marked as what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import islice
+
+import msgspec
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
+
+from durabus.errors import PipelineError
+from durabus.model.event import NewEvent, new_event
+from durabus.model.limits import check_name
+from durabus.model.payload import decode_payload
+from durabus.model.statuses import EventStatus
+from durabus.pipeline.projections import of_types
+from durabus.pipeline.query import Answer, answer
+from durabus.pipeline.session import first_line
+from durabus.pipeline.silver import REPLAY_OF
+from durabus.store.contract import EventStore
+
+REPLAY = "durabus_replay"
+"""The key in an event's metadata that names the replay it came with."""
+AT_ONCE = 500
+MAX_GROUPS = 1_000
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """Which events are replayed: those that meet every condition that is set."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    types: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    statuses: tuple[EventStatus, ...] = ()
+    bus: str | None = None
+    where: str | None = None
+    """SQL over the columns of ``silver.events``."""
+
+
+class Replayed(msgspec.Struct, frozen=True, kw_only=True):
+    """How many events were published now, and how many a former run of this replay had published already."""
+
+    published: int = 0
+    known: int = 0
+
+
+Told = Callable[[Replayed], None]
+
+
+def chosen(events: DataFrame, choice: Choice) -> DataFrame:
+    """The events of ``silver.events`` that are meant and whose payload the lake knows, in the order of publishing."""
+    found = events.where(F.col("payload").isNotNull())
+    if choice.since is not None:
+        found = found.where(F.col("published_at") >= F.lit(choice.since))
+    if choice.until is not None:
+        found = found.where(F.col("published_at") < F.lit(choice.until))
+    if choice.types:
+        found = found.where(of_types(choice.types))
+    if choice.tags:
+        found = found.where(F.arrays_overlap("tags", F.array(*map(F.lit, choice.tags))))
+    if choice.statuses:
+        found = found.where(F.col("status").isin([status.value for status in choice.statuses]))
+    if choice.bus is not None:
+        found = found.where(F.col("bus") == choice.bus)
+    if choice.where is not None:
+        try:
+            found = found.where(choice.where)
+        except PySparkException as error:
+            raise PipelineError(f"where {choice.where!r}: {first_line(error)}") from error
+    return found.orderBy("first_seq")
+
+
+def counted(found: DataFrame) -> Answer:
+    """What a replay would publish, by bus, type and status."""
+    groups = found.groupBy("bus", "type", "status").agg(
+        F.count("*").alias("events"), F.min("published_at").alias("first"), F.max("published_at").alias("last")
+    )
+    return answer(groups.orderBy("bus", "type", "status"), MAX_GROUPS)
+
+
+async def replay(
+    events: DataFrame,
+    store: EventStore,
+    *,
+    replay_id: str,
+    bus: str | None = None,
+    rate: float | None = None,
+    told: Told = lambda _: None,
+) -> Replayed:
+    """Publish each of these events anew, on its own bus or on ``bus``, at most ``rate`` a second.
+
+    The replay's id and the event's make an idempotency key: after a kill the same call goes on without doubles, as
+    long as the store still has what was published before.
+    """
+    check_name(replay_id, "replay id")
+    size = AT_ONCE if rate is None else max(1, min(AT_ONCE, int(rate)))
+    published = known = 0
+    started = time.monotonic()  # clock: the pace of this process
+    for rows in _parts(events.toLocalIterator(), size):
+        new = [_again(row, replay_id, bus) for row in rows]
+        stored = await store.add_events(new)
+        fresh = sum(event.event_id == one.event_id for event, one in zip(stored, new, strict=True))
+        published, known = published + fresh, known + len(new) - fresh
+        told(Replayed(published=published, known=known))
+        if rate is not None:
+            ahead = published / rate - (time.monotonic() - started)  # clock: the pace of this process
+            if ahead > 0:
+                await asyncio.sleep(ahead)
+    return Replayed(published=published, known=known)
+
+
+def _again(row: Row, replay_id: str, bus: str | None) -> NewEvent:
+    metadata = {} if row["metadata"] is None else decode_payload(row["metadata"])
+    return new_event(
+        row["type"],
+        decode_payload(row["payload"]),
+        bus=row["bus"] if bus is None else bus,
+        metadata={**metadata, REPLAY: replay_id, REPLAY_OF: row["event_id"]},
+        tags=row["tags"] or (),
+        idempotency_key=f"replay {replay_id} {row['event_id']}",
+    )
+
+
+def _parts(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:
+    while part := list(islice(rows, size)):
+        yield part

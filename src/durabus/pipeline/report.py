@@ -1,0 +1,175 @@
+"""One self-contained HTML file about the lake: charts first, tables below."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
+
+from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, short
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.tables import EVENT_LOG, EVENTS
+
+POINTS = 200
+"""A line has at most so many points, however long the history is."""
+ROWS = 12
+
+
+def report(lake: Lake, *, made_at: datetime) -> str:
+    """The page. Needs what ``analyze`` made."""
+    page = files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    parts = {
+        "made_at": made_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "lake": escape(lake.path),
+        "tiles": _tiles(lake),
+        "depth": _depth(lake.read("gold.queue_depth")),
+        "throughput": _throughput(lake.read("gold.throughput")),
+        "latency": _latency(lake.read("gold.latency")),
+        "failures": _failures(lake.read("gold.failure_rate")),
+        "dead": _dead(lake.read("gold.dead_letters")),
+        "handlers": _table(
+            lake.read("gold.handler_failures").orderBy(F.desc("failed")), "No handler results were kept."
+        ),
+        "stale": _table(
+            lake.read("gold.stale_workers").orderBy(F.desc("claims")), "No worker holds a claim for too long."
+        ),
+        "abandoned": _table(
+            lake.read("gold.abandoned_attempts").orderBy(F.desc("attempts")), "No claim was lost to a dead worker."
+        ),
+    }
+    for name, part in parts.items():
+        page = page.replace(f"<!-- {name} -->", part)
+    return page
+
+
+def _tiles(lake: Lake) -> str:
+    row = (
+        lake.read(EVENTS.name)
+        .agg(
+            F.count("*").alias("events"),
+            F.count_if(F.col("status") == "COMPLETED").alias("completed"),
+            F.count_if(F.col("status").isin("FAILED", "COMPLETED_WITH_ERRORS")).alias("dead"),
+            F.count_if(F.col("ended_at").isNull()).alias("live"),
+            F.percentile("end_to_end_ms", F.lit(0.95)).alias("p95"),
+        )
+        .first()
+    )
+    assert row is not None  # noqa: S101  (an aggregate without groups has one row)
+    entries = lake.value(EVENT_LOG.name, "count(*)") or 0
+    tiles = [
+        ("events", f"{row['events']:,}", ""),
+        ("completed", f"{row['completed']:,}", "good"),
+        ("dead letters", f"{row['dead']:,}", "bad" if row["dead"] else ""),
+        ("not ended yet", f"{row['live']:,}", ""),
+        ("end to end, p95", "none yet" if row["p95"] is None else duration(row["p95"]), ""),
+        ("log entries archived", f"{entries:,}", ""),
+    ]
+    return "".join(f'<div class="tile {style}"><b>{value}</b><span>{name}</span></div>' for name, value, style in tiles)
+
+
+def _over_time(rows: DataFrame, how: dict[str, str]) -> list[Row]:
+    """Sums over all buses in at most ``POINTS`` stretches of time; ``last`` takes the value at a stretch's end."""
+    bounds = rows.agg(F.min("minute"), F.max("minute")).first()
+    if bounds is None or bounds[0] is None:
+        return []
+    minutes = (bounds[1] - bounds[0]).total_seconds() / 60 + 1
+    width = 60 * max(1, -(-int(minutes) // POINTS))
+    stretch = (F.floor(F.unix_timestamp("minute") / width) * width).alias("at")
+    per_bus = rows.groupBy("bus", stretch).agg(
+        *(
+            F.max_by(name, "minute").alias(name) if kind == "last" else F.sum(name).alias(name)
+            for name, kind in how.items()
+        )
+    )
+    return per_bus.groupBy("at").agg(*(F.sum(name).alias(name) for name in how)).orderBy("at").collect()
+
+
+def _depth(rows: DataFrame) -> str:
+    found = _over_time(rows, {"waiting": "last", "working": "last"})
+    series = [_series(found, "waiting", "blue"), _series(found, "working", "orange")]
+    return line_chart(series, title="Queue depth over time")
+
+
+def _throughput(rows: DataFrame) -> str:
+    found = _over_time(rows, {"published": "sum", "completed": "sum", "dead": "sum"})
+    series = [_series(found, "published", "blue"), _series(found, "completed", "green"), _series(found, "dead", "red")]
+    return line_chart(series, title="Events over time")
+
+
+def _series(rows: list[Row], name: str, style: str) -> Series:
+    return Series(name, style, [(float(row["at"]), float(row[name])) for row in rows])
+
+
+def _latency(rows: DataFrame) -> str:
+    found = rows.where("end_to_end_p99_ms IS NOT NULL").orderBy(F.desc("end_to_end_p99_ms")).limit(ROWS).collect()
+    bars = [
+        Bar(
+            _of_bus(row),
+            [(f"shade{p}", row[f"end_to_end_p{p}_ms"]) for p in (50, 95, 99)],
+            " · ".join(duration(row[f"end_to_end_p{p}_ms"]) for p in (50, 95, 99)),
+        )
+        for row in found
+    ]
+    legend = [(f"shade{p}", f"p{p}") for p in (50, 95, 99)]
+    return bar_chart(bars, legend, title="End-to-end latency by type")
+
+
+def _failures(rows: DataFrame) -> str:
+    found = rows.orderBy(F.desc("retry_share"), F.desc("dead_share"), "type").limit(ROWS).collect()
+    bars = [
+        Bar(
+            _of_bus(row),
+            [("orange", row["retry_share"] or 0.0), ("red", row["dead_share"] or 0.0)],
+            f"{(row['retry_share'] or 0.0):.1%} tried again, {(row['dead_share'] or 0.0):.1%} dead",
+        )
+        for row in found
+    ]
+    legend = [("orange", "had a failed attempt"), ("red", "ended as a dead letter")]
+    return bar_chart(bars, legend, title="Failures by type")
+
+
+def _dead(rows: DataFrame) -> str:
+    found = rows.orderBy(F.desc("events"), "fingerprint").limit(ROWS).collect()
+    bars = [
+        Bar(row["fingerprint"] or "(no error)", [("red", float(row["events"]))], f"{row['events']:,} × {row['type']}")
+        for row in found
+    ]
+    return bar_chart(bars, title="Dead letters by error")
+
+
+def _of_bus(row: Row) -> str:
+    return str(row["type"]) if row["bus"] == "default" else f"{row['bus']} / {row['type']}"
+
+
+def _table(rows: DataFrame, nothing: str) -> str:
+    found = rows.limit(ROWS).collect()
+    if not found:
+        return f'<p class="nothing">{escape(nothing)}</p>'
+    head = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in rows.columns)
+    body = "".join(f"<tr>{''.join(_cell(row[name]) for name in rows.columns)}</tr>" for row in found)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return f"<td>{'' if value is None else value}</td>"
+    if isinstance(value, int | float):
+        return (
+            f'<td class="number">{value:,.1f}</td>'
+            if isinstance(value, float)
+            else f'<td class="number">{value:,}</td>'
+        )
+    text = value.strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else str(value)
+    return f"<td>{escape(text)}</td>"
+
+
+def duration(milliseconds: float) -> str:
+    """A span in the unit that people would say it in."""
+    for limit, size, unit in ((1_000, 1, "ms"), (120_000, 1_000, "s"), (7_200_000, 60_000, "min")):
+        if milliseconds < limit:
+            return f"{short(milliseconds / size)} {unit}"
+    return f"{short(milliseconds / 3_600_000)} h"

@@ -1,0 +1,122 @@
+"""A run: archive, project, analyze, in this order, each step told and noted as it ends."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
+from pyspark.errors import PySparkException
+
+from durabus.errors import PipelineError
+from durabus.pipeline.analytics import STALE_AFTER, analyze
+from durabus.pipeline.archive import Archive, quarantine
+from durabus.pipeline.asking import ask_store
+from durabus.pipeline.derive import TRANSFORMS, update_silver
+from durabus.pipeline.gate import verify
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.lock import lake_lock
+from durabus.pipeline.progress import Listener, Silent
+from durabus.pipeline.project import update_projection
+from durabus.pipeline.projections import Projection
+from durabus.pipeline.session import root_cause
+from durabus.pipeline.tables import RUNS
+
+Done = tuple[int, int | None]
+"""Rows that a step took in, and the ``seq`` it has come to, if it keeps one."""
+
+
+class Part(StrEnum):
+    """What to run."""
+
+    ARCHIVE = "archive"
+    PROJECT = "project"
+    ANALYZE = "analyze"
+    ALL = "all"
+
+
+class Pipeline:
+    """One store, one lake."""
+
+    def __init__(
+        self, lake: Lake, url: str, projections: Sequence[Projection] = (), *, listener: Listener | None = None
+    ) -> None:
+        self._lake = lake
+        self._url = url
+        self._projections = projections
+        self._listener = Silent() if listener is None else listener
+        self._run_id = ""
+        self._noted: list[tuple[Any, ...]] = []
+
+    def run(self, part: Part = Part.ALL, *, stale_after: float = STALE_AFTER) -> None:
+        """Once: everything that is committed when it begins. Raises ``PipelineError`` if another run has the lake."""
+        with lake_lock(self._lake.path):
+            self._run_id, self._noted = str(uuid.uuid4()), []
+            try:
+                if part in (Part.ARCHIVE, Part.ALL):
+                    self._archive()
+                if part in (Part.PROJECT, Part.ALL):
+                    self._project()
+                if part in (Part.ANALYZE, Part.ALL):
+                    self._step("analyze", lambda: (len(analyze(self._lake, self._now(), stale_after)), None))
+            finally:
+                self._note()
+
+    def _archive(self) -> None:
+        archive = Archive(self._lake, self._url)
+        first, position = archive.reached()
+        lag = ask_store(self._url, lambda store: store.log_lag(position))
+
+        def archived() -> Done:
+            done = archive.run(lambda total: self._listener.moves(total - first))
+            return done.rows, done.total - 1
+
+        self._step("bronze.event_log", archived, total=lag)
+        self._step("bronze.quarantine", lambda: (quarantine(self._lake), None))
+        self._step("verify", self._verified)
+
+    def _verified(self) -> Done:
+        return ask_store(self._url, lambda store: verify(self._lake, store, self._url)).rows, None
+
+    def _project(self) -> None:
+        for name in TRANSFORMS:
+            self._step(name, lambda name=name: (update_silver(self._lake, name), None))  # type: ignore[misc]
+        for projection in self._projections:
+
+            def projected(projection: Projection = projection) -> Done:
+                done = update_projection(self._lake, projection)
+                return done.events, done.watermark
+
+            self._step(projection.name, projected, version=projection.version)
+
+    def _step(
+        self, name: str, work: Callable[[], Done], *, total: int | None = None, version: int | None = None
+    ) -> None:
+        self._listener.begins(name, total)
+        started = time.monotonic()  # clock: how long a step took
+        rows, watermark, failure = 0, None, None
+        try:
+            rows, watermark = work()
+        except (PySparkException, Py4JError) as error:
+            failure = root_cause(error)
+            raise PipelineError(f"{name}: {failure}") from error
+        except Exception as error:
+            failure = str(error)
+            raise
+        finally:
+            seconds = time.monotonic() - started  # clock: how long a step took
+            finished = datetime.now(UTC)  # clock: when people read that it ran
+            self._noted.append((self._run_id, name, version, watermark, rows, seconds, finished, failure))
+        self._listener.ends(name, rows, seconds)
+
+    def _now(self) -> float:
+        return ask_store(self._url, lambda store: store.now())
+
+    def _note(self) -> None:
+        if self._noted:
+            self._lake.create(RUNS)
+            self._lake.append(self._lake.spark.createDataFrame(self._noted, RUNS.ddl), RUNS.name)

@@ -1,0 +1,126 @@
+"""The one place that configures Spark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+from pyspark import SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from durabus.errors import PipelineError
+from durabus.pipeline.jars import cache_folder, class_path
+from durabus.pipeline.java import check_java
+
+CONF: dict[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta's defaults are for clusters: on two cores these two make small commits three times faster.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    "spark.sql.shuffle.partitions": "4",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # A store's URL may hold a password: its value shows as *** wherever Spark prints options.
+    "spark.sql.redaction.options.regex": "(?i)url|secret|password|token",
+}
+"""What every session of the pipeline needs, on a laptop and on a cluster."""
+
+
+def spark_session(
+    *,
+    master: str = "local[*]",
+    memory: str = "1g",
+    conf: Mapping[str, str] | None = None,
+    messages: Path | None = None,
+) -> SparkSession:
+    """A Spark session for the pipeline: the running one if there is one, else local Spark in this process.
+
+    ``messages``: a file for what Java and the workers print, instead of this process's stderr.
+    """
+    if is_running():
+        return SparkSession.builder.getOrCreate()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {
+        "spark.master": master,
+        "spark.app.name": "durabus pipeline",
+        "spark.driver.memory": memory,
+        # Names for SQL need a folder, though no table is kept in it.
+        "spark.sql.warehouse.dir": str(cache_folder("warehouse")),
+        "spark.driver.extraClassPath": class_path(),
+        **CONF,
+        **(conf or {}),
+    }
+    check_java()
+    builder: Any = SparkSession.builder
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with _stderr_to(messages):
+            session: SparkSession = builder.getOrCreate()
+    except (PySparkException, RuntimeError) as error:
+        where = f" (more in {messages})" if messages else ""
+        raise PipelineError(f"Spark did not start: {first_line(error)}{where}") from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def is_running() -> bool:
+    """Whether this process has a Spark session, whichever thread began it."""
+    return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None  # noqa: SLF001
+
+
+@contextmanager
+def _stderr_to(path: Path | None) -> Iterator[None]:
+    """A child that is started meanwhile keeps this stderr for life; ours comes back."""
+    if path is None:
+        yield
+        return
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with path.open("wb") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def first_line(error: BaseException) -> str:
+    """An error of Spark in one line: the rest is a Java stack."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__
+
+
+def root_cause(error: BaseException) -> str:
+    """The line of a failed query that says why: the durabus error of a worker, if there is one, or Java's cause."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    ours = [line for line in lines if line.startswith("durabus.errors.")]
+    if ours:
+        return ours[-1].removeprefix("durabus.errors.")
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    return causes[-1] if causes else first_line(error)
+
+
+def shown_url(url: str) -> str:
+    """A store's URL for people to see: without its password, and without what follows the path."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")
+    user = host[0].partition(":")[0]
+    netloc = f"{user}:***@{host[2]}" if ":" in host[0] else parts.netloc
+    return urlunsplit((parts.scheme, netloc, parts.path, "", "")) if netloc else f"{parts.scheme}://{parts.path}"

@@ -1,0 +1,126 @@
+"""``silver.events`` and ``silver.attempts``: pure transforms of ``bronze.event_log``."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
+
+from durabus.model.statuses import TERMINAL, Action
+from durabus.pipeline.tables import ATTEMPTS, EVENTS
+
+_TERMINAL = sorted(status.value for status in TERMINAL)
+_ENDS_ATTEMPT = sorted(
+    action.value
+    for action in (
+        Action.COMPLETED,
+        Action.COMPLETED_WITH_ERRORS,
+        Action.FAILED,
+        Action.RELEASED,
+        Action.ABANDONED,
+        Action.RESET,
+    )
+)
+_OF_ATTEMPTS = [Action.PICKED.value, Action.STARTED.value, *_ENDS_ATTEMPT]
+REPLAY_OF = "durabus_replay_of"
+"""The key in an event's metadata that names the event it repeats."""
+
+
+def events(log: DataFrame) -> DataFrame:
+    """``silver.events``: the entries of each event folded into one row. Give it all entries of an event, or none."""
+    action, ended = F.col("action"), F.col("status").isin(_TERMINAL)
+    described = (action == Action.PUBLISHED.value) | ended
+    folded = log.groupBy("id").agg(
+        F.max("event_id").alias("event_id"),
+        F.max("bus").alias("bus"),
+        F.max("type").alias("type"),
+        F.max(F.struct("seq", "status", "generation", "attempt", "at")).alias("last"),
+        F.max(F.when(ended, F.struct("seq", "at", "payload", "errors", "results"))).alias("end"),
+        F.max(F.when(described, F.struct("seq", "tags", "metadata", "parent_id"))).alias("about"),
+        F.max(F.when(F.col("error").isNotNull(), F.struct("seq", "error"))).alias("trouble"),
+        F.max(F.when(action == Action.PICKED.value, F.struct("seq", "at", "worker_id"))).alias("picked"),
+        F.min(F.when(action == Action.PICKED.value, F.col("at"))).alias("picked_at"),
+        F.min("created_at").alias("published_at"),
+        F.count_if(action == Action.PICKED.value).alias("claims"),
+        F.count_if(action.isin(Action.FAILED.value, Action.ABANDONED.value)).alias("failures"),
+        F.min("seq").alias("first_seq"),
+    )
+    is_over = F.col("last.status").isin(_TERMINAL)
+    ended_at = F.when(is_over, F.col("end.at"))
+    metadata = F.col("about.metadata")
+    return folded.select(
+        "id",
+        "event_id",
+        "bus",
+        "type",
+        F.col("last.status").alias("status"),
+        F.col("last.generation").alias("generation"),
+        F.col("last.attempt").alias("attempts"),
+        "claims",
+        "failures",
+        "published_at",
+        "picked_at",
+        ended_at.alias("ended_at"),
+        F.col("last.at").alias("last_at"),
+        milliseconds(F.col("published_at"), F.col("picked_at")).alias("waiting_ms"),
+        milliseconds(F.col("picked.at"), ended_at).alias("running_ms"),
+        milliseconds(F.col("published_at"), ended_at).alias("end_to_end_ms"),
+        F.col("picked.worker_id").alias("worker_id"),
+        F.col("trouble.error").alias("last_error"),
+        F.from_json("end.errors", "ARRAY<STRING>").alias("errors"),
+        F.from_json("about.tags", "ARRAY<STRING>").alias("tags"),
+        F.col("about.parent_id").alias("parent_id"),
+        _json_or_null(metadata).alias("metadata"),
+        _json_or_null(F.col("end.payload")).alias("payload"),
+        _json_or_null(F.col("end.results")).alias("results"),
+        F.get_json_object(metadata, f"$.{REPLAY_OF}").alias("replay_of"),
+        "first_seq",
+        F.col("last.seq").alias("last_seq"),
+    ).select(*EVENTS.columns)
+
+
+def attempts(log: DataFrame) -> DataFrame:
+    """``silver.attempts``: the entries of each claim folded into one row. Give it all entries of a claim, or none."""
+    action = F.col("action")
+    over = action.isin(_ENDS_ATTEMPT)
+    folded = (
+        log.where(action.isin(_OF_ATTEMPTS))
+        .groupBy("id", "fence")
+        .agg(
+            F.max("event_id").alias("event_id"),
+            F.max("bus").alias("bus"),
+            F.max("type").alias("type"),
+            F.max("generation").alias("generation"),
+            F.max(F.when(action == Action.PICKED.value, F.struct("seq", "attempt", "worker_id", "at"))).alias("picked"),
+            F.min(F.when(action == Action.STARTED.value, F.col("at"))).alias("started_at"),
+            F.max(F.when(over, F.struct("seq", "action", "at", "error", "execution_time_ms"))).alias("end"),
+            F.max("seq").alias("last_seq"),
+        )
+    )
+    return folded.select(
+        "id",
+        "fence",
+        "event_id",
+        "bus",
+        "type",
+        "generation",
+        F.col("picked.attempt").alias("attempt"),
+        F.col("picked.worker_id").alias("worker_id"),
+        F.col("picked.at").alias("picked_at"),
+        "started_at",
+        F.col("end.at").alias("ended_at"),
+        F.col("end.action").alias("outcome"),
+        F.col("end.error").alias("error"),
+        F.col("end.execution_time_ms").alias("execution_time_ms"),
+        milliseconds(F.col("picked.at"), F.col("end.at")).alias("held_ms"),
+        "last_seq",
+    ).select(*ATTEMPTS.columns)
+
+
+def milliseconds(start: Column, end: Column) -> Column:
+    """From one instant to another."""
+    return (F.unix_micros(end) - F.unix_micros(start)) / 1000.0
+
+
+def _json_or_null(text: Column) -> Column:
+    """A text that is no JSON is in the quarantine, not here."""
+    return F.when(F.try_parse_json(text).isNotNull(), text)

@@ -1,0 +1,258 @@
+"""``spark.read.format("durabus")`` and ``spark.readStream.format("durabus")``: the log of any store as rows.
+
+Found by Spark without a register call, because the package ``pyspark_durabus`` carries it.
+
+::
+
+    option            default
+    url                        the store, as sqlite:///bus.db
+    after             ""       read only what lies after this position (a stream: where its first batch begins)
+    until             head     batch only: read up to and with this position
+    rowsPerPartition  250000   entries that one task reads
+    maxRowsPerTrigger          stream only: at most so many entries in one micro-batch
+    bus, type, action          only entries of this bus, of types under this glob, with one of these actions (a,b)
+
+The last three drop rows before they leave the reader. Spark's own way to hand filters down is not used: Spark 4.2.0
+keeps the filters of one query for the next query on the same DataFrame, which then silently lacks rows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, TypeVar
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from durabus.errors import ConfigurationError
+from durabus.model.log_entry import LOG_COLUMNS
+from durabus.model.pattern import check_pattern, matches
+from durabus.model.statuses import Action
+from durabus.pipeline.log_schema import SPARK, record_batch
+from durabus.store.connect import make_store
+from durabus.store.contract import EventStore
+from durabus.store.log import START
+
+ROWS_PER_PARTITION = 250_000
+ROWS_PER_PAGE = 10_000
+MAX_PARTITIONS = 10_000
+ALL = 2**62
+
+_BUS, _TYPE, _ACTION = (LOG_COLUMNS.index(name) for name in ("bus", "type", "action"))
+
+T = TypeVar("T")
+
+
+class Piece(InputPartition):
+    """What one task reads: a stretch of the log, and how many rows of this read come before it."""
+
+    def __init__(self, after: str, until: str, before: int) -> None:
+        self.after = after
+        self.until = until
+        self.before = before
+
+
+class Wanted:
+    """Which entries are read: those that meet every condition that is set."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._bus = options.get("bus")
+        self._type = check_pattern(options["type"]) if "type" in options else None
+        self._actions = (
+            frozenset(Action(name) for name in options["action"].split(",")) if "action" in options else None
+        )
+        self.everything = self._bus is None and self._type is None and self._actions is None
+
+    def __call__(self, row: tuple[Any, ...]) -> bool:
+        """Whether this row is read."""
+        return (
+            self._bus in (None, row[_BUS])
+            and (self._actions is None or row[_ACTION] in self._actions)
+            and (self._type is None or matches(self._type, row[_TYPE]))
+        )
+
+
+class LogReader:
+    """An open store for code that has no event loop. Opened at the first question, closed by ``close``."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._store: EventStore | None = None
+
+    def ask(self, question: str, **arguments: Any) -> Any:
+        """Call a verb of ``durabus.store.log.Log``."""
+        return self._run(getattr(self._opened(), question)(**arguments))
+
+    def pieces(self, after: str, until: str, rows: int) -> list[Piece]:
+        """The stretch between two positions, cut for tasks that read side by side."""
+        ends: list[str] = self.ask("cut_log", after=after, until=until, rows=rows, limit=MAX_PARTITIONS)
+        if len(ends) == MAX_PARTITIONS:
+            raise ConfigurationError(f"rowsPerPartition={rows}: makes more than {MAX_PARTITIONS} tasks; raise it")
+        starts = [after, *ends]
+        return [Piece(starts[n], end, n * rows) for n, end in enumerate(ends)]
+
+    def batches(self, piece: Piece, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of a piece, as Arrow."""
+        after, ordinal = piece.after, piece.before
+        while True:
+            page = self.ask("read_log_rows", after=after, until=piece.until, limit=ROWS_PER_PAGE)
+            if not page.rows:
+                return
+            rows, ordinals = page.rows, list(range(ordinal, ordinal + len(page.rows)))
+            after, ordinal = page.next, ordinal + len(rows)
+            if not wanted.everything:
+                kept = [n for n, row in enumerate(rows) if wanted(row)]
+                rows, ordinals = [rows[n] for n in kept], [ordinals[n] for n in kept]
+            if rows:
+                yield record_batch(rows, ordinals)
+
+    def close(self) -> None:
+        """Let the store go. Repeatable."""
+        if self._store is not None:
+            self._run(self._store.close())
+            self._store = None
+        if self._loop is not None:
+            self._loop.close()
+            self._loop = None
+
+    def _opened(self) -> EventStore:
+        if self._store is None:
+            store = make_store(self._url)
+            if not store.features.shared_between_processes:
+                raise ConfigurationError(
+                    f"{store.features.scheme}:// lives inside one process and Spark's workers are others: "
+                    "use a store that they can see, as sqlite:///bus.db"
+                )
+            self._run(store.open())
+            self._store = store
+        return self._store
+
+    def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(call)
+
+
+class DurabusDataSource(DataSource):
+    """The event log of a durabus store."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        if not options.get("url"):
+            raise ConfigurationError('the durabus source needs option("url", …), as sqlite:///bus.db')
+
+    @classmethod
+    def name(cls) -> str:
+        """What ``format`` takes."""
+        return "durabus"
+
+    def schema(self) -> str:
+        """The columns of the log."""
+        return SPARK
+
+    def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (the schema is always our own)
+        """For ``spark.read``."""
+        return LogBatchReader(self.options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  (Spark's names)
+        """For ``spark.readStream``."""
+        return LogStreamReader(self.options)
+
+
+class LogBatchReader(DataSourceReader):
+    """The log once, cut into ranges of its cursor."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._url = options["url"]
+        self._after = options.get("after", START)
+        self._until = options.get("until")
+        self._rows = whole_option(options, "rowsPerPartition", ROWS_PER_PARTITION)
+        self._wanted = Wanted(options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Decided once, when the query is planned: what is committed later is not part of this read."""
+        log = LogReader(self._url)
+        try:
+            until = log.ask("log_head") if self._until is None else self._until
+            return log.pieces(self._after, until, self._rows) or [Piece(START, START, 0)]
+        finally:
+            log.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task."""
+        return read_piece(self._url, partition, self._wanted)
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The log as it grows. The offset is the cursor, so a batch that is repeated has the same rows."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        self._url = options["url"]
+        self._after = options.get("after", START)
+        self._rows = whole_option(options, "rowsPerPartition", ROWS_PER_PARTITION)
+        self._limit = whole_option(options, "maxRowsPerTrigger", 0)
+        self._wanted = Wanted(options)
+        self._target: str | None = None
+        self._log = LogReader(self._url)
+
+    def initialOffset(self) -> dict[str, str]:  # noqa: N802  (Spark's name)
+        """Where a new query begins."""
+        return {"position": self._after}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
+        """``maxRowsPerTrigger``."""
+        return ReadMaxRows(self._limit) if self._limit else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
+        """The end of a run with ``availableNow``: what is committed from here on is for the next run."""
+        self._target = self._log.ask("log_head")
+
+    def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802  (Spark's name)
+        """Where the next batch ends: at most ``limit`` entries on."""
+        until = self._log.ask("log_head") if self._target is None else self._target
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ALL
+        ends: list[str] = self._log.ask("cut_log", after=start["position"], until=until, rows=rows, limit=1)
+        return {"position": ends[0]} if ends else start
+
+    def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802  (Spark's name)
+        """Where the log ends now: what is between this and the batch's end is the lag."""
+        return {"position": self._log.ask("log_head")}
+
+    def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
+        """The same for the same offsets."""
+        return self._log.pieces(start["position"], end["position"], self._rows)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """One task."""
+        return read_piece(self._url, partition, self._wanted)
+
+    def stop(self) -> None:
+        """The query ended."""
+        self._log.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_log": LogReader(self._url)}
+
+
+def read_piece(url: str, partition: InputPartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    """The rows of one partition, through a store of this task's own."""
+    assert isinstance(partition, Piece)  # noqa: S101  (Spark gives back what partitions() made)
+    log = LogReader(url)
+    try:
+        yield from log.batches(partition, wanted)
+    finally:
+        log.close()
+
+
+def whole_option(options: MutableMapping[str, str], name: str, default: int) -> int:
+    """An option that is a whole number of 1 or more."""
+    given = options.get(name)
+    if given is None:
+        return default
+    if not (given.isascii() and given.isdigit()) or int(given) < 1:
+        raise ConfigurationError(f"{name}={given!r}: must be a whole number of 1 or more")
+    return int(given)

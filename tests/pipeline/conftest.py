@@ -1,0 +1,89 @@
+"""One Spark session for all tests of the pipeline, and a small history whose every instant is known."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from tests.pipeline.history import History
+
+from durabus import EventStore, ManualClock, open_store
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.session import spark_session
+
+SECONDS = 900
+"""A test that Spark takes part in may wait for a JVM and for neighbours on two cores."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.timeout(SECONDS))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    warehouse = tmp_path_factory.mktemp("warehouse")
+    session = spark_session(
+        master="local[2]",
+        memory="1g",
+        conf={
+            # Tests are short: what the better compiler costs is never earned back.
+            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            # Nor what generated code costs, on tables of some dozen rows: half of all the CPU time.
+            "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.adaptive.enabled": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(warehouse),
+            "spark.sql.streaming.pollingDelay": "10ms",
+        },
+    )
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/bus.db"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    """Ahead of the host's: Spark's workers open the same store by that one, and a store's time never goes back."""
+    return ManualClock(1_990_000_000.0)
+
+
+@pytest.fixture
+async def store(url: str, clock: ManualClock) -> AsyncIterator[EventStore]:
+    opened = await open_store(url, clock=clock)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def history(store: EventStore, clock: ManualClock) -> History:
+    return History(store, clock)
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    return Lake(spark, tmp_path / "lake")
+
+
+@pytest.fixture
+def content() -> Callable[[DataFrame], tuple[int, int]]:
+    """Count and sum of row hashes: equal for equal tables, whatever their order."""
+
+    def measure(rows: DataFrame) -> tuple[int, int]:
+        plain = [F.to_json(name) if "map" in kind else F.col(name) for name, kind in rows.dtypes]
+        row = rows.select(F.xxhash64(*plain).cast("decimal(38,0)").alias("h")).agg(F.count("*"), F.sum("h")).first()
+        assert row is not None
+        return int(row[0]), int(row[1] or 0)
+
+    return measure

@@ -1,0 +1,71 @@
+"""Events with every kind of fate, made through the store as workers make them."""
+
+from durabus import Event, EventStore, ManualClock, new_event
+from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.model.event import DEFAULT_BUS
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.statuses import ResultStatus
+
+
+class History:
+    """A store, a clock that only moves when told, and the verbs of a worker."""
+
+    def __init__(self, store: EventStore, clock: ManualClock) -> None:
+        self.store = store
+        self.clock = clock
+
+    async def publish(self, kind: str = "order.placed", payload: object = None, **options: object) -> Event:
+        new = new_event(kind, {"order": 1} if payload is None else payload, **options)  # type: ignore[arg-type]
+        (event,) = await self.store.add_events([new])
+        self.clock.advance(1.0)
+        return event
+
+    async def claim(
+        self, worker: str = "host:1", bus: str = DEFAULT_BUS, lease: float = 30.0, limit: int = 1
+    ) -> list[Claim]:
+        request = ClaimRequest(bus=bus, worker_id=worker, token=new_token(), lease=lease, limit=limit)
+        claims = await self.store.claim_next_events(request)
+        self.clock.advance(1.0)
+        return claims
+
+    async def complete(self, claim: Claim, *results: HandlerResult) -> None:
+        await self.store.settle_events([Complete(claim.ref, results=results, execution_time_ms=12.5)])
+        self.clock.advance(1.0)
+
+    async def fail(self, claim: Claim, error: str, delay: float | None) -> None:
+        await self.store.settle_events([Fail(claim.ref, error, delay, execution_time_ms=3.5)])
+        self.clock.advance(1.0)
+
+    async def completed(self, kind: str = "order.placed", payload: object = None, **options: object) -> Event:
+        event = await self.publish(kind, payload, **options)
+        claims = await self.claim(bus=event.bus, limit=100)
+        for claim in claims:
+            await self.complete(claim)
+        return event
+
+    async def varied(self, first: int = 1) -> None:
+        """Seven events: completed, retried, dead twice, released, abandoned, and one that waits."""
+        await self.completed("order.placed", {"order": first, "total": 9.5}, tags=["eu"], metadata={"source": "web"})
+        await self.publish("order.placed", {"order": first + 1})
+        (claim,) = await self.claim("host:2")
+        await self.store.start_events([claim.ref])
+        await self.fail(claim, "Timeout: no answer from 10.0.0.7 after 30 s", 0.0)
+        (claim,) = await self.claim("host:2")
+        done = HandlerResult(handler_id="mail", status=ResultStatus.SUCCEEDED, attempts=2, execution_time_ms=7.0)
+        await self.complete(claim, done)
+        for number in (2, 3):
+            await self.publish("payment.taken", {"order": first + number}, tags=["eu", "b2b"])
+            (claim,) = await self.claim("host:1")
+            await self.fail(claim, f"KeyError: 'customer {number}'", None)
+        await self.publish("order.placed", {"order": first + 4})
+        (claim,) = await self.claim("host:3")
+        await self.store.settle_events([Release(claim.ref)])
+        (claim,) = await self.claim("host:3")
+        await self.complete(claim)
+        await self.publish("mail.requested", {"order": first})
+        await self.claim("host:9", lease=5.0)
+        self.clock.advance(10.0)
+        (claim,) = await self.claim("host:1")
+        await self.complete(claim)
+        await self.publish("mail.requested", {"order": first + 1})

@@ -1,0 +1,145 @@
+"""``bronze.event_log``: every entry once, whatever happens on the way."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+from tests.pipeline.history import History
+from tests.pipeline.test_source import plain, to_the_microsecond
+
+from durabus import EventStore
+from durabus.errors import PipelineError
+from durabus.pipeline.archive import Archive, Archived, quarantine
+from durabus.pipeline.derive import update_silver
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.lock import lake_lock
+from durabus.pipeline.log_schema import COLUMNS
+from durabus.pipeline.tables import EVENT_LOG
+from durabus.store.log import START
+
+
+async def expect_the_whole_log(lake: Lake, store: EventStore) -> None:
+    rows = lake.read("bronze.event_log").orderBy("seq").collect()
+    assert [row["seq"] for row in rows] == list(range(len(rows)))
+    assert [plain(row) for row in rows] == to_the_microsecond((await store.read_log_rows(limit=10_000)).rows)
+    assert all(row["day"] == row["at"].date() for row in rows)
+
+
+async def test_the_log_is_archived_once_and_then_only_what_is_new(
+    lake: Lake, url: str, store: EventStore, history: History
+) -> None:
+    await history.varied()
+    total = await store.log_lag(START)
+    told: list[int] = []
+    archive = Archive(lake, url, rows_per_batch=15)
+    assert archive.run(told.append) == Archived(rows=total, total=total)
+    assert told == [15, total]
+    assert Archive(lake, url).run() == Archived(rows=0, total=total)
+    await history.completed()
+    newer = await store.log_lag(START)
+    assert Archive(lake, url).run() == Archived(rows=newer - total, total=newer)
+    await expect_the_whole_log(lake, store)
+
+
+async def test_a_run_that_dies_after_a_batch_goes_on_behind_it(
+    lake: Lake, url: str, store: EventStore, history: History
+) -> None:
+    await history.varied()
+
+    def die(_: int) -> None:
+        raise RuntimeError("killed between two batches")
+
+    with pytest.raises(RuntimeError, match="killed between"):
+        Archive(lake, url, rows_per_batch=10).run(die)
+    assert lake.value("bronze.event_log", "count(*)") == 10
+    await history.completed()
+    assert Archive(lake, url).run().rows == await store.log_lag(START) - 10
+    await expect_the_whole_log(lake, store)
+
+
+async def test_of_two_writers_that_begin_at_the_same_row_one_writes(
+    lake: Lake, url: str, store: EventStore, history: History
+) -> None:
+    """As when a killed run leaves a Java behind: what it wanted to write is written by the next run too."""
+    await history.varied()
+    head = await store.log_head()
+    late, early = Archive(lake, url), Archive(lake, url)
+    lake.create(EVENT_LOG)
+    assert early.run().rows == await store.log_lag(START)
+    late._write(START, head, first=0)
+    await expect_the_whole_log(lake, store)
+
+
+async def test_a_table_that_was_set_back_is_noticed(lake: Lake, url: str, store: EventStore, history: History) -> None:
+    await history.varied()
+    Archive(lake, url, rows_per_batch=10).run()
+    lake.spark.sql(f"ALTER TABLE delta.`{lake.location('bronze.event_log')}` UNSET TBLPROPERTIES ('delta.appendOnly')")
+    lake.spark.sql(f"DELETE FROM delta.`{lake.location('bronze.event_log')}` WHERE seq >= 10")
+    with pytest.raises(PipelineError, match=r"did not grow beyond row 10: it was restored to an older version"):
+        Archive(lake, url).run()
+
+
+async def test_what_does_not_parse_is_kept_and_set_apart(
+    lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
+) -> None:
+    damaged = [await history.completed(payload={"order": number}) for number in range(5)]
+    await history.completed("mail.requested", {"fine": True})
+    breakages = {
+        "payload is not JSON": "payload = '{\"order\": '",
+        "results are not JSON": "results = 'oops'",
+        "tags are no list": "tags = '{\"a\": 1}'",
+        "errors are no list": "errors = 'x'",
+        "unknown action": "action = 'SHREDDED'",
+    }
+    database = sqlite3.connect(tmp_path / "bus.db")
+    with database:
+        for event, change in zip(damaged, breakages.values(), strict=True):
+            database.execute(f"UPDATE event_log SET {change} WHERE id = ? AND action = 'COMPLETED'", (event.id,))
+    database.close()
+    Archive(lake, url).run()
+    assert quarantine(lake) == 5
+    assert quarantine(lake) == 5
+    bad = lake.read("bronze.quarantine").orderBy("seq").collect()
+    assert [row["reason"] for row in bad] == list(breakages)
+    assert bad[0]["payload"] == '{"order": '
+    await expect_the_whole_log(lake, store)
+    update_silver(lake, "silver.events")
+    rows = {row["id"]: row for row in lake.read("silver.events").collect()}
+    assert {row["status"] for row in rows.values()} == {"COMPLETED"}
+    assert rows[damaged[0].id]["payload"] is None
+    assert rows[damaged[1].id]["payload"] == '{"order":1}'
+
+
+async def test_a_past_version_of_a_table_can_still_be_read_after_compaction(
+    lake: Lake, url: str, store: EventStore, history: History
+) -> None:
+    for _ in range(3):
+        await history.completed()
+        Archive(lake, url).run()
+    version = lake.version("bronze.event_log")
+    files = lake.read("bronze.event_log").select(F.input_file_name()).distinct().count()
+    lake.compact("bronze.event_log")
+    after = lake.read("bronze.event_log").select(F.input_file_name()).distinct().count()
+    assert (files, after) == (3, 1)
+    await history.completed()
+    assert Archive(lake, url).run().rows == 3
+    lake.vacuum("bronze.event_log", hours=168)
+    assert lake.read("bronze.event_log", version=version).count() == 9
+    assert lake.read("bronze.event_log", version=version - 1).count() == 6
+    await expect_the_whole_log(lake, store)
+
+
+def test_a_second_run_on_a_locked_lake_is_refused_in_one_line(tmp_path: Path) -> None:
+    with (
+        lake_lock(str(tmp_path)),
+        pytest.raises(PipelineError, match=r"is locked by another run \(.+:\d+\): wait"),
+        lake_lock(str(tmp_path)),
+    ):
+        pass
+    with lake_lock(str(tmp_path)):
+        pass
+
+
+def test_every_column_of_the_log_is_in_bronze(lake: Lake) -> None:
+    assert set(COLUMNS) < set(EVENT_LOG.columns)

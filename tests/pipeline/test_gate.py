@@ -1,0 +1,74 @@
+"""The archive gate: nothing leaves the store's log before its copy was compared."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F  # noqa: N812
+from tests.pipeline.history import History
+
+from durabus import EventStore
+from durabus.errors import PipelineError
+from durabus.pipeline.archive import Archive
+from durabus.pipeline.gate import READER, trim, verify
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.lookup import archived_trail
+from durabus.store.log import START
+
+
+async def test_only_what_was_verified_is_trimmed(lake: Lake, url: str, store: EventStore, history: History) -> None:
+    with pytest.raises(PipelineError, match="nothing of this store's log was verified yet"):
+        await trim(store)
+    await history.varied()
+    Archive(lake, url).run()
+    archived = await store.log_lag(START)
+    with pytest.raises(PipelineError, match="nothing of this store's log was verified yet"):
+        await trim(store)
+    done = await verify(lake, store, url)
+    assert (done.rows, done.position) == (archived, await store.log_head())
+    assert await store.read_position(READER) == done.position
+    late = await history.completed("order.late", bus="other")
+    trails = {entry.id for entry in (await store.read_log()).entries if entry.status == "COMPLETED"} - {late.id}
+    assert await trim(store) > 0
+    left = {entry.id for entry in (await store.read_log()).entries}
+    assert not left & trails
+    assert late.id in left
+    assert (await store.counts()).failed == 2
+
+    Archive(lake, url).run()
+    assert (await verify(lake, store, url)).rows == 3
+    assert (await verify(lake, store, url)).rows == 0
+    assert await trim(store) == 3
+    assert lake.value("bronze.event_log", "count(*)") == archived + 3
+    trail = archived_trail(lake, late.event_id)
+    assert [entry["action"] for entry in trail.rows] == ["PUBLISHED", "PICKED", "COMPLETED"]
+    assert archived_trail(lake, late.id) == trail
+    assert archived_trail(lake, 4711).rows == []
+
+
+async def test_a_copy_that_differs_closes_the_gate(
+    lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
+) -> None:
+    await history.varied()
+    Archive(lake, url).run()
+    database = sqlite3.connect(tmp_path / "bus.db")
+    with database:
+        database.execute("UPDATE event_log SET error = 'changed by hand' WHERE position = 6")
+    database.close()
+    with pytest.raises(PipelineError, match="the lake differs from the log between positions START and"):
+        await verify(lake, store, url)
+    assert await store.read_position(READER) == START
+    with pytest.raises(PipelineError, match="verified"):
+        await trim(store)
+
+
+async def test_a_lake_that_lacks_what_was_verified_is_refused(
+    lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
+) -> None:
+    await history.completed()
+    Archive(lake, url).run()
+    await verify(lake, store, url)
+    other = Lake(lake.spark, tmp_path / "other")
+    other.overwrite(lake.read("bronze.event_log").where(F.col("seq") < 2), "bronze.event_log")
+    with pytest.raises(PipelineError, match="it is another lake"):
+        await verify(other, store, url)

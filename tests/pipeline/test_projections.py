@@ -1,0 +1,123 @@
+"""Projections: incremental is rebuilt, a new version replaces the old one, bad ones are refused."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+from tests.pipeline.history import History
+
+from durabus import ConfigurationError, EventStore
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.project import rebuild_projection
+from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
+from durabus.pipeline.run import Part, Pipeline
+
+Content = Callable[[DataFrame], tuple[int, int]]
+
+PER_TYPE = Projection(
+    name="per_type",
+    key={"type": "type"},
+    sql="SELECT type, count(*) AS events, max(status) AS worst FROM {events} GROUP BY type",
+    types=("order.placed", "payment.*"),
+)
+SHIPPED = [hourly_counters(), latest_state("order"), journeys("order"), PER_TYPE]
+
+
+def rows_of(lake: Lake, name: str, *order: str) -> list[dict[str, object]]:
+    return [row.asDict() for row in lake.read(name).orderBy(*order).collect()]
+
+
+async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
+    lake: Lake, url: str, store: EventStore, history: History, content: Content
+) -> None:
+    """New events, a dead letter that lives again (and leaves its tables until it ends), and a run with nothing new."""
+    await history.varied()
+    pipeline = Pipeline(lake, url, SHIPPED)
+    for part in (Part.ARCHIVE, Part.PROJECT):
+        pipeline.run(part)
+    assert [row["order"] for row in rows_of(lake, "gold.latest_order_v1", "order")] == ["1", "2", "3", "4", "5"]
+    first = {one.name: content(lake.read(one.table)) for one in SHIPPED}
+
+    await store.requeue_dead_letters([3])
+    await history.completed("order.placed", {"order": 2})
+    await history.completed("order.placed", {"order": 77})
+    await store.requeue_dead_letters([4])
+    for part in (Part.ARCHIVE, Part.PROJECT):
+        pipeline.run(part)
+    second = {one.name: content(lake.read(one.table)) for one in SHIPPED}
+    assert all(second[name] != first[name] for name in first)
+    pipeline.run(Part.PROJECT)
+    assert {one.name: content(lake.read(one.table)) for one in SHIPPED} == second
+    for one in SHIPPED:
+        rebuild_projection(lake, one)
+    assert {one.name: content(lake.read(one.table)) for one in SHIPPED} == second
+
+    orders = {row["order"]: row for row in rows_of(lake, "gold.latest_order_v1", "order")}
+    assert "4" not in orders, "event 4 waits again: order 4 has no event that ended"
+    assert orders["3"]["status"] == "COMPLETED"
+    assert (orders["2"]["events"], orders["77"]["events"]) == (3, 1)
+    ways = {row["order"]: row for row in rows_of(lake, "gold.journeys_order_v1", "order")}
+    assert ways["1"]["path"] == ["order.placed", "mail.requested"]
+    assert len(ways["2"]["between_ms"]) == 2  # type: ignore[arg-type]
+    assert ways["1"]["between_ms"] == [ways["1"]["total_ms"]]
+    assert [row["type"] for row in rows_of(lake, "gold.per_type_v1", "type")] == ["order.placed", "payment.taken"]
+
+
+async def test_a_new_version_takes_the_name_when_it_is_complete(
+    lake: Lake, url: str, store: EventStore, history: History
+) -> None:
+    await history.varied()
+    Pipeline(lake, url, [PER_TYPE]).run(Part.ARCHIVE)
+    Pipeline(lake, url, [PER_TYPE]).run(Part.PROJECT)
+    lake.register()
+    assert lake.spark.table("gold.per_type").columns == ["type", "events", "worst"]
+
+    def build(events: DataFrame) -> DataFrame:
+        return events.groupBy("type").agg(F.sum("claims").alias("claims"))
+
+    newer = Projection(name="per_type", key={"type": "type"}, build=build, types=PER_TYPE.types, version=2)
+    Pipeline(lake, url, [newer]).run(Part.PROJECT)
+    lake.register()
+    assert lake.spark.table("gold.per_type").columns == ["type", "claims"]
+    assert lake.spark.table("gold.per_type_v1").columns == ["type", "events", "worst"]
+    lake.register()
+    assert lake.spark.table("bronze.event_log").count() == await store.log_lag("")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({"name": "Bad Name"}, "must be small letters"),
+        ({"name": "orders_v2"}, "not end in _v"),
+        ({"key": {}}, "key is empty"),
+        ({"version": 0}, "version=0: must be 1 or more"),
+        ({"sql": None}, "either build= or sql="),
+        ({"build": lambda events: events}, "either build= or sql="),
+    ],
+)
+def test_a_projection_that_cannot_work_is_refused(wrong: dict[str, object], complaint: str) -> None:
+    right: dict[str, object] = {"name": "orders", "key": {"type": "type"}, "sql": "SELECT 1"}
+    with pytest.raises(ConfigurationError, match=complaint):
+        Projection(**{**right, **wrong})  # type: ignore[arg-type]
+
+
+async def test_a_projection_that_fails_is_told_and_leaves_its_table_as_it_was(
+    lake: Lake, url: str, store: EventStore, history: History, content: Content
+) -> None:
+    from durabus.errors import PipelineError
+
+    await history.varied()
+    Pipeline(lake, url, [PER_TYPE]).run(Part.ARCHIVE)
+    Pipeline(lake, url, [PER_TYPE]).run(Part.PROJECT)
+    before = content(lake.read(PER_TYPE.table))
+    await history.completed("order.placed")
+    broken = Projection(name="per_type", key={"type": "type"}, sql="SELECT type, nothing FROM {events}")
+    Pipeline(lake, url).run(Part.ARCHIVE)
+    with pytest.raises(PipelineError, match=r"per_type: .*nothing"):
+        Pipeline(lake, url, [broken]).run(Part.PROJECT)
+    assert content(lake.read(PER_TYPE.table)) == before
+    noted = lake.read("ops.runs").where("step = 'per_type' AND error IS NOT NULL").collect()
+    assert "nothing" in noted[0]["error"]
+    Pipeline(lake, url, [PER_TYPE]).run(Part.PROJECT)
+    assert content(lake.read(PER_TYPE.table)) != before

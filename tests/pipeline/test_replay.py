@@ -1,0 +1,75 @@
+"""Replay: chosen by many conditions, published once, marked as a replay, resumed without doubles."""
+
+from datetime import UTC, datetime
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from tests.pipeline.history import History
+
+from durabus import EventQuery, EventStatus, EventStore
+from durabus.errors import PipelineError
+from durabus.pipeline.archive import event_log
+from durabus.pipeline.replay import Choice, Replayed, chosen, replay
+from durabus.pipeline.silver import events
+
+
+@pytest.fixture
+async def silver(spark: SparkSession, url: str, history: History) -> DataFrame:
+    await history.varied()
+    return events(event_log(spark.read.format("durabus").option("url", url).load(), 0)).cache()
+
+
+@pytest.mark.parametrize(
+    ("choice", "ids"),
+    [
+        (Choice(), [1, 2, 3, 4, 5, 6]),
+        (Choice(types=("order.*",)), [1, 2, 5]),
+        (Choice(types=("order.placed", "mail.*")), [1, 2, 5, 6]),
+        (Choice(tags=("b2b", "nowhere")), [3, 4]),
+        (Choice(statuses=(EventStatus.FAILED,)), [3, 4]),
+        (Choice(where="failures > 0 AND status = 'COMPLETED'"), [2, 6]),
+        (Choice(bus="other"), []),
+        (Choice(since=datetime.fromtimestamp(1_990_000_003, UTC)), [2, 3, 4, 5, 6]),
+        (Choice(until=datetime.fromtimestamp(1_990_000_003, UTC)), [1]),
+    ],
+)
+async def test_events_are_chosen_by_every_condition(silver: DataFrame, choice: Choice, ids: list[int]) -> None:
+    assert [row["id"] for row in chosen(silver, choice).collect()] == ids
+
+
+async def test_a_condition_that_is_no_sql_is_refused(silver: DataFrame) -> None:
+    with pytest.raises(PipelineError, match="where 'nonsense > 1'"):
+        chosen(silver, Choice(where="nonsense > 1"))
+
+
+async def test_a_replay_publishes_once_and_says_what_it_is(silver: DataFrame, store: EventStore) -> None:
+    """The second call stands for a run after a kill: whatever the first one published is not published again."""
+    found = chosen(silver, Choice(types=("order.*",)))
+    some = await replay(found.limit(2), store, replay_id="again")
+    assert some == Replayed(published=2, known=0)
+    told: list[Replayed] = []
+    assert await replay(found, store, replay_id="again", told=told.append) == Replayed(published=1, known=2)
+    assert told == [Replayed(published=1, known=2)]
+    page = await store.find(EventQuery(type="order.placed", statuses=(EventStatus.PENDING,)))
+    copies = {event.metadata["durabus_replay_of"]: event for event in page.events}
+    assert len(copies) == len(page.events) == 3
+    original = await store.get_event(1)
+    assert original is not None
+    copy = copies[original.event_id]
+    assert (copy.payload, copy.tags, copy.type) == (original.payload, original.tags, original.type)
+    assert copy.metadata == {"source": "web", "durabus_replay": "again", "durabus_replay_of": original.event_id}
+    assert await replay(found, store, replay_id="another", bus="copies") == Replayed(published=3, known=0)
+    assert (await store.counts("copies")).pending == 3
+
+
+async def test_a_rate_is_kept(silver: DataFrame, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that only sleeping moves: two events a second, in parts of two."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr("durabus.pipeline.replay.asyncio.sleep", sleep)
+    monkeypatch.setattr("durabus.pipeline.replay.time.monotonic", lambda: sum(slept))
+    await replay(chosen(silver, Choice()), store, replay_id="slow", rate=2.0)
+    assert slept == [1.0, 1.0, 1.0]

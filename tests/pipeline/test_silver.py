@@ -1,0 +1,105 @@
+"""``silver.events`` and ``silver.attempts`` against a fold of the log in plain Python."""
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from pyspark.testing import assertSchemaEqual
+from tests.pipeline.history import History
+
+from durabus import Action, EventStore, LogEntry
+from durabus.model.statuses import TERMINAL
+from durabus.pipeline.archive import Archive
+from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
+from durabus.pipeline.lake import Lake
+
+
+def ms(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else round((end - start) * 1000, 3)
+
+
+def expected_event(trail: list[LogEntry]) -> dict[str, object]:
+    first, last = trail[0], trail[-1]
+    picks = [entry for entry in trail if entry.action is Action.PICKED]
+    ends = [entry for entry in trail if entry.status in TERMINAL]
+    ended = ends[-1] if last.status in TERMINAL else None
+    return {
+        "event_id": first.event_id,
+        "type": first.type,
+        "status": last.status.value,
+        "attempts": last.attempt,
+        "claims": len(picks),
+        "failures": sum(entry.action in (Action.FAILED, Action.ABANDONED) for entry in trail),
+        "generation": last.generation,
+        "waiting_ms": ms(first.at_ts, picks[0].at_ts if picks else None),
+        "running_ms": ms(picks[-1].at_ts if picks else None, ended.at_ts if ended else None),
+        "end_to_end_ms": ms(first.at_ts, ended.at_ts if ended else None),
+        "worker_id": picks[-1].worker_id if picks else None,
+        "payload": ends[-1].payload_json if ends else None,
+        "tags": list(first.tags) or None,
+        "errors": (list(ends[-1].errors) or None) if ends else None,
+        "last_error": next((entry.error for entry in reversed(trail) if entry.error), None),
+        "metadata": first.metadata_json,
+    }
+
+
+def expected_attempts(trail: list[LogEntry]) -> dict[int, dict[str, object]]:
+    found: dict[int, dict[str, object]] = {}
+    for entry in trail:
+        match entry.action:
+            case Action.PUBLISHED | Action.REQUEUED:
+                continue
+            case Action.PICKED:
+                found[entry.fence] = {
+                    "worker_id": entry.worker_id,
+                    "attempt": entry.attempt,
+                    "outcome": None,
+                    "error": None,
+                }
+            case Action.STARTED:
+                found[entry.fence]["started"] = True
+            case _:
+                found[entry.fence] |= {"outcome": entry.action.value, "error": entry.error}
+    return found
+
+
+async def test_silver_is_the_log_folded(lake: Lake, url: str, store: EventStore, history: History) -> None:
+    await history.varied()
+    await store.requeue_dead_letters([3])
+    Archive(lake, url).run()
+    for name, (table, _) in TRANSFORMS.items():
+        update_silver(lake, name)
+        assertSchemaEqual(lake.read(name).schema, lake.spark.createDataFrame([], table.ddl).schema, ignoreNullable=True)
+    rows = {row["id"]: row.asDict() for row in lake.read("silver.events").collect()}
+    held = {(row["id"], row["fence"]): row for row in lake.read("silver.attempts").collect()}
+    assert sorted(rows) == list(range(1, 8))
+    for id_, row in rows.items():
+        trail = await store.read_event_log(id_)
+        expected = expected_event(trail)
+        assert {name: row[name] for name in expected} == expected
+        attempts = expected_attempts(trail)
+        assert {fence for one, fence in held if one == id_} == set(attempts)
+        for fence, attempt in attempts.items():
+            started = attempt.pop("started", False)
+            found = held[id_, fence].asDict()
+            assert {name: found[name] for name in attempt} == attempt
+            assert (found["started_at"] is not None) is started
+
+
+async def test_incremental_is_rebuilt(
+    lake: Lake, url: str, store: EventStore, history: History, content: Callable[[DataFrame], tuple[int, int]]
+) -> None:
+    await history.varied()
+    Archive(lake, url).run()
+    for name in TRANSFORMS:
+        assert update_silver(lake, name) > 0
+    await store.requeue_dead_letters([3, 4])
+    (claim,) = await history.claim(limit=1)
+    await history.complete(claim)
+    await history.varied(first=10)
+    Archive(lake, url).run()
+    for name in TRANSFORMS:
+        assert update_silver(lake, name) > 0
+        incremental = content(lake.read(name))
+        assert update_silver(lake, name) == 0
+        rebuild_silver(lake, name)
+        assert content(lake.read(name)) == incremental
