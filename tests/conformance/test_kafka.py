@@ -11,6 +11,7 @@ from durabus.conformance import StoreConformance
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 
+
 def prefix(place: Path) -> str:
     return f"t{crc32(str(place).encode())}"
 
