@@ -32,7 +32,7 @@ check: install ## Lint, format, types, import contracts
 test: check ## Everything that must pass: check, then all tests but those of `make long`
 	$(BIN)/pytest -q -m 'not long' $(ARGS)
 
-long: install ## The tests that take many minutes: Redis, NATS, Kafka, HTTP, Spark, a fleet whose server crashes
+long: install ## The tests that take many minutes: PostgreSQL, Redis, NATS, Kafka, HTTP, Spark
 	$(BIN)/pytest -q -m long $(ARGS)
 
 races: install ## Only the tests that start and kill real processes

@@ -99,12 +99,14 @@ def _timeout_of(item: pytest.Function) -> float:
     return float(item.config.getini("timeout") if option is None else option)
 
 
-LONG = ("api", "chaos", "fold", "kafka", "nats", "pipeline", "redis")
+LONG = ("api", "chaos", "dev", "fold", "kafka", "nats", "pipeline", "redis", "servers")
+LONG_NAMES = ("postgresql", "[pipeline_", "pipeline.md")
+"""Parts of a test's id: servers that it starts, examples and pages that start Spark."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what takes many minutes: `make test` leaves it to `make long`."""
     for item in items:
         in_long = any(name in item.path.parts or item.path.stem == f"test_{name}" for name in LONG)
-        if in_long or "[pipeline_" in item.name or "pipeline.md" in item.name:  # examples and pages that start Spark
+        if in_long or any(name in item.nodeid for name in LONG_NAMES):
             item.add_marker(pytest.mark.long)
