@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from typing import Any
 
 import psycopg
 import pytest
@@ -77,15 +78,28 @@ async def test_a_listener_that_gets_no_sign_of_life_is_replaced(
     port = await proxy.start()
     through = url.replace(f":{store._address.port}/", f":{port}/")
     other = await opened(through)
-    waiting = asyncio.create_task(other.wait_for_work("default", timeout=30.0))
-    await wait_until_listening(other)
-    proxy.freeze()
-    await asyncio.sleep(0.5)
-    proxy.thaw_new_ones()
-    await wait_until_listening(other, connections=2)
-    assert await waiting
-    await other.close()
-    await proxy.stop()
+    looked = asyncio.Event()
+    outlook = other._hints._outlook
+
+    async def look(bus: str) -> Any:
+        row = await outlook(bus)
+        looked.set()
+        return row
+
+    other._hints._outlook = look
+    try:
+        waiting = asyncio.create_task(other.wait_for_work("default", timeout=30.0))
+        await looked.wait()  # from here on only the listener uses its connection
+        listener = await wait_until_listening(other)
+        before = listener.connections
+        proxy.freeze()
+        await asyncio.sleep(0.5)
+        proxy.thaw_new_ones()
+        await wait_until_listening(other, connections=before + 1)
+        assert await waiting
+    finally:
+        await other.close()
+        await proxy.stop()
 
 
 async def test_without_listening_own_events_still_wake_and_others_wait_for_the_poll(

@@ -38,10 +38,10 @@ SELECT
     CASE WHEN id % 100 = 5 THEN ARRAY['rare'] WHEN id % 2 = 1 THEN ARRAY['often'] END, '{}'
 FROM published;
 INSERT INTO event_log (
-    id, event_id, bus, type, action, status, attempt, generation, fence, at, created_at, completed, payload
+    tx, id, event_id, bus, type, action, status, attempt, generation, fence, at, created_at, completed, payload
 )
 SELECT
-    -id, event_id, bus, type, 'COMPLETED', 'COMPLETED', 1, 0, 1, at, at, true, '{}'
+    tx, -id, event_id, bus, type, 'COMPLETED', 'COMPLETED', 1, 0, 1, at, at, true, '{}'
 FROM published;
 INSERT INTO dead_letters (
     id, event_id, bus, type, status, fence, created_at, updated_at, due_at, attempts, generation, priority, payload

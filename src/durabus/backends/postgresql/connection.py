@@ -14,7 +14,7 @@ Connection: TypeAlias = Any
 """``asyncpg.Connection``: asyncpg ships no types."""
 
 OLDEST_SERVER = (14, 0)
-COMMAND_TIMEOUT = 60.0
+COMMAND_TIMEOUT = 30.0
 """Seconds that one statement may take before the server is taken for gone."""
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)

@@ -99,8 +99,7 @@ class PostgreSQLCore:
                 await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._leave(), self._loop))
             elif self._pool is not None:
                 self._pool.abandon()
-            if self._service.started:
-                await asyncio.to_thread(self._service.stop)
+            await asyncio.to_thread(self._service.stop)
         self._state = _CLOSED
 
     async def verify(self) -> None:
@@ -220,8 +219,10 @@ class PostgreSQLCore:
         return (await self._ask("outlook", bus, self._clock_argument()))[0]
 
     async def _leave(self) -> None:
-        await self._hints.close()
         if self._pool is not None:
+            await self._pool.wait_until_unused()
+            await asyncio.sleep(0)  # those who were just answered say what they have to say
+            await self._hints.close()
             await self._pool.close()
         await asyncio.sleep(0)  # sockets close in the next turn of the loop
 

@@ -21,6 +21,8 @@ logger = logging.getLogger("durabus.postgresql")
 
 SIGN_OF_LIFE_EVERY = 5.0
 SIGN_OF_LIFE_WITHIN = 5.0
+CLOSE_WITHIN = 10.0
+"""Seconds that closing waits for a connection that is just being made."""
 PAUSES = (0.05, 0.2, 1.0, 2.0, 5.0)
 """Seconds before each new try to connect; the last one again and again."""
 
@@ -33,7 +35,7 @@ class Listener:
         self._heard = heard
         self._ready = asyncio.Event()
         self._lost = asyncio.Event()
-        self._closing = False
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.connections = 0
         """How often a connection was made: more than once means that it healed."""
@@ -47,21 +49,24 @@ class Listener:
 
     async def ready(self) -> None:
         """Start if need be, and wait until everything notified from now on is heard."""
-        if self._task is None:
+        if self._task is None and not self._closing.is_set():
             self._task = asyncio.get_running_loop().create_task(self._serve(), name="durabus-listen")
-        await self._ready.wait()
+        if not self._closing.is_set():
+            await self._ready.wait()
 
     async def close(self) -> None:
-        """Stop listening."""
-        self._closing = True
+        """Stop listening. A connection that is just being made is finished first: cancelled, it leaves a socket."""
+        self._closing.set()
+        self._lost.set()
         if self._task is not None:
+            await asyncio.wait({self._task}, timeout=CLOSE_WITHIN)
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task})
+        self._ready.set()  # nobody shall wait for what will not come
 
     async def _serve(self) -> None:
         failures = 0
-        while not self._closing:
+        while not self._closing.is_set():
             try:
                 await self._listen()
                 failures = 0
@@ -69,13 +74,17 @@ class Listener:
                 level = logging.WARNING if failures == 0 else logging.DEBUG
                 logger.log(level, "not listening at present, workers poll: %s", error or type(error).__name__)
             self._ready.clear()
-            await asyncio.sleep(PAUSES[min(failures, len(PAUSES) - 1)])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PAUSES[min(failures, len(PAUSES) - 1)]):
+                    await self._closing.wait()
             failures += 1
 
     async def _listen(self) -> None:
         """Until the connection is lost; returns, or raises what went wrong."""
         connection = await connect(self._address)
         try:
+            if self._closing.is_set():
+                return
             self._lost.clear()
             connection.add_termination_listener(self._terminated)
             await connection.add_listener(self._address.channel, self._notified)

@@ -18,6 +18,8 @@ from durabus.store.log import START
 
 _POSITION = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})")
 _LIMIT = 2**63
+_DROP_WITHIN = 3600.0
+"""Seconds for one day: its names are deleted one by one, the entries themselves are not."""
 
 Place = tuple[str, int]
 """A transaction, as its 64-bit number in text, and the number of the entry."""
@@ -94,10 +96,14 @@ class PostgreSQLLog(PostgreSQLCore):
         Goes as fast as tables are dropped, whatever they hold: COMPLETED events of those days go, live events and dead
         letters keep their entries. Only the owner of the schema may do it. What is not archived is lost.
         """
-        days = 0
-        while (await self._ask("drop_log_day", self._clock_argument(), older_than))[0][0] is not None:
+        sql, days = self._sql["drop_log_day"], 0
+        while True:
+            rows = await self._call(
+                lambda connection: connection.fetch(sql, self._clock_argument(), older_than, timeout=_DROP_WITHIN)
+            )
+            if rows[0][0] is None:
+                return days
             days += 1
-        return days
 
     async def _page(self, after: str, until: str | None, limit: int) -> list[Row]:
         return await self._ask("read_log", *await self._span(after, until), max(limit, 0))

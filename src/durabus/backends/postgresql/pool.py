@@ -7,6 +7,7 @@ from collections import deque
 
 from durabus.backends.postgresql.address import Address
 from durabus.backends.postgresql.connection import Connection, connect, let_go
+from durabus.errors import StoreClosedError
 
 
 class Pool:
@@ -17,6 +18,7 @@ class Pool:
         self._size = size
         self._idle: list[Connection] = []
         self._open = 0
+        self._closed = False
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._retiring: set[asyncio.Task[None]] = set()
         self._users = 0
@@ -25,6 +27,8 @@ class Pool:
 
     async def take(self) -> Connection:
         """An idle connection, a new one, or the next that somebody gives back."""
+        if self._closed:
+            raise StoreClosedError(f"the store on {self._address.shown} is closed: open a new one")
         self._users += 1
         self._unused.clear()
         try:
@@ -55,9 +59,14 @@ class Pool:
         while self._idle:
             self._retire(self._idle.pop())
 
-    async def close(self) -> None:
-        """Wait for those who use a connection or wait for one, then let all go."""
+    async def wait_until_unused(self) -> None:
+        """Wait for those who use a connection or wait for one."""
         await self._unused.wait()
+
+    async def close(self) -> None:
+        """Wait until nobody uses a connection, then let all go. Nobody gets one after that."""
+        await self._unused.wait()
+        self._closed = True
         self.drop_idle()
         if self._retiring:
             await asyncio.wait(self._retiring)

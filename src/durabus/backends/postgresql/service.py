@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from durabus.backends.postgresql.address import Address
 from durabus.backends.postgresql.pool import Pool
+from durabus.errors import StoreClosedError
 
 T = TypeVar("T")
 
@@ -29,12 +30,8 @@ class Service:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pool: Pool | None = None
+        self._stopped = False
         self._farewells: list[Callable[[], Awaitable[None]]] = []
-
-    @property
-    def started(self) -> bool:
-        """Whether there is a thread to end."""
-        return self._thread is not None
 
     def submit(self, make: Callable[[Pool], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run a coroutine in the thread, from any other one."""
@@ -50,6 +47,7 @@ class Service:
         with self._gate:
             loop, thread = self._loop, self._thread
             self._thread = None
+            self._stopped = True
         if loop is None or thread is None:
             return
         asyncio.run_coroutine_threadsafe(self._finish(), loop).result()
@@ -59,6 +57,8 @@ class Service:
 
     def _start(self) -> tuple[asyncio.AbstractEventLoop, Pool]:
         with self._gate:
+            if self._stopped:
+                raise StoreClosedError(f"the store on {self._address.shown} is closed: open a new one")
             if self._loop is None or self._pool is None:
                 self._loop = asyncio.new_event_loop()
                 self._pool = Pool(self._address, POOL)
@@ -68,8 +68,9 @@ class Service:
             return self._loop, self._pool
 
     async def _finish(self) -> None:
-        for farewell in self._farewells:
-            await farewell()
         if self._pool is not None:
+            await self._pool.wait_until_unused()
+            for farewell in self._farewells:
+                await farewell()
             await self._pool.close()
         await asyncio.sleep(0)  # sockets close in the next turn of the loop
