@@ -18,7 +18,7 @@ from benchmarks.growth import SMALL, claim_rows
 from benchmarks.processes import Child
 from benchmarks.publishing import BATCH, PUBLISHERS, Publishing
 from benchmarks.results import Row, Target
-from benchmarks.seed003 import latency_in_another_process, latency_row
+from benchmarks.seed003 import latency_in_another_process, latency_row, syncs
 from durabus import EventQueue, new_event, open_store
 
 GROUP = "postgresql"
@@ -155,9 +155,11 @@ def _drain(kind: str, url: str, count: int, processes: int) -> float:
 def _latency_row(bench: Bench, databases: Databases) -> Row:
     name = "PostgreSQL publish to start p99, worker in another process"
     bench.say(name)
-    with databases.fresh() as url, same_gc():
-        seconds = asyncio.run(latency_in_another_process(url, bench.size(1_000, 150)))
-    return latency_row(GROUP, name, "EventQueue.publish here", seconds)
+    count = bench.size(1_000, 150)
+    with bench.fresh_folder() as folder, databases.fresh() as url, same_gc():
+        disk = syncs(folder / "syncs", count)
+        seconds = asyncio.run(latency_in_another_process(url, count))
+    return latency_row(GROUP, name, "EventQueue.publish here", seconds, disk)
 
 
 def _claim_rows(bench: Bench, databases: Databases) -> list[Row]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any
 
 from benchmarks import raw
@@ -59,12 +60,27 @@ def _latency_row(
     bench: Bench, name: str, call: str, measure: Callable[[Path, int], Coroutine[Any, Any, list[float]]]
 ) -> Row:
     bench.say(name)
+    count = bench.size(1_000, 150)
     with bench.fresh_folder() as folder, same_gc():
-        seconds = asyncio.run(measure(folder / "bus.db", bench.size(1_000, 150)))
-    return latency_row("seed 003", name, call, seconds)
+        disk = syncs(folder / "syncs", count)
+        seconds = asyncio.run(measure(folder / "bus.db", count))
+    return latency_row("seed 003", name, call, seconds, disk)
 
 
-def latency_row(group: str, name: str, call: str, seconds: list[float]) -> Row:
+def syncs(path: Path, count: int) -> list[float]:
+    """Seconds that the disk takes for one page each, as far apart as the events: no publish can be faster."""
+    seconds: list[float] = []
+    with path.open("wb", buffering=0) as file:
+        for _ in range(count):
+            sleep(PAUSE)
+            file.write(bytes(4096))
+            started = perf_counter()
+            os.fdatasync(file.fileno())
+            seconds.append(perf_counter() - started)
+    return seconds
+
+
+def latency_row(group: str, name: str, call: str, seconds: list[float], disk: list[float]) -> Row:
     samples = [one * 1000 for one in seconds]
     middle, worst = percentile(samples, 0.5), max(samples)
     return Row(
@@ -73,6 +89,8 @@ def latency_row(group: str, name: str, call: str, seconds: list[float]) -> Row:
         unit="ms",
         samples=samples,
         figure=percentile(samples, 0.99),
+        peer="one fdatasync, p99",
+        peer_figure=percentile([one * 1000 for one in disk], 0.99),
         target=Target("value", "<", 10),
         note=(
             f"From the call of {call} to the start of the handler, the commit to disk included, on an idle started "
