@@ -147,18 +147,21 @@ class Chaos:
     async def _disturb(self, store: EventStore, fleet: Fleet, publishing: asyncio.Task[None]) -> None:
         """Once a second, until there is nothing left to disturb."""
         freezes, crashes = list(self._plan.freeze_at), list(self._plan.crash_at)
-        second = 0
+        second, frozen = 0, None
         while freezes or crashes or fleet.frozen or not (publishing.done() and await drained(store)):
             await asyncio.sleep(1.0)  # the rhythm of the kills is what is tested
             second += 1
             self._failed_starts += fleet.replace_failed_starts()
             awake = fleet.awake()
             if freezes and second >= freezes[0] and len(awake) > 1:
-                fleet.freeze(awake.pop(), self._plan.lease + 1.0)
+                frozen = fleet.busiest(awake)
+                fleet.freeze(frozen, self._plan.lease + 1.0)
+                awake.remove(frozen)
                 freezes.pop(0)
                 self._freezes += 1
             if len(awake) > self._plan.workers // 2:  # on a slow machine the next one must be up first
-                fleet.kill(awake[0])
+                # The last that was frozen is spared: it still has to tell what it was refused.
+                fleet.kill(next(worker for worker in awake if worker is not frozen))
                 fleet.start()
                 self._kills += 1
             if crashes and second >= crashes[0] and self._crash is not None:

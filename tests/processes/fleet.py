@@ -70,6 +70,12 @@ class Fleet:
         up = {pid for _, _, pid in self.lines("up")}
         return [worker for worker in self.workers if worker.pid in up and worker.pid not in self.frozen]
 
+    def busiest(self, workers: list[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """The one with the most handlers under way."""
+        begun = Counter(pid for _, _, pid in self.lines("start"))
+        begun.subtract(pid for _, _, pid in self.lines("end"))
+        return max(workers, key=lambda worker: begun[worker.pid])
+
     def replace_failed_starts(self) -> int:
         """Start those anew that could not start, as a process manager would; one that ends later is a failure."""
         up = {pid for _, _, pid in self.lines("up")}

@@ -11,7 +11,7 @@ from durabus.servers.postgresql import PostgreSQLServer
 pytestmark = pytest.mark.processes
 
 KILLS_AND_FREEZES = Plan(events=20_000, workers=8, concurrency=10, lease=2.0, freeze_at=(3, 9, 15, 21), within=200)
-CRASHES_TOO = Plan(events=5_000, workers=4, concurrency=20, lease=2.0, freeze_at=(3,), crash_at=(2, 5), within=140)
+CRASHES_TOO = Plan(events=5_000, workers=4, concurrency=20, lease=2.0, freeze_at=(1,), crash_at=(5, 8), within=140)
 
 
 @pytest.mark.timeout(180)
