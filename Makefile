@@ -13,6 +13,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # The lock brings the servers, so a test that finds none has failed; elsewhere it is skipped.
 export DURABUS_REQUIRE_SERVERS := 1
+# The tests start hundreds of processes. Without its caches, Python would compile every module for each of them again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
