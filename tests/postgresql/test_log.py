@@ -5,6 +5,7 @@ import random
 import threading
 
 import psycopg
+import pytest
 
 from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import ClaimRequest, new_token
@@ -14,16 +15,14 @@ from durabus.model.settlement import Complete, Release
 from durabus.store.log import START
 
 WRITERS = 8
-TURNS = 12
-AT_ONCE = 5
 
 
-async def read_to_the_end(store: PostgreSQLStore, writing: threading.Event) -> list[LogEntry]:
+async def read_to_the_end(store: PostgreSQLStore, writing: threading.Event, limit: int) -> list[LogEntry]:
     seen: list[LogEntry] = []
     after = START
     while True:
         over = not writing.is_set()
-        page = await store.read_log(after=after, limit=37)
+        page = await store.read_log(after=after, limit=limit)
         seen += page.entries
         after = page.next
         if over and not page.entries:
@@ -31,38 +30,47 @@ async def read_to_the_end(store: PostgreSQLStore, writing: threading.Event) -> l
         await asyncio.sleep(0)
 
 
+@pytest.mark.parametrize(
+    ("turns", "at_once", "page"),
+    [
+        pytest.param(12, 5, 37, id="hundreds"),
+        pytest.param(330, 100, 1_000, id="200,000", marks=[pytest.mark.long, pytest.mark.timeout(300)]),
+    ],
+)
 async def test_a_reader_sees_everything_once_while_eight_writers_commit_late(
-    url: str, postgresql_url: str, store: PostgreSQLStore
+    postgresql_url: str, store: PostgreSQLStore, turns: int, at_once: int, page: int
 ) -> None:
     async def write(number: int) -> None:
         """Ids and positions are taken, then the transaction waits, while others take larger ones and commit."""
         chance = random.Random(number)
         connection = await psycopg.AsyncConnection.connect(postgresql_url)
         async with connection:
-            for _ in range(TURNS):
-                batch = [new_event("a", bus=f"bus-{number}") for _ in range(AT_ONCE)]
+            for _ in range(turns):
+                batch = [new_event("a", bus=f"bus-{number}") for _ in range(at_once)]
                 await store.add_events(batch, connection=connection)
                 await asyncio.sleep(chance.uniform(0, 0.05))
                 await (connection.rollback() if chance.random() < 0.2 else connection.commit())
                 if chance.random() < 0.5:
-                    request = ClaimRequest(bus=f"bus-{number}", worker_id="w", token=new_token(), limit=3)
+                    request = ClaimRequest(bus=f"bus-{number}", worker_id="w", token=new_token(), limit=at_once - 2)
                     claims = await store.claim_next_events(request)
                     await store.settle_events([Complete(claim.ref) for claim in claims])
 
     writing = threading.Event()
     writing.set()
-    readers = [asyncio.create_task(read_to_the_end(store, writing)) for _ in range(2)]
+    readers = [asyncio.create_task(read_to_the_end(store, writing, page)) for _ in range(2)]
     async with asyncio.TaskGroup() as writers:
         for number in range(WRITERS):
             writers.create_task(write(number))
     writing.clear()
     first, second = await asyncio.gather(*readers)
-    whole = (await store.read_log(limit=100_000)).entries
-    assert len(whole) > WRITERS * AT_ONCE
+    whole = (await store.read_log(limit=10 * WRITERS * turns * at_once)).entries
+    assert len(whole) > WRITERS * turns * at_once * 0.76
     assert first == second == whole
     assert len({entry.position for entry in whole}) == len(whole)
-    for event_id in {entry.event_id for entry in whole}:
-        trail = [entry.action.value for entry in whole if entry.event_id == event_id]
+    trails: dict[str, list[str]] = {}
+    for entry in whole:
+        trails.setdefault(entry.event_id, []).append(entry.action.value)
+    for trail in trails.values():
         assert trail in (["PUBLISHED"], ["PUBLISHED", "PICKED"], ["PUBLISHED", "PICKED", "COMPLETED"])
 
 
@@ -112,7 +120,7 @@ async def test_buses_that_are_gone_leave_no_numbers(store: PostgreSQLStore, admi
     assert admin.execute("SELECT * FROM event_counts").fetchall() == []
 
 
-async def trail(store: PostgreSQLStore) -> list[str]:
+async def trail_of_all(store: PostgreSQLStore) -> list[str]:
     return [entry.action for entry in (await store.read_log()).entries]
 
 
@@ -128,7 +136,7 @@ async def test_a_claim_by_an_early_transaction_stands_after_the_release_it_follo
         arguments = "NULL, 'default', 'w2', 'another token', 1, 30, NULL, NULL, 0, false, true"
         claimed = await early.execute(f"SELECT id FROM {schema}.claim_next_events({arguments})".encode())
         assert claimed.rowcount == 1
-    assert await trail(store) == ["PUBLISHED", "PICKED", "RELEASED", "PICKED"]
+    assert await trail_of_all(store) == ["PUBLISHED", "PICKED", "RELEASED", "PICKED"]
 
 
 async def test_a_completion_in_an_early_transaction_of_the_caller_stands_after_its_claim(
@@ -139,4 +147,4 @@ async def test_a_completion_in_an_early_transaction_of_the_caller_stands_after_i
         await early.execute("SELECT pg_current_xact_id()")
         (claim,) = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w1", token=new_token()))
         await store.settle_events([Complete(claim.ref)], connection=early)
-    assert await trail(store) == ["PUBLISHED", "PICKED", "COMPLETED"]
+    assert await trail_of_all(store) == ["PUBLISHED", "PICKED", "COMPLETED"]
