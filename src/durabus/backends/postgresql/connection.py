@@ -8,7 +8,14 @@ from typing import Any, TypeAlias
 import asyncpg
 
 from durabus.backends.postgresql.address import Address
-from durabus.errors import ConfigurationError, SchemaError, StoreError, StoreUnavailableError
+from durabus.errors import (
+    ConfigurationError,
+    DurabusError,
+    InvalidEventError,
+    SchemaError,
+    StoreError,
+    StoreUnavailableError,
+)
 
 Connection: TypeAlias = Any
 """``asyncpg.Connection``: asyncpg ships no types."""
@@ -102,7 +109,7 @@ def is_worth_another_try(error: BaseException) -> bool:
     return getattr(error, "sqlstate", None) in _AGAIN
 
 
-def store_error(error: BaseException, where: str) -> StoreError:
+def store_error(error: BaseException, where: str) -> DurabusError:
     """The durabus error for what a statement met: where, what, and what helps."""
     state = getattr(error, "sqlstate", None)
     if state in _SCHEMA:
@@ -112,6 +119,8 @@ def store_error(error: BaseException, where: str) -> StoreError:
         )
     if state == "42501":
         return StoreError(f"{where}: this user may not do that ({error}): grant it one of the roles in roles.sql")
+    if str(state).startswith("22"):
+        return InvalidEventError(f"{where}: a value that PostgreSQL cannot store ({error}); nothing was written")
     if is_lost(error):
         return StoreUnavailableError(f"{where}: the connection was lost ({str(error) or type(error).__name__})")
     meaning = _MEANING.get(str(state), "nothing was written")

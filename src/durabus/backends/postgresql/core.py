@@ -15,8 +15,10 @@ from durabus.backends.postgresql.address import Address
 from durabus.backends.postgresql.caller import Home
 from durabus.backends.postgresql.connection import DRIVER_ERRORS, Connection, is_lost, is_worth_another_try, store_error
 from durabus.backends.postgresql.days import DAYS_AHEAD, LOOK_EVERY
+from durabus.backends.postgresql.gathering import Gathering
 from durabus.backends.postgresql.hints import Hints
 from durabus.backends.postgresql.pool import Pool
+from durabus.backends.postgresql.publishing import add_events
 from durabus.backends.postgresql.rows import Row
 from durabus.backends.postgresql.scans import Scans
 from durabus.backends.postgresql.service import Service
@@ -24,6 +26,7 @@ from durabus.backends.postgresql.session import Session, own_session
 from durabus.backends.postgresql.sql import Statements
 from durabus.clock import Clock, monotonic
 from durabus.errors import StoreClosedError
+from durabus.model.event import Event, NewEvent
 from durabus.store.features import Features
 
 T = TypeVar("T")
@@ -66,6 +69,7 @@ class PostgreSQLCore:
         self._hints = Hints(address, self._service, self._notify, self._outlook)
         self._scans = Scans(always_whole=clock is not None)
         self._home = Home(address, self._sql, self._clock_argument)
+        self._gathering = Gathering(self._publish)
         self._days_until = 0.0
         self._calls = 0
 
@@ -128,9 +132,15 @@ class PostgreSQLCore:
         """A session whose statements are transactions of their own."""
 
         async def ask(sql: str, *arguments: Any) -> Sequence[Row]:
-            return await self._call(lambda connection: connection.fetch(sql, *arguments))
+            return await self._serve(lambda connection: connection.fetch(sql, *arguments))
 
         return Session(ask, self._sql, now=self._clock_argument(), channel=None)
+
+    async def _publish(self, new: Sequence[NewEvent]) -> list[Event]:
+        session = self._plain_session()
+        events = await add_events(session, new)
+        self._wake(session.woken)
+        return events
 
     async def _look(self, run: Callable[[Session], Awaitable[T]]) -> T:
         """Run several statements that all see the same snapshot."""
@@ -163,6 +173,10 @@ class PostgreSQLCore:
     async def _call(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """Run on a connection of this loop, or of the store's own thread if this is another loop than at the start."""
         self._check_open()
+        return await self._serve(run)
+
+    async def _serve(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """A call that was accepted, maybe before the store began to close."""
         self._calls += 1
         if self._calls % ADD_UP_EVERY == 0:
             await self._look_after_tables()
@@ -220,6 +234,7 @@ class PostgreSQLCore:
 
     async def _leave(self) -> None:
         if self._pool is not None:
+            await self._gathering.wait_until_idle()
             await self._pool.wait_until_unused()
             await asyncio.sleep(0)  # those who were just answered say what they have to say
             await self._hints.close()

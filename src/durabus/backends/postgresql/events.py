@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 
@@ -25,12 +26,12 @@ class PostgreSQLEvents(PostgreSQLCore):
         if connection is not None:
             async with in_transaction_of(connection, self._home) as session:
                 return await add_events(session, new)
-        session = self._plain_session()
-        events = await add_events(session, new)
-        self._wake(session.woken)
-        return events
+        if asyncio.get_running_loop() is self._loop:
+            return await self._gathering.add(new)
+        return await self._publish(new)
 
     async def get_event(self, ref: EventRef) -> Event | None:
+        self._check_open()
         return await get_event(self._plain_session(), ref)
 
     async def has_event(self, ref: EventRef) -> bool:

@@ -1,0 +1,115 @@
+"""Calls that meet share one statement, and so one commit: the next leaves when the one before is back.
+
+A call that finds nothing under way leaves at once, so a single publisher waits for nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from durabus.errors import DurabusError, StoreUnavailableError
+from durabus.model.event import Event, NewEvent
+
+MOST_EVENTS = 500
+MOST_CHARACTERS = 1_000_000
+
+Send = Callable[[Sequence[NewEvent]], Awaitable[list[Event]]]
+
+
+class Waiting(msgspec.Struct, frozen=True, eq=False):
+    """A call that has not left yet."""
+
+    new: Sequence[NewEvent]
+    answer: asyncio.Future[list[Event]]
+
+
+class Gathering:
+    """Used on one event loop only."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._waiting: deque[Waiting] = deque()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, new: Sequence[NewEvent]) -> list[Event]:
+        """Send these events with whoever else has some. A large batch needs no company."""
+        if len(new) >= MOST_EVENTS:
+            return await self._send(new)
+        if self._idle.is_set():
+            self._idle.clear()
+            try:
+                return await self._send(new)
+            finally:
+                self._go_on()
+        waiting = Waiting(new, asyncio.get_running_loop().create_future())
+        self._waiting.append(waiting)
+        return await waiting.answer
+
+    async def wait_until_idle(self) -> None:
+        """Return when everything that was given has been answered."""
+        await self._idle.wait()
+
+    def _go_on(self) -> None:
+        """Send what came meanwhile, in a task: whoever gives up takes nobody else along."""
+        if self._waiting:
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="durabus-publish")
+        else:
+            self._idle.set()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._send_together(self._take())
+        finally:
+            self._task = None
+            self._idle.set()
+
+    def _take(self) -> list[Waiting]:
+        """As many calls as fit, but at least one. Those who gave up meanwhile are left out."""
+        taken: list[Waiting] = []
+        events = characters = 0
+        while self._waiting:
+            new = self._waiting[0].new
+            events += len(new)
+            characters += sum(len(one.payload_json) for one in new)
+            if taken and (events > MOST_EVENTS or characters > MOST_CHARACTERS):
+                break
+            waiting = self._waiting.popleft()
+            if not waiting.answer.done():
+                taken.append(waiting)
+        return taken
+
+    async def _send_together(self, calls: list[Waiting]) -> None:
+        if not calls:
+            return
+        try:
+            events = await self._send([one for call in calls for one in call.new])
+        except DurabusError as error:
+            if len(calls) == 1 or isinstance(error, StoreUnavailableError):
+                _refuse(calls, error)
+                return
+            # One of them is to blame, and all were refused: each has to stand for itself.
+            for call in calls:
+                await self._send_together([call])
+        except BaseException as error:
+            _refuse(calls, error)
+            raise
+        else:
+            first = 0
+            for call in calls:
+                last = first + len(call.new)
+                if not call.answer.done():
+                    call.answer.set_result(events[first:last])
+                first = last
+
+
+def _refuse(calls: list[Waiting], error: BaseException) -> None:
+    for call in calls:
+        if not call.answer.done():
+            call.answer.set_exception(error)
