@@ -7,6 +7,7 @@ import logging
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Unpack
 
+from durabus.clock import monotonic
 from durabus.errors import ConfigurationError, DurabusError, LeaseLost
 from durabus.model.claim import Claim, ClaimRequest, default_worker_id, new_token
 from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event
@@ -43,6 +44,8 @@ class EventQueue:
         self._unanswered: list[ClaimRequest] = []
         """Polls whose answers were lost: they may hold an event, so the next ones repeat them."""
         self._returning: set[asyncio.Task[None]] = set()
+        self._uncommitted: dict[int, float] = {}
+        """Finalized in transactions of callers, which may still be rolled back; and when their claims are over."""
 
     async def publish(
         self,
@@ -73,6 +76,7 @@ class EventQueue:
 
         If it is cancelled, an event that it was given all the same goes back to the queue.
         """
+        self._forget_committed()
         request = self._unanswered.pop() if self._unanswered else self._request()
         asking = asyncio.ensure_future(self._ask(request))
         try:
@@ -96,22 +100,33 @@ class EventQueue:
         success: bool | Sequence[BaseException | str] = True,  # noqa: FBT001, FBT002  (seeds 000, 001 have it positional)
         *,
         error_results: Sequence[BaseException | str] = (),
+        connection: object | None = None,
     ) -> None:
         """End an event this queue polled: COMPLETED; FAILED with ``success=False``; COMPLETED_WITH_ERRORS with errors.
 
         An event that has ended already is left as it is. One that this object did not poll, or whose claim was taken
         over, raises ``LeaseLost`` and changes nothing. A list in second place is taken as ``error_results``.
+
+        ``connection`` does it in the caller's own open transaction, on stores that can: the effect and the end of the
+        event are one commit. There ``LeaseLost`` is raised for an event that has ended, too: the effect is another's,
+        so roll back. After a rollback the event can be finalized again.
         """
         if not isinstance(success, bool):
             error_results, success = [*success, *error_results], True
         if not success and error_results:
             raise ConfigurationError("finalize: give either success=False (FAILED) or error_results, not both")
         claim = self._claims.get(id)
+        if claim is None and connection is not None:
+            raise LeaseLost(id, "this queue object has no claim on it")
         if claim is None:
             await self._refuse_unless_ended(id, "this queue object has no claim on it")
             return
-        outcome = (await self.store.settle_events([_settlement(claim, error_results, success=success)])).outcomes[0]
-        self._claims.pop(id, None)
+        settlement = _settlement(claim, error_results, success=success)
+        if connection is not None:
+            await self._settle_with(connection, settlement)
+            return
+        outcome = (await self.store.settle_events([settlement])).outcomes[0]
+        self.forget_claim(id)
         if isinstance(outcome, LeaseLost):
             await self._refuse_unless_ended(id, outcome.reason)
 
@@ -122,6 +137,21 @@ class EventQueue:
     def forget_claim(self, id: int) -> None:  # noqa: A002  (the word users know)
         """The claim was settled by somebody else's hand."""
         self._claims.pop(id, None)
+        self._uncommitted.pop(id, None)
+
+    async def _settle_with(self, connection: object, settlement: Settlement) -> None:
+        id_ = settlement.ref.id
+        outcome = (await self.store.settle_events([settlement], connection=connection)).outcomes[0]
+        if isinstance(outcome, LeaseLost):
+            self.forget_claim(id_)
+            raise outcome
+        self._uncommitted[id_] = monotonic() + self.abandoned_after
+
+    def _forget_committed(self) -> None:
+        """Nobody says when a caller's transaction ends; a claim that is over is of no use either way."""
+        now = monotonic()
+        for id_ in [id_ for id_, over_at in self._uncommitted.items() if over_at < now]:
+            self.forget_claim(id_)
 
     def _request(self) -> ClaimRequest:
         return ClaimRequest(

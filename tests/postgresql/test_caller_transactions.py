@@ -18,6 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import ConfigurationError, LeaseLost, StoreError
+from durabus.event_queue import EventQueue
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Settled, Settlement
@@ -258,6 +259,20 @@ async def test_effect_and_settlement_are_one_commit(store: PostgreSQLStore, post
     assert count_orders(postgresql_url) == 1
     counts = await store.counts()
     assert (counts.pending, counts.processing, counts.completed) == (1, 0, 1)
+
+
+@EACH
+async def test_finalize_and_effect_are_one_commit(store: PostgreSQLStore, postgresql_url: str, library: Any) -> None:
+    queue = EventQueue(store)
+    await queue.publish("order.placed")
+    event = await queue.poll()
+    assert event is not None
+    async with library(postgresql_url) as mine:
+        await queue.finalize(event.id, connection=mine.connection)
+        assert (await store.counts()).processing == 1
+        await mine.commit()
+    assert count_orders(postgresql_url) == 1
+    assert (await store.counts()).completed == 1
 
 
 @EACH

@@ -12,7 +12,8 @@ from msgspec.structs import replace
 
 from durabus.backends.sqlite import events
 from durabus.backends.sqlite.store import SQLiteStore
-from durabus.errors import ConfigurationError, StoreError, StoreUnavailableError
+from durabus.errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailableError
+from durabus.event_queue import EventQueue
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Settlement
@@ -74,6 +75,44 @@ async def test_settling_follows_the_callers_transaction(store: SQLiteStore, mine
     mine.commit()
     statuses = [event.status for id_ in (one.event.id, two.event.id) if (event := await store.get_event(id_))]
     assert statuses == [EventStatus.COMPLETED, EventStatus.FAILED]
+
+
+async def test_finalize_and_effect_are_one_commit(store: SQLiteStore, mine: sqlite3.Connection) -> None:
+    queue = EventQueue(store)
+    await queue.publish("order.placed")
+    event = await queue.poll()
+    assert event is not None
+    mine.execute("INSERT INTO orders VALUES (7)")
+    await queue.finalize(event.id, connection=mine)
+    assert (await store.counts()).processing == 1
+    mine.rollback()
+    assert (await store.counts()).processing == 1
+    mine.execute("INSERT INTO orders VALUES (7)")
+    await queue.finalize(event.id, connection=mine)
+    mine.commit()
+    assert (await store.counts()).completed == 1
+
+
+@pytest.mark.parametrize("ended", [True, False])
+async def test_an_effect_whose_claim_was_taken_over_is_refused(
+    store: SQLiteStore, mine: sqlite3.Connection, *, ended: bool
+) -> None:
+    """Also when the event has ended meanwhile: somebody else's effect is there already."""
+    slow, quick = EventQueue(store), EventQueue(store)
+    await slow.publish("order.placed")
+    event = await slow.poll()
+    assert event is not None
+    await store.reset_event(event.id, reason="stuck")
+    assert await quick.poll() is not None
+    if ended:
+        await quick.finalize(event.id)
+    mine.execute("INSERT INTO orders VALUES (7)")
+    for _ in range(2):
+        with pytest.raises(LeaseLost):
+            await slow.finalize(event.id, connection=mine)
+    mine.rollback()
+    counts = await store.counts()
+    assert (counts.completed, counts.processing) == ((1, 0) if ended else (0, 1))
 
 
 async def test_known_events_are_answered_on_the_callers_connection(

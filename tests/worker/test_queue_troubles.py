@@ -1,11 +1,13 @@
 """A queue worked by hand does not keep events that nobody got."""
 
 import asyncio
+import sqlite3
+from pathlib import Path
 
 import pytest
 from tests.worker.support import WatchedStore, until
 
-from durabus import Action, Event, EventManager, EventQueue, EventStatus
+from durabus import Action, Event, EventManager, EventQueue, EventStatus, open_store
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest
 
@@ -112,3 +114,21 @@ async def test_a_step_of_a_manager_that_is_cancelled_puts_its_event_back() -> No
     await until(lambda: len(store.in_status(EventStatus.PENDING)) == 1)
     assert await trail(store, event) == [Action.PUBLISHED, Action.PICKED, Action.RELEASED]
     assert manager.queue.claim_on(event.id) is None
+
+
+async def test_claims_finalized_in_callers_transactions_are_forgotten(tmp_path: Path) -> None:
+    """Nobody tells the queue that a transaction was committed."""
+    store = await open_store(f"sqlite:///{tmp_path}/bus.db")
+    queue = EventQueue(store, abandoned_after=0.01)
+    await queue.publish("order.placed")
+    event = await queue.poll()
+    assert event is not None
+    connection = sqlite3.connect(tmp_path / "bus.db")
+    await queue.finalize(event.id, connection=connection)
+    assert queue.claim_on(event.id) is not None
+    connection.commit()
+    connection.close()
+    await asyncio.sleep(0.02)
+    assert await queue.poll() is None
+    assert queue.claim_on(event.id) is None
+    await store.close()
