@@ -11,6 +11,7 @@ from durabus.errors import (
     EventBusShutdownError,
     EventFailed,
     EventNotFound,
+    HistoryFullError,
     InvalidEventError,
     InvalidPayloadError,
     LeaseLost,
@@ -30,7 +31,7 @@ from durabus.model.log_entry import LogEntry
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.retry import RetryPolicy
-from durabus.model.statuses import Action, EventMode, EventStatus, HandlerMode, ResultStatus
+from durabus.model.statuses import Action, Completion, EventMode, EventStatus, HandlerMode, ResultStatus
 from durabus.projections import EventLogProjectionBuilder, ProjectionStatus
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
@@ -38,10 +39,12 @@ from durabus.store.features import Features
 from durabus.sync_event_bus import SyncEventBus
 from durabus.worker.context import Context
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.tracing import Tracing
 
 __all__ = [
     "Action",
     "Clock",
+    "Completion",
     "ConfigurationError",
     "Context",
     "Counts",
@@ -68,6 +71,7 @@ __all__ = [
     "Handle",
     "HandlerMode",
     "HandlerResult",
+    "HistoryFullError",
     "InvalidEventError",
     "InvalidPayloadError",
     "LeaseLost",
@@ -86,6 +90,7 @@ __all__ = [
     "Success",
     "SyncEventBus",
     "SystemClock",
+    "Tracing",
     "TransientError",
     "UnknownStoreError",
     "UnrecoverableError",

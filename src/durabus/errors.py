@@ -20,6 +20,7 @@
     ├── EventNotFound              no event under this id
     ├── NotADeadLetter             retry of an event that is not in the dead letters
     ├── EventFailed                the event whose result was awaited ended in the dead letters
+    ├── HistoryFullError           the bus keeps as many events as it may, and drops none
     ├── PipelineError              Spark, Java, the jars or the lake are not as the pipeline needs them
     └── EventBusShutdownError      publish or subscribe after shutdown
 
@@ -138,6 +139,10 @@ class EventFailed(DurabusError):  # noqa: N818  (reads as the sentence it is)
         self.event_id = event_id
         self.status = status
         self.errors = errors
+
+
+class HistoryFullError(DurabusError):
+    """The bus holds ``max_history_size`` events and may not drop any; nothing was published."""
 
 
 class PipelineError(DurabusError):

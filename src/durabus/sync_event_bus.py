@@ -85,6 +85,14 @@ class SyncEventBus:
         """As ``EventBus.unsubscribe``."""
         return self._running().call(self._bus.unsubscribe, subscription_id)
 
+    def off(self, pattern: Any = ANY, handler: HandlerFunction | str | None = None) -> int:
+        """As ``EventBus.off``."""
+        return self._running().call(self._bus.off, pattern, handler)
+
+    def find(self, event_type: Any = ANY, **options: Any) -> Event | None:
+        """As ``EventBus.find``."""
+        return self._running().call(lambda: self._bus.find(event_type, **options))
+
     def publish(
         self,
         event_type: str | object,

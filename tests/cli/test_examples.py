@@ -9,6 +9,12 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 PRINTED = {
+    "debounce.py": """\
+five at once: [1, 1, 1, 1, 1]
+fresh enough: 1
+another page: 2
+taken in all: 2
+""",
     "event_manager.py": """\
 audit: order.placed
 mail for order 7 sent on call 2
@@ -18,6 +24,11 @@ FAILED (attempt 1): TransientError: mail server is restarting
 PICKED (attempt 2)
 COMPLETED (attempt 2)
 handler states cleaned up: 2
+""",
+    "ordered_pipeline.py": """\
+ada: placed > paid > packed > shipped
+bob: placed > paid > packed > shipped
+eve: placed > paid > packed > shipped
 """,
     "outbox_sqlite.py": """\
 rolled back: order 2 is too large
@@ -42,6 +53,17 @@ order 4: COMPLETED
     "quickstart.py": """\
 welcome, Ada
 user.renamed was seen on attempt 1
+""",
+    "saga.py": """\
+order 1: stock.reserve
+order 1: card.charge
+order 1: parcel.ship
+order 1: shipped
+order 2: stock.reserve
+order 2: card.charge failed: UnrecoverableError: card is blocked
+order 2: stock.reserve.undo
+order 2: cancelled
+card.charge is a child of order.placed: True
 """,
     "shop_sqlite.py": """\
 order 1 charged on attempt 1

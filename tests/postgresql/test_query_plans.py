@@ -10,6 +10,7 @@ import pytest
 from durabus.backends.postgresql.claiming import claim_arguments, claims_of
 from durabus.backends.postgresql.scans import WHOLE as EVERYWHERE
 from durabus.backends.postgresql.session import own_session
+from durabus.backends.postgresql.settling import plain_completions
 from durabus.backends.postgresql.sql import Statements
 from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import ClaimRequest, new_token
@@ -134,20 +135,11 @@ async def reads_of_a_cycle(store: PostgreSQLStore, bus: str, tags: tuple[str, ..
     sql = Statements(SCHEMA)
     request = ClaimRequest(bus=bus, worker_id="w", token=new_token(), limit=20, tags=tags)
     async with connection.transaction():
-        rows = await connection.fetch(sql["claim_next_events"], None, *claim_arguments(request, EVERYWHERE))
+        rows = await connection.fetch(sql["claim_next_events"], None, *claim_arguments(request, EVERYWHERE), None)
         claims = await claims_of(own_session(connection, sql, now=None), request, rows)
         assert len(claims) == 20
-        refs = [Complete(claim.ref).ref for claim in claims]
-        await connection.fetch(
-            sql["complete_events"],
-            None,
-            None,
-            [ref.id for ref in refs],
-            [ref.token for ref in refs],
-            [ref.fence for ref in refs],
-            [1.0] * 20,
-            [None] * 20,
-        )
+        done = plain_completions([Complete(claim.ref, execution_time_ms=1.0) for claim in claims])
+        await connection.fetch(sql["complete_events"], None, None, *done)
         row = (await connection.fetch(READS))[0]
     pool.give_back(connection)
     return int(row[0] or 0), int(row[1] or 0)

@@ -1,7 +1,7 @@
 """From emit to the store, and back to the handles."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -10,7 +10,10 @@ from tests.worker.support import WatchedStore
 from durabus import Event, EventBusShutdownError, EventStatus
 from durabus.backends.memory.core import FEATURES
 from durabus.bus import outbox as outbox_module
+from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle
+from durabus.bus.history import History
+from durabus.bus.nested import Nested
 from durabus.bus.outbox import Outbox
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import ClaimRequest
@@ -25,6 +28,18 @@ class SharedStore(WatchedStore):
     features = replace(FEATURES, shared_between_processes=True)
 
 
+def make_outbox(store: WatchedStore, runs_here: Callable[[int], bool]) -> Outbox:
+    return Outbox(
+        store,
+        "default",
+        ready=nothing_first,
+        runs_here=runs_here,
+        nested=Nested(store, "default", None, lease=30.0, elsewhere=lambda _type: False),
+        finder=Finder(store, "default"),
+        history=History(store, "default", size=None, drop=True),
+    )
+
+
 @pytest.fixture
 def store() -> SharedStore:
     return SharedStore()
@@ -33,7 +48,7 @@ def store() -> SharedStore:
 @pytest.fixture
 async def outbox(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outbox]:
     monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
-    outbox = Outbox(store, "default", ready=nothing_first, runs_here=lambda _id: False)
+    outbox = make_outbox(store, lambda _id: False)
     yield outbox
     outbox.close(EventBusShutdownError("end of the test"))
 
@@ -120,7 +135,7 @@ async def test_an_end_in_another_process_is_noticed_behind_many_that_run_here(
 ) -> None:
     monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
     here: set[int] = set()
-    outbox = Outbox(store, "default", ready=nothing_first, runs_here=here.__contains__)
+    outbox = make_outbox(store, here.__contains__)
     many = send(outbox, outbox_module.LOOK_AT_ONCE + 1)
     here.update([(await handle.stored()).id for handle in many])
     (elsewhere,) = send(outbox)
@@ -209,7 +224,7 @@ async def test_a_flush_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    outbox = Outbox(HangingStore(), "default", ready=nothing_first, runs_here=lambda _id: False)
+    outbox = make_outbox(HangingStore(), lambda _id: False)
     (handle,) = send(outbox)
     await outbox.flush(0.01)
     outbox.close(EventBusShutdownError("shut down"))

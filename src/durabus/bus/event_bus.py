@@ -5,35 +5,41 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import is_dataclass
 from typing import Any, Self, TypeVar, Unpack, overload
 
-import msgspec
-
+from durabus.bus.finder import Finder, Wanted, Where
+from durabus.bus.forwarding import copy_for, refuse_itself
 from durabus.bus.handle import Handle
+from durabus.bus.history import History, check_archive_after, leave
+from durabus.bus.naming import choice, pattern_and_function, pattern_of, result_type, typed_event
+from durabus.bus.nested import Nested
 from durabus.bus.outbox import Outbox
 from durabus.bus.registry import Registry
-from durabus.errors import ConfigurationError, EventBusShutdownError, InvalidEventError
+from durabus.errors import ConfigurationError, EventBusShutdownError
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
-from durabus.model.event import DEFAULT_BUS, PublishOptions, new_event
+from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event, ordering_key_of
 from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.retry import RetryPolicy
 from durabus.model.settlement import Settled, Settlement
-from durabus.model.statuses import TERMINAL, EventMode
+from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import DEFAULT_TIMEOUT, Handler, HandlerFunction, derived_id
 from durabus.worker.loop import POLL_FLOOR, Worker
 from durabus.worker.metrics import Metrics
-from durabus.worker.nesting import event_lock, refuse_endless_wait
+from durabus.worker.nesting import event_lock, handled_here
 from durabus.worker.threads import HandlerThreads
+from durabus.worker.tracing import Tracing, metadata_of, tell_settled
 
 logger = logging.getLogger("durabus.bus")
 
 HANDLERS_KEPT_FOR = 300.0
 """How long events wait for the handlers of a node that is not heard of any more."""
+
+ARCHIVE_AFTER = 86_400.0
+"""How long a bus that nobody serves any more is remembered."""
 
 F = TypeVar("F", bound=HandlerFunction)
 
@@ -44,6 +50,10 @@ class EventBus:
     Processes that open the same store and ``name`` form one fleet: every event is claimed by one of them. If they have
     different handlers, an event ends when each of them had it. For the handlers of a process that is not heard of any
     more it waits ``handlers_kept_for`` seconds, after a shutdown 30 s at most; None: until they are unregistered.
+
+    ``mode`` says which events exclude each other, in every process that serves the bus; ``handler_mode`` whether the
+    handlers of one event run one by one or side by side; ``completion`` whether it needs all of them or the first
+    answer. ``event_timeout`` bounds one attempt of an event, all its handlers together. docs/runtime.md tells the rest.
     """
 
     def __init__(
@@ -56,8 +66,17 @@ class EventBus:
         lease: Duration = DEFAULT_LEASE,
         poll_interval: Duration = POLL_FLOOR,
         mode: EventMode | str = EventMode.PARALLEL,
+        handler_mode: HandlerMode | str = HandlerMode.SERIAL,
+        completion: Completion | str = Completion.ALL,
+        event_timeout: Duration | None = None,
+        event_slow_timeout: Duration | None = None,
+        handler_slow_timeout: Duration | None = 30.0,
+        max_history_size: int | None = None,
+        max_history_drop: bool = True,
         shutdown_timeout: Duration = 30.0,
         handlers_kept_for: Duration | None = HANDLERS_KEPT_FOR,
+        archive_after: Duration = ARCHIVE_AFTER,
+        tracing: Tracing | None = None,
     ) -> None:
         self.name = check_name(name, "bus")
         self.store: EventStore = make_store(store) if isinstance(store, str) else store
@@ -70,17 +89,40 @@ class EventBus:
             worker_id=default_worker_id(),
             threads=HandlerThreads(check_batch(concurrency, "concurrency"), f"durabus-{self.name}"),
             elsewhere=self._registry,
+            handler_mode=choice(HandlerMode, handler_mode, "handler_mode"),
+            completion=choice(Completion, completion, "completion"),
+            event_timeout=_seconds(event_timeout, "event_timeout"),
+            event_slow_timeout=_seconds(event_slow_timeout, "event_slow_timeout"),
+            tracing=tracing,
+            emitter=self.emit,
         )
+        self._slow_timeout = _seconds(handler_slow_timeout, "handler_slow_timeout")
+        self._tracing = tracing
+        self._archive_after = check_archive_after(seconds(archive_after, "archive_after"))
         self.metrics = Metrics()
         self._worker_options: dict[str, Any] = {
             "concurrency": concurrency,
             "lease": seconds(lease, "lease", allow_zero=False),
             "poll_interval": seconds(poll_interval, "poll_interval", allow_zero=False),
-            "mode": _mode(mode),
+            "mode": choice(EventMode, mode, "mode"),
         }
-        self._lock = event_lock(self.store, _mode(mode), self.name)
+        self._history = History(self.store, self.name, size=max_history_size, drop=max_history_drop)
+        self._finder = Finder(self.store, self.name)
+        self._nested = Nested(
+            self.store,
+            self.name,
+            event_lock(self.store, self._worker_options["mode"], self.name),
+            lease=self._worker_options["lease"],
+            elsewhere=self._registry.has_others,
+        )
         self._outbox = Outbox(
-            self.store, self.name, ready=self._registry.announced, runs_here=self._worker_runs, lock=self._lock
+            self.store,
+            self.name,
+            ready=self._registry.announced,
+            runs_here=self._worker_runs,
+            nested=self._nested,
+            finder=self._finder,
+            history=self._history,
         )
         self._worker: Worker | None = None
         self._opened = False
@@ -102,9 +144,12 @@ class EventBus:
         *,
         id: str | None = None,  # noqa: A002  (the word users know)
         timeout: Duration | None = DEFAULT_TIMEOUT,
+        slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
     ) -> str:
         """Call ``handler`` for every event whose type the pattern covers; ``subscribe(handler)`` takes all events.
+
+        What it returns for an event class with an ``event_result_type`` must be of that type.
 
         ``retry`` replaces the whole policy, or, as a mapping, only the fields it names. Answers the subscription's id:
         ``id`` if one is given, else one derived from pattern and function, equal on every node that runs the same code.
@@ -112,12 +157,14 @@ class EventBus:
         self._refuse_if_shut("subscribe")
         if self._started:
             self._outbox.bind()
-        glob, function = _pattern_and_function(pattern, handler)
+        glob, function = pattern_and_function(pattern, handler)
         subscription = Handler(
             handler_id=id if id is not None else self._free_id(glob, function),
             pattern=glob,
             function=function,
             timeout=timeout,
+            slow_timeout=self._slow_timeout if slow_timeout is None else slow_timeout,
+            result_type=result_type(pattern) if isinstance(pattern, type) else None,
             retry=self._retry.merged(retry),
         )
         self._dispatcher.add(subscription)
@@ -138,6 +185,7 @@ class EventBus:
         *,
         id: str | None = None,
         timeout: Duration | None = DEFAULT_TIMEOUT,
+        slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
     ) -> Callable[[F], F]: ...
 
@@ -147,12 +195,14 @@ class EventBus:
         *,
         id: str | None = None,  # noqa: A002  (the word users know)
         timeout: Duration | None = DEFAULT_TIMEOUT,
+        slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
     ) -> Any:
         """``subscribe`` as a decorator: ``@bus.on("order.*")``, or ``@bus.on`` for all events."""
 
         def decorate(handler: HandlerFunction) -> HandlerFunction:
-            self.subscribe(ANY if handler is pattern else pattern, handler, id=id, timeout=timeout, retry=retry)
+            glob = ANY if handler is pattern else pattern
+            self.subscribe(glob, handler, id=id, timeout=timeout, slow_timeout=slow_timeout, retry=retry)
             return handler
 
         return decorate if isinstance(pattern, str | type) else decorate(pattern)
@@ -165,6 +215,37 @@ class EventBus:
         if removed:
             self._registry.announce(self._dispatcher.handlers)
         return removed
+
+    def off(self, pattern: str | type = ANY, handler: HandlerFunction | str | None = None) -> int:
+        """Stop calling a handler (a function, or a subscription's id) for ``pattern``; None: all of that pattern.
+
+        Answers how many subscriptions that were.
+        """
+        glob = pattern_of(pattern)
+        found = [
+            known.id
+            for known in self._dispatcher.handlers
+            if known.pattern == glob and (handler is None or handler in (known.id, known.function))
+        ]
+        return sum(self.unsubscribe(subscription_id) for subscription_id in found)
+
+    def forward(self, target: EventBus, pattern: str | type = ANY, *, id: str | None = None) -> str:  # noqa: A002
+        """Hand every event that the pattern covers on to another bus, as a child of itself; answers a subscription.
+
+        An event visits each bus once, so circles end: ``metadata["event_path"]`` names those it came through.
+        """
+        refuse_itself(self.name, target.name)
+
+        async def hand_on(event: Event) -> None:
+            copied = copy_for(event, self.name, target.name)
+            if copied is not None:
+                metadata, options = copied
+                if not target._started:
+                    await target.start()
+                await target.emit(event.type, event.payload, metadata, **options).stored()
+
+        subscription_id = id or f"forward:{self.name}>{target.name}:{pattern_of(pattern)}"
+        return self.subscribe(pattern, hand_on, id=subscription_id)
 
     async def start(self) -> Self:
         """Open the store and begin to claim. What a crash left behind is taken up again once its lease is over."""
@@ -198,18 +279,13 @@ class EventBus:
         one that publishes on the caller's own ``connection``, only stores it: others will handle it.
         """
         self._refuse_if_shut("publish")
-        if not isinstance(event_type, str):
-            event_type, payload = _typed(event_type, payload)
-        new = new_event(event_type, payload, bus=self.name, metadata=metadata, **options)
+        new = self._new(event_type, payload, metadata, options)
         if not self._started:
             await self.start()
         if connection is not None:
             # Nothing is announced first: that write would wait for the caller's own transaction.
             return (await self.store.add_events([new], connection=connection))[0].event_id
-        if self._dispatcher:
-            refuse_endless_wait(self._lock)
-        handle = Handle(new)
-        self._outbox.send(handle)
+        handle = self._send(new, None)
         event = await handle.stored()
         if self._worker is None or not self._dispatcher:
             self._outbox.drop(handle)
@@ -231,13 +307,49 @@ class EventBus:
         """
         if self._shut:
             self._refuse_if_shut("emit")
-        if not isinstance(event_type, str):
-            event_type, payload = _typed(event_type, payload)
-        handle = Handle(new_event(event_type, payload, bus=self.name, metadata=metadata, **options))
+        new = self._new(event_type, payload, metadata, options)
         if not self._started:
             raise ConfigurationError("emit needs a started bus: await bus.start() first")
-        self._outbox.send(handle)
-        return handle
+        return self._send(new, None if isinstance(event_type, str) else result_type(event_type))
+
+    async def find(
+        self,
+        event_type: str | type = ANY,
+        *,
+        where: Where | None = None,
+        child_of: Event | Handle | str | None = None,
+        past: bool | Duration = True,
+        future: bool | Duration = False,
+        **fields: Any,
+    ) -> Event | None:
+        """The newest event of this bus that is known, or else the next one that any node publishes.
+
+        ``past``: True, or not older than so many seconds. ``future``: True waits for ever, a number so many seconds,
+        and not for handlers. ``fields`` must be equal in the payload; ``child_of`` also finds grandchildren. None if
+        there is none, if the time is over, or after a shutdown.
+        """
+        self._refuse_if_shut("find")
+        if not self._opened:
+            await self.start()
+        ancestor = child_of if isinstance(child_of, str | None) else child_of.event_id
+        wanted = Wanted(pattern_of(event_type), where, ancestor, fields, self.name)
+        # It begins to listen before it looks back, so that nothing can fall in between.
+        next_one = await self._finder.begin(wanted) if future is not False else None
+        try:
+            if past is not False:
+                found = await self._finder.past(wanted, None if past is True else seconds(past, "past"))
+                if found is not None or next_one is None:
+                    return found
+            if next_one is None:
+                return None
+            limit = None if future is True else seconds(future, "future")
+            async with asyncio.timeout(limit):
+                return await next_one
+        except TimeoutError:
+            return None
+        finally:
+            if next_one is not None:
+                next_one.cancel()
 
     async def wait_until_idle(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109  (answers, does not raise)
         """Wait until everything this bus emitted or published has ended; False if ``timeout`` came first."""
@@ -260,7 +372,11 @@ class EventBus:
             if self._worker is not None:
                 await self._worker.stop(limit)
             self._outbox.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
+            self._finder.close()
             await self._registry.close()
+            if self._worker is not None:
+                await self._history.close()
+                await leave(self.store, self.name, archive_after=self._archive_after)
             self._dispatcher.close()
             if self._owns_store:
                 await self.store.close()
@@ -284,17 +400,62 @@ class EventBus:
                 metrics=self.metrics,
                 on_settled=self._on_settled,
                 on_died=self._outbox.close,
+                waits_for_children=True,
                 **self._worker_options,
             )
+            self._nested.worker = self._worker
             self._worker.start()
 
     def _worker_runs(self, id_: int) -> bool:
         return self._worker is not None and self._worker.is_running(id_)
 
     def _on_settled(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
+        if self._tracing is not None:
+            tell_settled(self._tracing, claim.event, settled.status)
         if settled.status in TERMINAL:
+            if self._history.size is not None:
+                self._history.one_ended()
             for handle in self._outbox.take(claim.event.event_id):
                 handle.settle(claim, settlement, settled)
+
+    def _new(
+        self,
+        event_type: str | object,
+        payload: Any,
+        metadata: Mapping[str, Any] | None,
+        options: PublishOptions,
+    ) -> NewEvent:
+        """Inside a handler it is a child of the event that is handled, unless the caller says otherwise."""
+        if not isinstance(event_type, str):
+            event_type, payload = typed_event(event_type, payload)
+        parent = handled_here()
+        if parent is not None and "parent_id" not in options:
+            options["parent_id"] = parent.claim.event.event_id
+        if self._tracing is not None:
+            metadata = metadata_of(self._tracing, event_type, metadata)
+        new = new_event(event_type, payload, bus=self.name, metadata=metadata, **options)
+        if new.metadata_json is not None and parent is not None and new.parent_id is not None:
+            self._refuse_behind_itself(new.metadata_json, parent.claim.event)
+        return new
+
+    def _refuse_behind_itself(self, metadata: str, parent: Event) -> None:
+        key = ordering_key_of(metadata)
+        if key is not None and key == parent.ordering_key and parent.bus == self.name:
+            raise ConfigurationError(
+                f"a child with the ordering_key={key!r} of its parent {parent.type!r} would wait for that, that for "
+                "it: use parent_id=None to emit an event of its own, or another key"
+            )
+
+    def _send(self, new: NewEvent, expected: Any) -> Handle:
+        handle = Handle(new, expected)
+        self._outbox.send(handle)
+        if new.parent_id is not None:
+            parent = handled_here()
+            if parent is not None and parent.claim.event.event_id == new.parent_id:
+                if parent.children is None:
+                    parent.children = []
+                parent.children.append(handle)
+        return handle
 
     def _free_id(self, pattern: str, handler: HandlerFunction) -> str:
         """Two subscriptions of one function to one pattern are told apart by their order, which every node shares."""
@@ -315,40 +476,5 @@ class EventBus:
             raise EventBusShutdownError(f"{verb} on bus {self.name!r}: it is shut down; make a new EventBus")
 
 
-def type_name(event_class: type) -> str:
-    """The event type of a class: its ``event_type`` attribute if it has one, else its name."""
-    name = getattr(event_class, "event_type", event_class.__name__)
-    return name if isinstance(name, str) else event_class.__name__
-
-
-def _typed(event: object, payload: object) -> tuple[str, object]:
-    """An event given as an object of its own class."""
-    known = is_dataclass(event) or isinstance(event, msgspec.Struct) or hasattr(event, "model_dump")
-    if not known or isinstance(event, type):
-        raise InvalidEventError(
-            f"event type={event!r}: must be a string, or one object (dataclass, msgspec struct, pydantic model)"
-        )
-    if payload is not None:
-        raise InvalidEventError(f"{event!r} is an event of its own: a payload beside it would be lost")
-    return type_name(type(event)), event
-
-
-def _pattern_and_function(
-    pattern: str | type | HandlerFunction, handler: HandlerFunction | None
-) -> tuple[str, HandlerFunction]:
-    if handler is None:
-        if isinstance(pattern, str | type):
-            raise ConfigurationError(f"subscribe({pattern!r}) has no handler: call subscribe(pattern, handler)")
-        return ANY, pattern
-    if isinstance(pattern, str):
-        return pattern, handler
-    if isinstance(pattern, type):
-        return type_name(pattern), handler
-    raise ConfigurationError(f"pattern={pattern!r}: must be a string such as 'user.*', or an event class")
-
-
-def _mode(mode: EventMode | str) -> EventMode:
-    try:
-        return EventMode(mode)
-    except ValueError:
-        raise ConfigurationError(f"mode={mode!r}: must be one of {[m.value for m in EventMode]}") from None
+def _seconds(value: Duration | None, option: str) -> float | None:
+    return None if value is None else seconds(value, option, allow_zero=False)

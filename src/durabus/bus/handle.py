@@ -8,23 +8,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from durabus.bus.nested import Nested
 from durabus.errors import ConfigurationError, EventFailed
 from durabus.model.claim import Claim
 from durabus.model.event import Event, NewEvent
+from durabus.model.payload import decode_as
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import DEAD_LETTER, EventStatus, ResultStatus
-from durabus.worker.nesting import EventLock, handled_here, waiting_for
+from durabus.worker.nesting import handled_here, waiting_for
 
 
 class Home:
     """The event loop that a bus belongs to since it was started, and with it the handles of its events."""
 
-    __slots__ = ("_bus", "lock", "loop")
+    __slots__ = ("_bus", "loop", "nested")
 
-    def __init__(self, bus: str, lock: EventLock | None, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, bus: str, nested: Nested, loop: asyncio.AbstractEventLoop) -> None:
         self._bus = bus
-        self.lock = lock
+        self.nested = nested
         self.loop = loop
 
     def refuse_strangers(self) -> None:
@@ -44,10 +46,11 @@ class Home:
 class Handle:
     """Await it for the event's end; ``stored()`` for its safe arrival; ``result()`` for what the handler returned."""
 
-    __slots__ = ("_end", "_event", "_results", "_stored", "_waiters", "home", "new")
+    __slots__ = ("_end", "_event", "_result_type", "_results", "_stored", "_waiters", "home", "new")
 
-    def __init__(self, new: NewEvent) -> None:
+    def __init__(self, new: NewEvent, result_type: Any = None) -> None:
         self.new = new
+        self._result_type = result_type
         self.home: Home
         self._stored: Event | BaseException | None = None
         self._event: Event | BaseException | None = None
@@ -80,15 +83,20 @@ class Handle:
     async def completed(self) -> Event:
         """Wait until the event has ended, whatever its status."""
         if handled_here() is None:
-            while self._event is None:
-                await self._wait()
+            await self.ended()
         elif self._event is None:
             stored = await self.stored()  # under another event_id, if its idempotency key was known
-            with waiting_for(stored.event_id, self.home.lock):
-                while self._event is None:
-                    await self._wait()
+            with waiting_for(stored.event_id):
+                await self.home.nested.wait(stored.event_id, stored.type, self)
+        if self._event is None:
+            raise ConfigurationError(f"the wait for event {self.event_id} ended before it did")
         self._look_up_end()
         return _value(self._event)
+
+    async def ended(self) -> None:
+        """Wait for the end without a part in it, wherever this is called."""
+        while self._event is None:
+            await self._wait()
 
     async def results(self) -> tuple[HandlerResult, ...]:
         """Wait for the end; the results that carry news, by handler."""
@@ -96,13 +104,18 @@ class Handle:
         return self._results
 
     async def result(self) -> Any:
-        """Wait for the end; the first value a handler returned. Raises ``EventFailed`` for a dead letter."""
+        """Wait for the end; the first value a handler returned. Raises ``EventFailed`` for a dead letter.
+
+        As the ``event_result_type`` of the event's class, if it has one.
+        """
         event = await self.completed()
         if event.status in DEAD_LETTER:
             raise EventFailed(event.event_id, event.status, event.errors)
         kept = (r for r in self._results if r.status is ResultStatus.SUCCEEDED and r.value_json is not None)
         first = next(kept, None)
-        return None if first is None else first.value
+        if first is None or first.value_json is None:
+            return None
+        return first.value if self._result_type is None else decode_as(first.value_json, self._result_type)
 
     def __await__(self) -> Generator[Any, None, Event]:
         """The event at its end."""
@@ -150,7 +163,11 @@ class Handle:
         self.home.refuse_strangers()
         waiter = self.home.loop.create_future()
         self._waiters = [*(self._waiters or ()), waiter]
-        await waiter
+        try:
+            await waiter
+        finally:
+            if self._waiters and waiter in self._waiters:
+                self._waiters.remove(waiter)
 
     def _notify(self) -> None:
         waiters, self._waiters = self._waiters or (), None

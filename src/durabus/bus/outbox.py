@@ -7,13 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
+from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle, Home
+from durabus.bus.history import History
+from durabus.bus.nested import Nested
 from durabus.errors import ConfigurationError, DurabusError, EventNotFound, StoreClosedError
 from durabus.model.limits import MAX_BATCH
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
-from durabus.worker.nesting import EventLock, handled_here
+from durabus.worker.nesting import handled_here
 
 logger = logging.getLogger("durabus.bus")
 
@@ -34,13 +37,17 @@ class Outbox:
         *,
         ready: Callable[[], Awaitable[None]],
         runs_here: Callable[[int], bool],
-        lock: EventLock | None = None,
+        nested: Nested,
+        finder: Finder,
+        history: History,
     ) -> None:
         self._store = store
         self._bus = bus
         self._ready = ready
         self._runs_here = runs_here
-        self._lock = lock
+        self._nested = nested
+        self._finder = finder
+        self._history = history
         self._home: Home | None = None
         self._unsent: list[Handle] = []
         self._open: dict[str, list[Handle]] = {}
@@ -55,7 +62,7 @@ class Outbox:
     def bind(self) -> Home:
         """Belong to the running event loop from the first call on; refuse every other one."""
         if self._home is None:
-            self._home = Home(self._bus, self._lock, asyncio.get_running_loop())
+            self._home = Home(self._bus, self._nested, asyncio.get_running_loop())
         self._home.refuse_strangers()
         return self._home
 
@@ -130,6 +137,7 @@ class Outbox:
     async def _store_batch(self, batch: list[Handle]) -> None:
         try:
             await self._ready()
+            await self._history.admit(len(batch))
             events = await self._store.add_events([handle.new for handle in batch])
         except Exception as error:  # noqa: BLE001  (whatever it is, it is told to those who wait)
             logger.error("%s events were not stored, %s the first: %s", len(batch), batch[0].new.type, error)  # noqa: TRY400
@@ -149,6 +157,8 @@ class Outbox:
             if event.status in TERMINAL:
                 for ended in self.take(event.event_id):
                     ended.finish(event, ())
+        if self._finder:
+            await self._finder.stored(events)
         if self._looking is None and self._closed is None:
             self._looking = asyncio.get_running_loop().create_task(self._look_for_ends())
 

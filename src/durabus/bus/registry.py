@@ -94,6 +94,10 @@ class Registry:
             self._by_type[event_type] = found
         return found
 
+    def has_others(self, event_type: str) -> bool:
+        """Whether, as far as is known, other nodes have handlers for this type that this one has not."""
+        return bool(_matching(self._theirs, event_type) - _matching(self._mine, event_type))
+
     async def learn(self, revision: str) -> None:
         """Know the handlers as of a claim that was granted at ``revision``, or later ones."""
         async with self._talking:

@@ -14,7 +14,7 @@ from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, HandlerClaim, HandlerClaimRequest, handler_lock_key, new_token
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail
-from durabus.model.statuses import EventMode, HandlerMode, ResultStatus
+from durabus.model.statuses import SETTLED, EventMode, HandlerMode, ResultStatus
 from durabus.store.contract import EventStore
 
 BOTH_MODES = pytest.mark.parametrize("mode", list(HandlerMode))
@@ -87,7 +87,7 @@ class HandlerClaimTests:
         first = await handler_claim(lab, claim)
         await lab.store.complete_handler_result(first, outcome(status, "no"))
         second = await handler_claim(lab, claim)
-        if status in (ResultStatus.SUCCEEDED, ResultStatus.UNRECOVERABLE):
+        if status in SETTLED:
             assert second.handler_id == "audit"
         else:
             assert (second.handler_id, second.attempts, second.fence) == ("mail", 2, 2)

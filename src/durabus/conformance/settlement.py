@@ -66,8 +66,8 @@ class SettlementTests:
 
     @pytest.mark.parametrize("status", UNSETTLED)
     async def test_an_event_is_not_complete_while_a_handler_is_not(self, lab: Lab, status: ResultStatus) -> None:
-        """Refused as ``LeaseLost`` while a handler result is neither SUCCEEDED nor UNRECOVERABLE, unless one is
-        UNRECOVERABLE.
+        """Refused as ``LeaseLost`` while a handler result is none of SUCCEEDED, CANCELLED, ABORTED and UNRECOVERABLE,
+        unless one is the latter.
         """
         claim = await lab.claimed()
         before = await lab.picture()
@@ -79,8 +79,8 @@ class SettlementTests:
         assert (await lab.settle_one(Complete(claim.ref, fatal))).status is EventStatus.COMPLETED_WITH_ERRORS
 
     async def test_a_stored_result_that_is_not_settled_keeps_the_event_open(self, lab: Lab) -> None:
-        """Refused as ``LeaseLost`` while a handler result is neither SUCCEEDED nor UNRECOVERABLE, unless one is
-        UNRECOVERABLE.
+        """Refused as ``LeaseLost`` while a handler result is none of SUCCEEDED, CANCELLED, ABORTED and UNRECOVERABLE,
+        unless one is the latter.
         """
         claim = await lab.claimed()
         await lab.settle_one(Fail(claim.ref, "no", 0.0, results=(_result("a", ResultStatus.TRANSIENT, "no"),)))

@@ -26,6 +26,7 @@ from durabus.conformance.log_entries import LogEntryTests
 from durabus.conformance.log_pieces import LogPieceTests
 from durabus.conformance.modes import ModeTests
 from durabus.conformance.order import OrderTests
+from durabus.conformance.ordering import OrderingTests
 from durabus.conformance.paging import PagingTests
 from durabus.conformance.registrations import RegistrationTests
 from durabus.conformance.repeats import RepeatTests
@@ -90,6 +91,7 @@ class StoreConformance(
     ClaimTests,
     ExpiryTests,
     OrderTests,
+    OrderingTests,
     ModeTests,
     SettlementTests,
     StaleWriterTests,

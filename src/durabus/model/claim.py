@@ -38,6 +38,8 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Only events that carry at least one of these; empty means all."""
     max_attempts: int | None = None
     """Bound for events that carry none of their own; None means no bound."""
+    event_id: str | None = None
+    """Only this event."""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):

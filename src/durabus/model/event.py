@@ -17,6 +17,8 @@ from durabus.model.statuses import EventStatus
 
 DEFAULT_BUS = "default"
 MAX_ATTEMPTS = 1_000_000
+ORDERING_KEY = "ordering_key"
+"""The metadata entry by which events line up."""
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
@@ -45,7 +47,9 @@ class PublishOptions(TypedDict, total=False):
     delay: Duration
     max_attempts: int | None
     parent_id: str | None
+    """Left out inside a handler: the event that is being handled. None: no parent, wherever it is published."""
     idempotency_key: str | None
+    ordering_key: str | None
 
 
 def new_event(
@@ -61,14 +65,23 @@ def new_event(
     max_attempts: int | None = None,
     parent_id: str | None = None,
     idempotency_key: str | None = None,
+    ordering_key: str | None = None,
 ) -> NewEvent:
-    """Check and encode what a publisher hands over. Raises before anything is stored."""
+    """Check and encode what a publisher hands over. Raises before anything is stored.
+
+    ``ordering_key`` travels as the metadata entry of that name: events of one bus and key are handled one at a time, in
+    the order of their ids.
+    """
     if max_attempts is not None and (
         isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or not 1 <= max_attempts <= MAX_ATTEMPTS
     ):
         raise InvalidEventError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidEventError(f"metadata={metadata!r}: must be a mapping, not {type(metadata).__name__}")
+    if ordering_key is not None:
+        metadata = {**(metadata or {}), ORDERING_KEY: ordering_key}
+    if metadata and metadata.get(ORDERING_KEY) is not None:
+        check_name(metadata[ORDERING_KEY], ORDERING_KEY)
     if "*" in check_name(event_type, "event type"):
         raise InvalidEventError(f"event type={event_type!r}: a star belongs into patterns, not into types")
     return NewEvent(
@@ -84,6 +97,14 @@ def new_event(
         parent_id=None if parent_id is None else check_event_id(parent_id),
         idempotency_key=None if idempotency_key is None else check_name(idempotency_key, "idempotency_key"),
     )
+
+
+def ordering_key_of(metadata_json: str) -> str | None:
+    """The key by which an event with this metadata lines up."""
+    if f'"{ORDERING_KEY}"' not in metadata_json:
+        return None  # most have none: do not decode
+    key = decode_payload(metadata_json).get(ORDERING_KEY)
+    return key if isinstance(key, str) and key else None
 
 
 def new_event_id() -> str:
@@ -142,6 +163,11 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def metadata(self) -> dict[str, Any]:
         """What the publisher sent along with the payload."""
         return {} if self.metadata_json is None else decode_payload(self.metadata_json)
+
+    @property
+    def ordering_key(self) -> str | None:
+        """Events of one bus and key are handled one at a time, in the order of their ids."""
+        return None if self.metadata_json is None else ordering_key_of(self.metadata_json)
 
     @property
     def retry_count(self) -> int:

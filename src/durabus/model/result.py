@@ -41,6 +41,7 @@ class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0
     error: str | None = None
     value_json: str | None = None
+    """What a handler that succeeded returned; of one that raised, ``{"traceback": …}``."""
     execution_time_ms: float | None = None
     fence: int = 0
     worker_id: str | None = None

@@ -45,9 +45,12 @@ class ResultStatus(StrEnum):
     UNRECOVERABLE = "UNRECOVERABLE"
     TIMED_OUT = "TIMED_OUT"
     CANCELLED = "CANCELLED"
+    """Never started: another handler's answer was enough."""
+    ABORTED = "ABORTED"
+    """Stopped while it ran: another handler's answer was enough."""
 
 
-SETTLED = frozenset({ResultStatus.SUCCEEDED, ResultStatus.UNRECOVERABLE})
+SETTLED = frozenset({ResultStatus.SUCCEEDED, ResultStatus.UNRECOVERABLE, ResultStatus.CANCELLED, ResultStatus.ABORTED})
 """Results that no further attempt will change."""
 
 
@@ -64,3 +67,10 @@ class HandlerMode(StrEnum):
 
     SERIAL = "serial"
     PARALLEL = "parallel"
+
+
+class Completion(StrEnum):
+    """When an event is done: after all of its handlers, or with the first answer."""
+
+    ALL = "all"
+    FIRST = "first"

@@ -30,7 +30,10 @@ class Claims(Protocol):
         - First, every event of the bus whose lease is over is taken from its claim: PENDING again with its ABANDONED
           entry and the error ``lease expired (worker …)``, or FAILED if its attempts are used up (its own
           ``max_attempts``, else the request's).
-        - Eligible are then the PENDING events that are due; with ``request.tags``, only those that carry one of them.
+        - Eligible are then the PENDING events that are due; with ``request.tags``, only those that carry one of them;
+          with ``request.event_id``, only that one. (Refused without ``claims_by_event_id``.)
+        - Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible, and
+          only while none of them is PROCESSING: one that waits for its retry holds up its key and nothing else.
         - Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it.
         - Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token, worker and lease; a
           PICKED entry each.
@@ -68,7 +71,7 @@ class Claims(Protocol):
 
         - ``Complete``: COMPLETED, or COMPLETED_WITH_ERRORS if it carries errors or an UNRECOVERABLE result. The event
           leaves the queue; its entry carries payload, results, errors, times and status code. Refused as ``LeaseLost``
-          while a handler result is neither SUCCEEDED nor UNRECOVERABLE, unless one is UNRECOVERABLE.
+          while a handler result is none of SUCCEEDED, CANCELLED, ABORTED and UNRECOVERABLE, unless one is the latter.
         - ``Fail``: one more error; PENDING and due after ``delay``, or FAILED if ``delay`` is None or the event's own
           ``max_attempts`` are used up. A FAILED entry either way (its ``status`` and ``next_retry_ts`` tell which).
         - ``Release``: PENDING and due after ``delay``, the attempt given back; a RELEASED entry.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
 from durabus.errors import UnsupportedByStore
+from durabus.model.event import ordering_key_of
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
@@ -18,6 +21,10 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     """``add_events`` and ``settle_events`` take part in the caller's own database transaction."""
     manual_clock: bool
     """The store can be opened on a ``ManualClock``; otherwise the suite waits in real time."""
+    ordering_keys: bool = False
+    """Claims keep the order of events with one ``ordering_key``."""
+    claims_by_event_id: bool = False
+    """``ClaimRequest.event_id`` is obeyed."""
     minimum_lease: float = 0.0
     """Shortest lease the store can judge, in seconds."""
 
@@ -26,3 +33,9 @@ def require(features: Features, feature: str, what: str) -> None:
     """Refuse ``what`` with a clear error unless the store declares ``feature``."""
     if not getattr(features, feature):
         raise UnsupportedByStore(f"{what} is not possible on {features.scheme}:// (it declares {feature}=False)")
+
+
+def refuse_unordered(features: Features, metadata: Iterable[str | None]) -> None:
+    """Refuse events with an ordering key on a store that would hand them out in any order."""
+    if not features.ordering_keys and any(one is not None and ordering_key_of(one) for one in metadata):
+        require(features, "ordering_keys", "an ordering_key")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
-from typing import Protocol
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from typing import Any, Protocol
 
 from durabus.errors import DuplicateHandlerError, StoreError
 from durabus.model.claim import Claim, default_worker_id
@@ -12,12 +15,15 @@ from durabus.model.event import Event
 from durabus.model.pattern import matches
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
-from durabus.model.statuses import SETTLED, ResultStatus
+from durabus.model.statuses import SETTLED, Completion, HandlerMode, ResultStatus
 from durabus.worker.context import Context
+from durabus.worker.course import Attempt, Course, used_up
 from durabus.worker.execution import Outcome, execute, result_of
 from durabus.worker.handler import Handler
 from durabus.worker.retry_log import log_failed_attempt
+from durabus.worker.slowness import SlowWarning
 from durabus.worker.threads import HandlerThreads
+from durabus.worker.tracing import Tracing
 
 ELSEWHERE_DELAY = 0.5
 """How long an event rests for handlers that only other nodes have; twice as long every time it comes back."""
@@ -27,8 +33,6 @@ WAITS_LONG = 3
 MAX_TOLD = 100
 
 logger = logging.getLogger("durabus.worker")
-
-Attempt = tuple[Handler, Outcome, HandlerResult]
 
 
 class Elsewhere(Protocol):
@@ -44,9 +48,10 @@ class Elsewhere(Protocol):
 
 
 class Dispatcher:
-    """Holds the handlers of one process and runs a claimed event through those that match its type, one after another.
+    """Holds the handlers of one process and runs a claimed event through those that match its type.
 
     A handler that succeeded in an earlier attempt does not run again. The first unrecoverable error ends the event.
+    ``completion`` first: the first value other than None is enough. ``event_timeout`` bounds all of them together.
     """
 
     def __init__(
@@ -55,10 +60,22 @@ class Dispatcher:
         worker_id: str | None = None,
         threads: HandlerThreads | None = None,
         elsewhere: Elsewhere | None = None,
+        handler_mode: HandlerMode = HandlerMode.SERIAL,
+        completion: Completion = Completion.ALL,
+        event_timeout: float | None = None,
+        event_slow_timeout: float | None = None,
+        tracing: Tracing | None = None,
+        emitter: Callable[..., Any] | None = None,
     ) -> None:
         self.worker_id = worker_id or default_worker_id()
         self._threads = threads or HandlerThreads()
         self._elsewhere = elsewhere
+        self._mode = handler_mode
+        self._completion = completion
+        self.event_timeout = event_timeout
+        self._slow_timeout = event_slow_timeout
+        self._tracing = tracing
+        self._emitter = emitter
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
         self.gave_away = False
@@ -115,20 +132,25 @@ class Dispatcher:
                 # No harm yet: every event asks again when it begins, and goes back to the queue if that fails.
                 logger.debug("handlers of other nodes not learned: %s", error)
 
-    async def dispatch(self, claim: Claim, succeeded: list[HandlerResult] | None = None) -> Settlement:
+    def dispatch(self, claim: Claim, succeeded: list[HandlerResult] | None = None) -> Coroutine[Any, Any, Settlement]:
         """Run what is left to run and say how the claim is to be settled.
 
         ``succeeded`` collects the handlers that are done, for a caller that may have to cancel the rest.
         """
+        if self.event_timeout is None and self._slow_timeout is None:
+            return self._dispatch(claim, succeeded, None)
+        return self._dispatch_in_time(claim, [] if succeeded is None else succeeded)
+
+    async def _dispatch(self, claim: Claim, succeeded: list[HandlerResult] | None, course: Course | None) -> Settlement:
         event = claim.event
         handlers = self.route(event.type)
-        context = Context(event, self.worker_id)
+        context = Context(event, self.worker_id, self._emitter)
         self.gave_away = False
         others: tuple[str, ...] = ()
         if self._elsewhere is not None:
             found = self._elsewhere.elsewhere(event.type, claim.revision)
             others = await self._learn(claim) if found is None else found
-        if len(handlers) == 1 and not claim.results and not others:
+        if len(handlers) == 1 and not claim.results and not others and course is None and self._tracing is None:
             handler = handlers[0]
             wait = handler.breaker.admit()
             if wait:
@@ -137,8 +159,53 @@ class Dispatcher:
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
                 return Complete(claim.ref, (), (), outcome.milliseconds)
             return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0, ())
-        attempts, blocked_for = await self._run_all(claim, handlers, context, [] if succeeded is None else succeeded)
-        return self._settlement(claim, attempts, blocked_for, others)
+        course = course or self._course(claim)
+        await course.run(context, self._threads, [] if succeeded is None else succeeded)
+        if course.winner is not None:
+            results = (*(result for _, _, result in course.attempts), *course.stopped)
+            return Complete(claim.ref, results, (), _milliseconds(course.attempts))
+        return self._settlement(claim, course.attempts, course.blocked_for, others)
+
+    async def _dispatch_in_time(self, claim: Claim, succeeded: list[HandlerResult]) -> Settlement:
+        course = self._course(claim)
+        scope = asyncio.timeout(self.event_timeout)
+        with ExitStack() as stack:
+            if self._slow_timeout is not None:
+                stack.enter_context(SlowWarning(claim.event, None, self._slow_timeout))
+            try:
+                async with scope:
+                    return await self._dispatch(claim, succeeded, course)
+            except TimeoutError:
+                if not scope.expired():
+                    raise
+        return self._timed_out(claim, course)
+
+    def _course(self, claim: Claim) -> Course:
+        return Course(
+            claim,
+            self.route(claim.event.type),
+            mode=self._mode,
+            completion=self._completion,
+            tracing=self._tracing,
+        )
+
+    def _timed_out(self, claim: Claim, course: Course) -> Settlement:
+        """One attempt is over for all handlers: what ran was stopped, the rest not begun; both may run again."""
+        event, limit = claim.event, f"event {claim.event.event_id} took longer than {self.event_timeout:g} s"
+        earlier = {result.handler_id: result for result in claim.results}
+        attempts = list(course.attempts)
+        begun = {handler.id for handler, _, _ in attempts}
+        for handler in self.route(event.type):
+            before = earlier.get(handler.id)
+            if handler.id in begun or (before is not None and before.status in SETTLED):
+                continue
+            if handler.id in course.running:
+                error, status = f"EventTimeout: stopped while it ran, {limit}", ResultStatus.TIMED_OUT
+            else:
+                error, status = f"EventTimeout: stopped before it started, {limit}", ResultStatus.PENDING
+            outcome = Outcome(status, (self.event_timeout or 0.0) * 1000, None, error)
+            attempts.append((handler, outcome, result_of(handler, outcome, before.attempts + 1 if before else 1)))
+        return self._settlement(claim, attempts, 0.0, ())
 
     def close(self) -> None:
         """Let go of the threads without waiting for handlers that overstayed their time."""
@@ -149,30 +216,6 @@ class Dispatcher:
         while (found := self._elsewhere.elsewhere(claim.event.type, claim.revision)) is None:
             await self._elsewhere.learn(claim.revision)
         return found
-
-    async def _run_all(
-        self, claim: Claim, handlers: tuple[Handler, ...], context: Context, succeeded: list[HandlerResult]
-    ) -> tuple[list[Attempt], float]:
-        """What the handlers did that were left to run, and how long the first blocked one is to wait."""
-        earlier = {result.handler_id: result for result in claim.results}
-        attempts: list[Attempt] = []
-        blocked_for = 0.0
-        for handler in handlers:
-            before = earlier.get(handler.id)
-            if before is not None and _will_not_run(before, handler, claim.event):
-                continue
-            wait = handler.breaker.admit()
-            if wait:
-                blocked_for = min(blocked_for or wait, wait)
-                continue
-            outcome = await execute(handler, context, self._threads)
-            result = result_of(handler, outcome, before.attempts + 1 if before else 1)
-            attempts.append((handler, outcome, result))
-            if outcome.status is ResultStatus.SUCCEEDED:
-                succeeded.append(result)
-            elif outcome.status is ResultStatus.UNRECOVERABLE:
-                break
-        return attempts, blocked_for
 
     def _tell_waiting(self, event: Event, missing: tuple[str, ...]) -> None:
         """Once for the same handlers, and not for an event that the other node takes at once."""
@@ -192,7 +235,7 @@ class Dispatcher:
         self, claim: Claim, attempts: list[Attempt], blocked_for: float, others: tuple[str, ...]
     ) -> Settlement:
         event, results = claim.event, tuple(result for _, _, result in attempts)
-        milliseconds = sum(outcome.milliseconds for _, outcome, _ in attempts)
+        milliseconds = _milliseconds(attempts)
         failed = [attempt for attempt in attempts if attempt[1].status is not ResultStatus.SUCCEEDED]
         waits = [blocked_for] if blocked_for else []
         for handler, outcome, _ in failed:
@@ -217,6 +260,10 @@ class Dispatcher:
         return _unless_spent(claim, results, milliseconds)
 
 
+def _milliseconds(attempts: list[Attempt]) -> float:
+    return sum(outcome.milliseconds for _, outcome, _ in attempts)
+
+
 def _rest(event: Event) -> float:
     return ELSEWHERE_DELAY * 2.0 ** min(_returns(event), ELSEWHERE_DOUBLINGS)
 
@@ -228,20 +275,11 @@ def _returns(event: Event) -> int:
 
 def _delay(handler: Handler, outcome: Outcome, event: Event) -> float | None:
     """Seconds until the next attempt; None when there is none."""
-    if outcome.status is ResultStatus.UNRECOVERABLE or _used_up(handler, event, event.attempts):
+    if outcome.status is ResultStatus.UNRECOVERABLE or used_up(handler, event, event.attempts):
         return None
     if outcome.retry_after is not None:
         return outcome.retry_after
     return handler.retry.delay_before(event.attempts + 1, random.random)
-
-
-def _will_not_run(before: HandlerResult, handler: Handler, event: Event) -> bool:
-    return before.status in SETTLED or _used_up(handler, event, event.attempts - 1)
-
-
-def _used_up(handler: Handler, event: Event, attempts: int) -> bool:
-    limit = event.max_attempts if event.max_attempts is not None else handler.retry.max_attempts
-    return limit is not None and attempts >= limit
 
 
 def _error_text(failed: list[Attempt]) -> str:

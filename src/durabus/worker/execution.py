@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import traceback
 from collections.abc import Coroutine, Generator
 from typing import Any
 
@@ -12,14 +13,16 @@ import msgspec
 
 from durabus.clock import perf_counter
 from durabus.errors import InvalidPayloadError, PayloadDecodeError
-from durabus.model.payload import encode_payload
+from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.context import Context
 from durabus.worker.handler import Handler
+from durabus.worker.slowness import SlowWarning
 from durabus.worker.threads import HandlerThreads
 
 MAX_ERROR_CHARS = 8_192
+MAX_TRACEBACK_CHARS = 8_192
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -50,7 +53,11 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
             except StopIteration as stop:
                 returned = stop.value
             else:
-                returned = await _rest(coroutine, waits_for, handler.timeout)
+                if handler.slow_timeout is None:
+                    returned = await _rest(coroutine, waits_for, handler.timeout)
+                else:
+                    with SlowWarning(context.event, handler.id, handler.slow_timeout):
+                        returned = await _rest(coroutine, waits_for, handler.timeout)
         else:
             returned = await _in_thread(handler, context, threads)
     except TimeoutExpired:
@@ -71,6 +78,8 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
         raise
     else:
         outcome = _from_return(returned, _since(started))
+        if handler.result_type is not None:
+            outcome = _checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
         handler.breaker.succeeded(context.event.id)
     else:
@@ -186,7 +195,11 @@ class _ThreadCall:
 
 async def _in_thread(handler: Handler, context: Context, threads: HandlerThreads) -> Any:
     call = _ThreadCall(handler, context, threads)
-    returned = await call.returned(handler.timeout)
+    if handler.slow_timeout is None:
+        returned = await call.returned(handler.timeout)
+    else:
+        with SlowWarning(context.event, handler.id, handler.slow_timeout):
+            returned = await call.returned(handler.timeout)
     if not inspect.iscoroutine(returned):
         return returned
     left = None
@@ -215,12 +228,24 @@ def _from_return(returned: Any, milliseconds: float) -> Outcome:
     return Outcome(ResultStatus.SUCCEEDED, milliseconds, returned)
 
 
+def _checked(handler: Handler, outcome: Outcome) -> Outcome:
+    """A value of another type than was agreed on is an error that no further attempt will change. None is no value."""
+    if outcome.status is not ResultStatus.SUCCEEDED or outcome.value is None:
+        return outcome
+    try:
+        decode_as(encode_payload(outcome.value, "handler result"), handler.result_type)
+    except (InvalidPayloadError, PayloadDecodeError) as error:
+        text = f"ResultSchemaError: handler {handler.id} must return {handler.result_type!r}: {error}"
+        return Outcome(ResultStatus.UNRECOVERABLE, outcome.milliseconds, None, text[:MAX_ERROR_CHARS])
+    return outcome
+
+
 def _from_exception(raised: BaseException, milliseconds: float) -> Outcome:
-    text = describe(raised)
+    text, value = describe(raised), way_of(raised)
     if isinstance(raised, UnrecoverableError | PayloadDecodeError):
-        return Outcome(ResultStatus.UNRECOVERABLE, milliseconds, None, text)
+        return Outcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
     retry_after = raised.retry_after if isinstance(raised, TransientError) else None
-    return Outcome(ResultStatus.TRANSIENT, milliseconds, None, text, retry_after)
+    return Outcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
 
 
 def describe(error: BaseException) -> str:
@@ -230,6 +255,24 @@ def describe(error: BaseException) -> str:
     except Exception:  # noqa: BLE001  (an error whose own text cannot be made is still an error)
         text = type(error).__name__
     return text if len(text) <= MAX_ERROR_CHARS else text[:MAX_ERROR_CHARS] + "…"
+
+
+def way_of(error: BaseException) -> dict[str, str] | None:
+    """The traceback of an exception that was raised, from the handler's own code on; its newest part if it is long.
+
+    Source lines only, no values of variables: those may be secrets.
+    """
+    began = error.__traceback__
+    while began is not None and began.tb_frame.f_globals.get("__name__", "").startswith("durabus.worker."):
+        began = began.tb_next
+    if began is None:
+        return None
+    try:
+        lines = traceback.format_exception(type(error), error, began)
+    except Exception:  # noqa: BLE001  (an error whose own text cannot be made is still an error)
+        lines = ["Traceback (most recent call last):\n", *traceback.format_tb(began), type(error).__name__]
+    text = "".join(lines).encode(errors="backslashreplace").decode().replace("\0", "\\x00").rstrip("\n")
+    return {"traceback": text if len(text) <= MAX_TRACEBACK_CHARS else "…" + text[-MAX_TRACEBACK_CHARS:]}
 
 
 def result_of(handler: Handler, outcome: Outcome, attempts: int) -> HandlerResult:

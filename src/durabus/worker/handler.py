@@ -34,12 +34,19 @@ class Handler:
         timeout: Duration | None = DEFAULT_TIMEOUT,
         retry: RetryPolicy,
         breaker: Breaker | None = None,
+        slow_timeout: Duration | None = None,
+        result_type: Any = None,
     ) -> None:
         self.id = check_name(handler_id, "handler id")
         self.pattern = check_pattern(pattern)
         self.timeout = None if timeout is None else seconds(timeout, "timeout", allow_zero=False)
+        slow = None if slow_timeout is None else seconds(slow_timeout, "slow_timeout", allow_zero=False)
+        # A warning that would come no earlier than the end is none.
+        self.slow_timeout = None if slow is None or (self.timeout is not None and self.timeout <= slow) else slow
+        self.result_type = result_type
         self.retry = retry
         self.breaker = breaker or Breaker()
+        self.function = function
         self.is_async = is_async_callable(function)
         self.call = _caller(function)
 

@@ -8,6 +8,8 @@ import math
 import random
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from durabus.clock import monotonic
 from durabus.errors import (
     ConfigurationError,
@@ -24,11 +26,13 @@ from durabus.model.pattern import matches
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
+from durabus.worker.awaited import awaited_events, until_withdrawn
+from durabus.worker.children import Children
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import SAFETY, Heartbeat
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock
-from durabus.worker.slots import Running, Slots
+from durabus.worker.slots import EventLock, Running, Slots
 
 logger = logging.getLogger("durabus.worker")
 
@@ -39,6 +43,7 @@ STORE_PAUSE = 0.5
 PAUSES_ASIDE = 10
 """How many such pauses a settlement rests that broke a call by itself."""
 HINT_PAUSE = 0.05
+TAKE_BACK_STEP = 0.005
 GRACE = 2.0
 """How long a shutdown waits for handlers that it had to cancel."""
 
@@ -66,6 +71,7 @@ class Worker:
         metrics: Metrics | None = None,
         on_settled: OnSettled | None = None,
         on_died: OnDied | None = None,
+        waits_for_children: bool = False,
     ) -> None:
         check_batch(concurrency, "concurrency")
         if not lease > max(store.features.minimum_lease, 0):
@@ -82,6 +88,7 @@ class Worker:
         self._lease = lease
         self._poll_interval = poll_interval
         self._mode = mode
+        self._serial = mode is not EventMode.PARALLEL
         self.metrics = metrics or Metrics()
         self._on_settled = on_settled
         self._on_died = on_died
@@ -98,6 +105,7 @@ class Worker:
             died=self._slot_died,
             freed=self._wake.set,
             lock=event_lock(store, mode, bus),
+            children=Children(store, may_wait=mode is EventMode.PARALLEL) if waits_for_children else None,
         )
         self._hungry = True
         self._sated = asyncio.Event()
@@ -111,6 +119,7 @@ class Worker:
             store, lease=lease, held=self._held, allowance=self._allowance, lost=self._lost_from_thread
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self._watching: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -139,6 +148,78 @@ class Worker:
         self._sated.clear()
         self._wake.set()
 
+    def has_handlers(self, event_type: str) -> bool:
+        """Whether events of this type have handlers here."""
+        return bool(self._dispatcher.route(event_type))
+
+    def request_for(self, event_id: str, *, with_lock: bool) -> ClaimRequest:
+        """A claim on one event. Without the lock of this bus's mode: the event that waits for it holds that lock."""
+        mode = self._mode if with_lock else EventMode.PARALLEL
+        return replace(self._request(1), event_id=event_id, mode=mode)
+
+    async def run_at_once(self, request: ClaimRequest, under: tuple[EventLock, ...]) -> Running | None:
+        """Claim the event that ``request`` names and run it before all others; None if it is not to be had now."""
+        if self._stopping or self._died:
+            return None
+        sent = monotonic()
+        claims = await self._store.claim_next_events(request)
+        if not claims:
+            return None
+        before = self._running.get(claims[0].event.id)
+        if before is not None:
+            if before.ref == claims[0].ref:
+                return None  # this very claim, answered once more
+            self._lose(before, "its lease ended and this worker claimed it again")
+        await self._dispatcher.prepare(claims[0])
+        running = Running(claims[0], sent + self._lease * SAFETY)
+        self._running[claims[0].event.id] = running
+        self._slots.put_first(running, under)
+        return running
+
+    async def _look_for_awaited(self) -> None:
+        """There may be work behind the lock, and part of it what the lock's own holder waits for, here or elsewhere."""
+        try:
+            await self._run_awaited()
+        except StoreClosedError:
+            raise
+        except StoreError as error:
+            logger.warning("cannot look for awaited events, trying again: %s", error)
+
+    async def _run_awaited(self) -> None:
+        if not self._store.features.claims_by_event_id or self._slots.lock is None:
+            return
+        for event_id in await awaited_events(self._store, self._bus):
+            event = await self._store.get_event(event_id)
+            if event is None or not self.has_handlers(event.type):
+                continue
+            running = await self.run_at_once(self.request_for(event_id, with_lock=False), (self._slots.lock,))
+            if running is not None:
+                task = asyncio.create_task(self._watch_awaited(running))
+                self._watching.add(task)
+                task.add_done_callback(self._watching.discard)
+
+    async def _watch_awaited(self, running: Running) -> None:
+        """Nobody may wait for it any more, and then its parent's lock is no excuse: stop."""
+        withdrawn = asyncio.create_task(
+            until_withdrawn(self._store, self._bus, running.claim.event.event_id, self._lease)
+        )
+        try:
+            while not withdrawn.done() and self._running.get(running.ref.id) is running:
+                await asyncio.wait({withdrawn}, timeout=self._lease / 10)
+            if withdrawn.done():
+                await self.take_back(running)
+        finally:
+            withdrawn.cancel()
+
+    async def take_back(self, running: Running) -> None:
+        """Nobody waits any more for an event that was run at once: it goes back to the queue if it has not ended."""
+        if self._running.get(running.ref.id) is running and not self._is_done(running):
+            self._slots.give_back(running)
+            for _ in range(int(GRACE / TAKE_BACK_STEP)):  # a handler that refuses to be cancelled is left behind
+                if not running.has_begun:
+                    break
+                await asyncio.sleep(TAKE_BACK_STEP)
+
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109  (the whole of it is bounded)
         """Claim nothing more, finish what runs, give back what does not finish in ``timeout`` seconds."""
         if self._stopping or not self._tasks:
@@ -153,7 +234,7 @@ class Worker:
             for running in list(self._running.values()):
                 self._slots.give_back(running)
             await asyncio.wait({serve}, timeout=GRACE)
-        left = {*self._tasks, *self._slots.tasks}
+        left = {*self._tasks, *self._slots.tasks, *self._watching}
         for task in left:
             task.cancel()
         # A handler that refuses to be cancelled is left behind: what it holds runs out with its lease.
@@ -186,8 +267,16 @@ class Worker:
         """Settle and claim until stopped and drained. A failing store is asked again; nothing is dropped."""
         while not self._stopping or self._running or self._outcomes or self._unanswered:
             # What is done frees its slot in the very call that claims the next.
-            busy = len(self._running) - len(self._outcomes) - self._slots.lent
-            free = min(self._batch, self._concurrency - busy)
+            if self._serial:
+                free = 1 if len(self._running) == len(self._outcomes) else 0  # its lock is not to be had twice
+                if not free and not self._outcomes and self._slots.lent and self._hungry:
+                    self._hungry, self._hinted_in_vain = False, True
+                    self._sated.set()
+                    await self._look_for_awaited()
+                    continue
+            else:
+                busy = len(self._running) - len(self._outcomes) - self._slots.lent
+                free = min(self._batch, self._concurrency - busy)
             claim = free > 0 and self._hungry and not self._stopping and bool(self._dispatcher)
             if not self._outcomes and not claim and self._unanswered is None:
                 self._wake.clear()
@@ -240,6 +329,8 @@ class Worker:
                 await self._dispatcher.prepare(claims[0])
             self._accept(claims, asked[1], batch)
         self._settled(batch, outcomes)
+        if self._serial and asked is not None and not claims:
+            await self._look_for_awaited()
 
     def _request(self, limit: int) -> ClaimRequest:
         return ClaimRequest(
@@ -344,9 +435,11 @@ class Worker:
 
     def _cancel_lost(self, held: Running, reason: str) -> None:
         # What is done is with the store, or on the way: that will judge it.
-        done = any(running is held for running, _ in (*self._settling, *self._outcomes))
-        if self._running.get(held.ref.id) is held and not done:
+        if self._running.get(held.ref.id) is held and not self._is_done(held):
             self._lose(held, reason)
+
+    def _is_done(self, running: Running) -> bool:
+        return any(done is running for done, _ in (*self._settling, *self._outcomes))
 
     def _lose(self, running: Running, reason: str) -> None:
         """Another claim may hold the event already: stop the handler, write nothing."""

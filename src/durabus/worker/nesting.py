@@ -11,10 +11,7 @@ from durabus.model.claim import event_lock_key
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
 from durabus.worker.execution import POOL
-from durabus.worker.slots import PLACE, Running
-
-EventLock = tuple[EventStore, str]
-"""The lock that an event of a serial bus holds while it runs, and where."""
+from durabus.worker.slots import PLACE, EventLock, Running
 
 
 def event_lock(store: EventStore, mode: EventMode, bus: str) -> EventLock | None:
@@ -30,18 +27,18 @@ def handled_here() -> Running | None:
 
 
 def refuse_endless_wait(lock: EventLock | None) -> None:
-    """Refuse to wait, inside a handler, for an event that needs the lock which this very handler's event holds."""
-    place, running = PLACE.get(), handled_here()
-    if place is not None and running is not None and lock is not None and place.slots.lock == lock:
+    """Refuse to wait, inside a handler, for an event that needs a lock which this very handler's event runs under."""
+    running = handled_here()
+    if running is not None and lock is not None and lock in running.locks:
         raise ConfigurationError(
             f"a handler of {running.claim.event.type!r} waits for the end of another event, but in this mode one event "
-            f"runs at a time ({lock[1]}), and its own is the one: use emit there and do not await the handle, or "
-            "mode='parallel'"
+            f"runs at a time ({lock[1]}), and {lock[0].features.scheme}:// cannot claim a child by its name: use emit "
+            "there and do not await the handle, or mode='parallel'"
         )
 
 
 @contextlib.contextmanager
-def waiting_for(event_id: str, lock: EventLock | None) -> Iterator[None]:
+def waiting_for(event_id: str) -> Iterator[None]:
     """While a handler waits inside for the end of an event, its slot, and its thread if it has one, are lent.
 
     So events that wait for each other cannot use up all places and stand still. Outside of handlers it does nothing.
@@ -50,7 +47,6 @@ def waiting_for(event_id: str, lock: EventLock | None) -> Iterator[None]:
     if place is None or running is None:
         yield
         return
-    refuse_endless_wait(lock)
     if running.claim.event.event_id == event_id:
         raise ConfigurationError(f"the handler of event {event_id} waits for the end of this very event")
     slots, pool = place.slots, POOL.get()

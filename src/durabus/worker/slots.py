@@ -11,14 +11,17 @@ from collections.abc import Callable
 from durabus.errors import StoreError
 from durabus.model.claim import Claim
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Fail, Release, Settlement
+from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.store.contract import EventStore
+from durabus.worker.children import Child, Children
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.execution import NotStarted, describe
 from durabus.worker.heartbeat import Held
 
 logger = logging.getLogger("durabus.worker")
 
+EventLock = tuple[EventStore, str]
+"""The lock that an event of a serial bus holds while it runs, and where."""
 TROUBLE_PAUSE = 0.5
 """How long an event rests whose dispatch was kept from its end by something other than a handler."""
 
@@ -26,7 +29,7 @@ TROUBLE_PAUSE = 0.5
 class Running(Held):
     """A claim on its way through a slot."""
 
-    __slots__ = ("claim", "lost", "returning", "task")
+    __slots__ = ("children", "claim", "locks", "lost", "returning", "task", "turn")
 
     def __init__(self, claim: Claim, deadline: float) -> None:
         self.ref = claim.ref
@@ -38,6 +41,12 @@ class Running(Held):
         """Another claim may hold the event: nothing of this one is written."""
         self.returning = False
         """The event goes back to the queue, whatever the handler makes of its cancellation."""
+        self.children: list[Child] | None = None
+        """What its handlers emitted."""
+        self.locks: tuple[EventLock, ...] = ()
+        """What it runs under: its own lock in a serial mode, and those of the events whose handlers wait for it."""
+        self.turn: asyncio.Lock | None = None
+        """Children that run under its lock do so one at a time."""
 
     @property
     def has_begun(self) -> bool:
@@ -74,7 +83,8 @@ class Slots:
         done: Callable[[Running, Settlement], None],
         died: Callable[[Running], None],
         freed: Callable[[], None],
-        lock: tuple[EventStore, str] | None = None,
+        lock: EventLock | None = None,
+        children: Children | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._places = size
@@ -84,6 +94,7 @@ class Slots:
         self._freed = freed
         self.lock = lock
         """What every event that runs here holds, in a serial mode."""
+        self._children = children
         self._waits: dict[Running, int] = {}
         """Whose handlers wait, and for how many other events."""
         self._queue: deque[Running] = deque()
@@ -100,7 +111,15 @@ class Slots:
 
     def put(self, running: Running) -> None:
         """Queue an event; ``go`` starts it."""
+        if self.lock is not None:
+            running.locks = (self.lock,)
         self._queue.append(running)
+
+    def put_first(self, running: Running, under: tuple[EventLock, ...]) -> None:
+        """Run an event before all that are queued; the event that waits for it holds ``under``."""
+        running.locks = under if self.lock is None or self.lock in under else (*under, self.lock)
+        self._queue.appendleft(running)
+        self.go()
 
     def go(self) -> None:
         """Let one more slot take what is queued, if there is room for one."""
@@ -181,10 +200,14 @@ class Slots:
         for _ in range(min(len(self._queue), self._places - self._active)):
             self.go()
 
-    async def _run(self, running: Running, succeeded: list[HandlerResult]) -> Settlement:
+    async def _run(  # noqa: C901  (one flat list of endings)
+        self, running: Running, succeeded: list[HandlerResult]
+    ) -> Settlement:
         """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
         try:
             settlement = await self._dispatcher.dispatch(running.claim, succeeded)
+            if running.children is not None or running.claim.event.fence > 1:
+                settlement = await self._after_children(running, settlement)
         except asyncio.CancelledError:
             if not (running.lost or running.returning):
                 # The task was cancelled by somebody else: the slot ends, and the lease gives the event back.
@@ -212,6 +235,19 @@ class Slots:
             # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
             return Release(running.ref, 0.0, tuple(succeeded))
         return settlement
+
+    async def _after_children(self, running: Running, settlement: Settlement) -> Settlement:
+        if running.turn is not None:
+            async with running.turn:  # somebody it left behind may still wait for a child that runs under its lock
+                pass
+        if not isinstance(settlement, Complete) or self._children is None:
+            return settlement
+        handlers = [handler.id for handler in self._dispatcher.route(running.claim.event.type)]
+        self.lend(running)
+        try:
+            return await self._children.after(running.claim, running.children or (), settlement, handlers)
+        finally:
+            self.take_back(running)
 
     def _is_last_attempt(self, running: Running) -> bool:
         event = running.claim.event

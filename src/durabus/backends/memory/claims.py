@@ -121,6 +121,11 @@ class MemoryClaims(MemoryCore):
         return claims
 
     def _candidates(self, lane: Lane, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
+        if request.event_id is not None:
+            state = self._state(request.event_id)
+            if state is not None and state.event.bus == request.bus and lane.may_claim(state.event, now):
+                yield state.event.id
+            return
         if not request.tags:
             yield from islice(lane.eligible(now), limit)
             return

@@ -32,6 +32,8 @@ FEATURES = Features(
     shared_between_processes=False,
     caller_transactions=False,
     manual_clock=True,
+    ordering_keys=True,
+    claims_by_event_id=True,
 )
 
 
@@ -131,7 +133,7 @@ class MemoryCore:
 
     def _ended(self, event: Event) -> None:
         lane = self._lane(event.bus)
-        lane.live.discard(event.id)
+        lane.left(event)
         if event.status is EventStatus.COMPLETED:
             lane.history[event.id] = None
             if len(lane.history) > self._max_history + self._max_history // 5:
@@ -195,7 +197,7 @@ class MemoryCore:
         if state.token is not None:
             self._let_go(event.id, state.token)
         lane = self._lane(event.bus)
-        lane.live.discard(event.id)
+        lane.left(event)
         lane.history.pop(event.id, None)
         self._dead.pop(event.id, None)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
+from durabus.backends.memory.lines import Lines
 from durabus.kernel.state import EventState
 from durabus.model.event import Event
 from durabus.model.statuses import EventStatus
@@ -21,10 +22,13 @@ class Lane:
         self._leases: list[tuple[float, int]] = []
         self.live: set[int] = set()
         self.history: dict[int, None] = {}
+        self._lines = Lines()
 
     def pending(self, event: Event, now: float) -> None:
         """The event may be claimed once it is due."""
         self.live.add(event.id)
+        if event.metadata_json is not None:
+            self._make_way(self._lines.wait(event))
         if event.due_ts <= now:
             heappush(self._ready, (-event.priority, event.id))
         else:
@@ -32,7 +36,21 @@ class Lane:
 
     def leased(self, event: Event) -> None:
         """The event is claimed until its lease is over."""
+        if event.metadata_json is not None:
+            self._lines.work(event)
         heappush(self._leases, (event.expires_ts or 0.0, event.id))
+
+    def left(self, event: Event) -> None:
+        """The event has ended, or is gone."""
+        self.live.discard(event.id)
+        if event.metadata_json is not None:
+            self._make_way(self._lines.leave(event))
+
+    def _make_way(self, head: int | None) -> None:
+        """The first of a key may be claimed now, if it is due; what is not is found when it comes up."""
+        state = None if head is None else self._states.get(head)
+        if state is not None and state.event.status is EventStatus.PENDING:
+            heappush(self._waiting, (state.event.due_ts, state.event.id))
 
     def expired(self, now: float) -> Iterator[int]:
         """Take out the ids whose lease is over."""
@@ -58,10 +76,21 @@ class Lane:
             if state is not None:
                 heappush(self._ready, (-state.event.priority, id_))
         while self._ready:
-            _, id_ = heappop(self._ready)
+            entry = heappop(self._ready)
+            while self._ready and self._ready[0] == entry:
+                heappop(self._ready)  # the first of a key comes back each time another one leaves
+            id_ = entry[1]
             state = self._states.get(id_)
-            if state is not None and state.event.status is EventStatus.PENDING and state.event.due_ts <= now:
+            if state is None or state.event.status is not EventStatus.PENDING or state.event.due_ts > now:
+                continue
+            # Who is not the first of its key leaves the heap, and comes back when it is.
+            if state.event.metadata_json is None or self._lines.is_next(state.event):
                 yield id_
+
+    def may_claim(self, event: Event, now: float) -> bool:
+        """Whether ``eligible`` would come upon it."""
+        due = event.status is EventStatus.PENDING and event.due_ts <= now
+        return due and (event.metadata_json is None or self._lines.is_next(event))
 
     def next_instant(self) -> float | None:
         """When there is something to claim: 0 for now, else when the next event becomes due or the next lease ends."""

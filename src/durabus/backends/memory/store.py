@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from durabus.backends.memory.claims import MemoryClaims
 from durabus.backends.memory.registrations import MemoryRegistrations
@@ -17,7 +17,7 @@ from durabus.model.event import Event, NewEvent
 from durabus.model.log_entry import LogEntry, LogPage, LogRows, row_of
 from durabus.model.pattern import matches
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
-from durabus.model.statuses import Action, EventStatus
+from durabus.model.statuses import LIVE, Action, EventStatus
 from durabus.store.events import EventRef
 from durabus.store.features import require
 from durabus.store.log import START
@@ -110,13 +110,20 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
         with self._lock:
             self._check_open()
             found: list[Event] = []
-            for id_ in sorted(self._states, reverse=True):
+            for id_ in sorted(self._searched(query), reverse=True):
                 event = self._states[id_].event
                 if _meets(event, query):
                     found.append(event)
                     if len(found) > query.limit:
                         return EventPage(events=found[:-1], next_before_id=found[-2].id)
             return EventPage(events=found)
+
+    def _searched(self, query: EventQuery) -> Collection[int]:
+        """Whoever asks for live events only does not look through the history."""
+        if not query.statuses or not LIVE.issuperset(query.statuses):
+            return self._states
+        lanes = self._lanes.values() if query.bus is None else [self._lane(query.bus)]
+        return [id_ for lane in lanes for id_ in lane.live]
 
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         """See ``Events``."""

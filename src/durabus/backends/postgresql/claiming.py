@@ -50,7 +50,9 @@ async def claim_the_long_way(session: Session, request: ClaimRequest) -> list[Cl
     """In a transaction: take back what was lost, then claim."""
     expired = True
     for _ in range(_TRIES):
-        rows = await session.all("claim_next_events", session.clock, *claim_arguments(request, WHOLE, expired=expired))
+        rows = await session.all(
+            "claim_next_events", session.clock, *claim_arguments(request, WHOLE, expired=expired), request.event_id
+        )
         match verdict_of(rows):
             case "held":
                 return await _held(session, request, rows[0][-1] or "")

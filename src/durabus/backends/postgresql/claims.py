@@ -17,8 +17,10 @@ from durabus.backends.postgresql.settling import (
     NO_EVENT,
     NOT_PLAIN,
     completed,
+    is_plain,
     plain_completions,
     settle_events,
+    settle_in_stretches,
 )
 from durabus.backends.postgresql.states import expire, get_events, load, load_known
 from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
@@ -26,7 +28,7 @@ from durabus.kernel.state import NOT_YOURS, Applied, Refused, Reset, Start
 from durabus.kernel.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event
-from durabus.model.settlement import Settlement
+from durabus.model.settlement import Settled, Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 
@@ -86,32 +88,44 @@ class PostgreSQLClaims(PostgreSQLCore):
 
     async def _settle_and_claim(self, settlements: Sequence[Settlement], request: ClaimRequest | None) -> SettleAnswer:
         """One statement if everything is as usual; else the kernel in a transaction, then the claim."""
-        done = plain_completions(settlements) if settlements else ()
-        if done is not None:
+        if all(map(is_plain, settlements)):
             try:
-                return await self._complete_and_claim(settlements, done, request)
+                return await self._complete_and_claim(settlements, request)
             except asyncpg.PostgresError as error:
                 if error.sqlstate != NOT_PLAIN:
                     raise
-        outcomes = await self._write(lambda session: settle_events(session, settlements))
+        outcomes = await self._settle(settlements)
         if request is None:
             return SettleAnswer(outcomes, [])
-        return SettleAnswer(outcomes, (await self._complete_and_claim((), (), request)).claims)
+        return SettleAnswer(outcomes, (await self._complete_and_claim((), request)).claims)
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+        try:
+            return await self._write(lambda session: settle_in_stretches(session, settlements))
+        except asyncpg.PostgresError as error:
+            if error.sqlstate != NOT_PLAIN:
+                raise
+        return await self._write(lambda session: settle_events(session, settlements))
 
     async def _complete_and_claim(
-        self, settlements: Sequence[Settlement], done: tuple[list[object], ...], request: ClaimRequest | None
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None
     ) -> SettleAnswer:
+        done = plain_completions(settlements) if settlements else ()  # type: ignore[arg-type]
         outcomes = completed(settlements)
         if request is None:
             await self._ask("complete_events", self._clock_argument(), self._channel, *done)
             return SettleAnswer(outcomes, [])
+        if request.event_id is not None:
+            if done:
+                await self._ask("complete_events", self._clock_argument(), self._channel, *done)
+            return SettleAnswer(outcomes, await self._write(lambda session: claim_the_long_way(session, request)))
         tick = self._hints.claim_began()
         scan, began = self._scans.begin(request)
         arguments = claim_arguments(request, scan)
         if done:
             name, settling = "complete_and_claim_events", (self._channel, *done)
         else:
-            name, settling = "claim_next_events", ()
+            name, settling, arguments = "claim_next_events", (), (*arguments, None)
         rows = await self._ask(name, self._clock_argument(), *settling, *arguments)
         if verdict_of(rows) is not None:
             claims = await self._write(lambda session: claim_the_long_way(session, request))

@@ -46,6 +46,8 @@ FEATURES = Features(
     shared_between_processes=True,
     caller_transactions=True,
     manual_clock=True,
+    ordering_keys=True,
+    claims_by_event_id=True,
 )
 
 _NEW, _OPEN, _CLOSED = range(3)

@@ -23,6 +23,7 @@
     lane 1  events_fresh      (bus, -priority, id)      never claimed, due at once, priority 0: what a claim walks, from
                                                         a floor on if a kept-open transaction forbids cleaning up
     lane 2  events_returned   (bus, -priority, id)      all others that may be claimed: a short list beside it
+    lane 3  events_line       (bus, key, status, id)    put aside behind another one of its ordering key
     lane 0  events_delayed    (bus, due_at)             PENDING: what a claim moves to lane 2 first
             events_leased     (bus, lease_expires_at)   PROCESSING: what a claim takes back first
             events_id         (id), unique              settling, renewing; no primary key, see the migration

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from durabus.backends.sqlite.lines import first_in_line
 from durabus.backends.sqlite.locks import get_lock, may_claim, take
+from durabus.backends.sqlite.publishing import get_event
 from durabus.backends.sqlite.rows import Row, event_of, strings_of, to_json
 from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.states import expire, load_handlers
@@ -17,6 +19,8 @@ from durabus.model.statuses import EventStatus
 
 PROMOTE_AT_ONCE = 10_000
 """Delayed events that one claim makes ready. Beyond it the longest waiting go first, whatever their priority."""
+ASIDE_AT_ONCE = 1_000
+"""Events that are looked at together once some were behind others of their ordering key."""
 EXPIRE_AT_ONCE = 1_000
 """Expired leases that one claim takes."""
 
@@ -66,6 +70,21 @@ def _promote(tx: Transaction, bus: str) -> None:
 
 
 def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
+    """In queue order. Events behind others of their ordering key are put aside on the way, each one once."""
+    size = limit
+    while True:
+        rows = _ready(tx, request, size)
+        may = first_in_line(tx, request.bus, rows) if any(row[4] is not None for row in rows) else rows
+        if len(may) == len(rows) or len(may) >= limit:
+            return may[:limit]
+        size = max(limit, ASIDE_AT_ONCE)  # a long line of one key may lie before the rest
+
+
+def _ready(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
+    if request.event_id is not None:
+        event = get_event(tx, request.event_id)
+        known = event is not None and event.bus == request.bus
+        return tx.all(_NEXT_BY_ID, {"ids": to_json([event.id])}) if event is not None and known else []
     if not request.tags:
         return tx.all(_NEXT, {"bus": request.bus, "limit": limit})
     found: set[tuple[int, int]] = set()

@@ -46,6 +46,8 @@ class SQLiteCore:
             shared_between_processes=True,
             caller_transactions=True,
             manual_clock=True,
+            ordering_keys=True,
+            claims_by_event_id=True,
         )
 
     async def open(self) -> None:

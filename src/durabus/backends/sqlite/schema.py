@@ -146,8 +146,14 @@ def _run(connection: sqlite3.Connection, script: str, step: Migration, path: Pat
 
 
 def _split(script: str) -> list[str]:
-    bare = "\n".join(line for line in script.splitlines() if not line.lstrip().startswith("--"))
-    return [sql.strip() for sql in bare.split(";") if sql.strip()]
+    statements, lines = [], []
+    for line in script.splitlines():
+        if line.strip() and not line.lstrip().startswith("--"):
+            lines.append(line)
+            if sqlite3.complete_statement("\n".join(lines)):  # a trigger has semicolons inside
+                statements.append("\n".join(lines).removesuffix(";"))
+                lines = []
+    return statements
 
 
 @cache

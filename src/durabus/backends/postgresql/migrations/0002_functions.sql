@@ -310,12 +310,15 @@ BEGIN
 END
 $$;
 
--- Completes claims that are current, hold nothing but their own event, and have left no results, in the order given.
--- If one of them is otherwise, nothing happens at all (error DB001): then the kernel judges each by itself.
--- The entry carries everything: from now on it is the event. Relies on events_id.
+-- Completes claims that are current and have left no results before, in the order given. If one of them is otherwise,
+-- nothing happens at all (error DB001): then the kernel judges each by itself.
+-- The entry carries everything: from now on it is the event. What its handlers did comes twice: as p_results for the
+-- entry, and row by row for event_results. Relies on events_id.
 CREATE FUNCTION complete_events(
     p_now double precision, p_channel text, p_ids bigint[], p_tokens text[], p_fences bigint[],
-    p_times double precision[], p_codes integer[]
+    p_times double precision[], p_codes integer[], p_results text[], p_result_ids bigint[], p_handler_ids text[],
+    p_statuses text[], p_attempts integer[], p_errors text[], p_values text[], p_result_times double precision[],
+    p_result_fences bigint[], p_worker_ids text[]
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -332,24 +335,24 @@ BEGIN
     WITH done AS (
         DELETE FROM events AS e
         USING (
-            SELECT * FROM unnest(p_ids, p_tokens, p_fences, p_times, p_codes) WITH ORDINALITY
-                AS g (id, token, fence, time_ms, code, n)
+            SELECT * FROM unnest(p_ids, p_tokens, p_fences, p_times, p_codes, p_results) WITH ORDINALITY
+                AS g (id, token, fence, time_ms, code, results, n)
             ORDER BY g.id -- rows are locked in one order, here and in renew_event_claims.sql
         ) AS given
         WHERE e.id = given.id AND e.token = given.token AND e.fence = given.fence AND e.status = 'PROCESSING'
             AND NOT e.has_results
-        RETURNING given.n, given.time_ms, given.code, e.*
+        RETURNING given.n, given.time_ms, given.code, given.results, e.*
     ), logged AS (
         INSERT INTO event_log (
             tx, id, event_id, bus, type, action, status, attempt, generation, fence, worker_id, token, at, created_at,
             execution_time_ms, status_code, completed, priority, max_attempts, due_at, processing_started_at,
-            started_at, idempotency_key, parent_id, tags, metadata, errors, payload
+            started_at, idempotency_key, parent_id, tags, metadata, errors, payload, results
         )
         SELECT
             (SELECT log_transaction()), d.id, d.event_id, d.bus, d.type, 'COMPLETED', 'COMPLETED', d.attempts,
             d.generation, d.fence, d.worker_id, d.token, v_now, d.created_at, d.time_ms, d.code, true, d.priority, d.max_attempts, d.due_at,
             d.processing_started_at, d.started_at, d.idempotency_key, d.parent_id, array_to_json(d.tags)::text,
-            d.metadata, d.errors, d.payload
+            d.metadata, d.errors, d.payload, d.results
         FROM done AS d ORDER BY d.n
     ), counted AS (
         INSERT INTO event_count_notes (bus, processing, completed)
@@ -363,6 +366,17 @@ BEGIN
     IF v_count <> cardinality(p_ids) THEN
         RAISE EXCEPTION 'not all of these claims are current and plain' USING ERRCODE = 'DB001';
     END IF;
+    IF p_result_ids IS NOT NULL THEN
+        INSERT INTO event_results (
+            id, handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id
+        )
+        SELECT r.id, r.handler_id, r.status, r.attempts, r.error, r.value, r.time_ms, r.fence, r.worker_id
+        FROM unnest(
+            p_result_ids, p_handler_ids, p_statuses, p_attempts, p_errors, p_values, p_result_times, p_result_fences,
+            p_worker_ids
+        ) WITH ORDINALITY AS r (id, handler_id, status, attempts, error, value, time_ms, fence, worker_id, n)
+        ORDER BY r.n;
+    END IF;
     IF v_freed IS NOT NULL AND p_channel IS NOT NULL THEN
         PERFORM pg_notify(p_channel, bus) FROM unnest(v_freed) AS bus;
     END IF;
@@ -372,7 +386,9 @@ $$;
 -- Both in one step: what is done makes room for what is next.
 CREATE FUNCTION complete_and_claim_events(
     p_now double precision, p_channel text, p_ids bigint[], p_tokens text[], p_fences bigint[],
-    p_times double precision[], p_codes integer[],
+    p_times double precision[], p_codes integer[], p_results text[], p_result_ids bigint[], p_handler_ids text[],
+    p_statuses text[], p_attempts integer[], p_errors text[], p_values text[], p_result_times double precision[],
+    p_result_fences bigint[], p_worker_ids text[],
     p_bus text, p_worker_id text, p_token text, p_limit integer, p_lease double precision, p_lock_key text,
     p_tags text[], p_floor bigint, p_expired boolean, p_thorough boolean
 ) RETURNS TABLE (
@@ -384,7 +400,10 @@ LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 AS $$
 BEGIN
-    PERFORM complete_events(p_now, p_channel, p_ids, p_tokens, p_fences, p_times, p_codes);
+    PERFORM complete_events(
+        p_now, p_channel, p_ids, p_tokens, p_fences, p_times, p_codes, p_results, p_result_ids, p_handler_ids,
+        p_statuses, p_attempts, p_errors, p_values, p_result_times, p_result_fences, p_worker_ids
+    );
     RETURN QUERY SELECT * FROM claim_next_events(
         p_now, p_bus, p_worker_id, p_token, p_limit, p_lease, p_lock_key, p_tags, p_floor, p_expired, p_thorough
     );

@@ -1,0 +1,174 @@
+"""``find``: events of the past from the shared history, and of the future from whichever node publishes them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from durabus.errors import StoreClosedError, StoreError
+from durabus.model.event import Event
+from durabus.model.pattern import matches
+from durabus.model.query import EventQuery
+from durabus.model.statuses import Action
+from durabus.store.contract import EventStore
+
+logger = logging.getLogger("durabus.bus")
+
+LOOK_EVERY = 0.05
+LOOK_SELDOM = 0.5
+"""The log is read so often while somebody waits: often at first, then seldom."""
+PAGE = 100
+MAX_DEPTH = 1_000
+"""Generations that ``child_of`` goes back; also the end of a circle somebody made by hand."""
+
+Where = Callable[[Event], bool]
+
+
+class Wanted:
+    """What a search is for."""
+
+    def __init__(
+        self, pattern: str, where: Where | None, child_of: str | None, fields: Mapping[str, Any], bus: str
+    ) -> None:
+        self.pattern = pattern
+        self.child_of = child_of
+        self._where = where
+        self._fields = fields
+        self._bus = bus
+
+    def may_be(self, bus: str, event_type: str) -> bool:
+        """What can be told without the event itself."""
+        return bus == self._bus and matches(self.pattern, event_type)
+
+    async def is_met(self, event: Event, store: EventStore) -> bool:
+        """Whether the event is one of those."""
+        if self._fields:
+            payload = event.payload
+            if not isinstance(payload, dict) or any(payload.get(k, ...) != v for k, v in self._fields.items()):
+                return False
+        if self._where is not None and not self._where(event):
+            return False
+        return self.child_of is None or await _descends(event, self.child_of, store)
+
+
+class Finder:
+    """The searches of one bus object. Those for the future share one reader of the log, which runs while they wait."""
+
+    def __init__(self, store: EventStore, bus: str) -> None:
+        self._store = store
+        self._bus = bus
+        self._waiting: dict[asyncio.Future[Event | None], Wanted] = {}
+        self._reading: asyncio.Task[None] | None = None
+        self._position = ""
+        self._closed = False
+        self._turn = asyncio.Lock()
+
+    def __bool__(self) -> bool:
+        """Whether somebody waits."""
+        return bool(self._waiting)
+
+    async def past(self, wanted: Wanted, within: float | None) -> Event | None:
+        """The newest that is known, whatever its status; ``within``: published at most so many seconds ago."""
+        since = None if within is None else await self._store.now() - within
+        before: int | None = None
+        while True:
+            query = EventQuery(bus=self._bus, type=wanted.pattern, created_from_ts=since, before_id=before, limit=PAGE)
+            page = await self._store.find(query)
+            for event in page.events:
+                if await wanted.is_met(event, self._store):
+                    return event
+            before = page.next_before_id
+            if before is None:
+                return None
+
+    async def begin(self, wanted: Wanted) -> asyncio.Future[Event | None]:
+        """Wait, from now on, for the first that is published. The future is None after a shutdown."""
+        future: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_result(None)
+            return future
+        async with self._turn:
+            if self._reading is None:
+                self._position = await self._store.log_head()
+                self._reading = asyncio.create_task(self._read())
+            else:
+                await self._catch_up()  # what was published before is not for this one
+            self._waiting[future] = wanted
+        future.add_done_callback(self._forget)
+        return future
+
+    async def stored(self, events: list[Event]) -> None:
+        """Told at once what this node publishes; the log tells the rest."""
+        for event in events:
+            await self._offer(event)
+
+    def close(self) -> None:
+        """Nobody will learn anything any more."""
+        self._closed = True
+        if self._reading is not None:
+            self._reading.cancel()
+        for future in list(self._waiting):
+            if not future.done():
+                future.set_result(None)
+
+    def _forget(self, future: asyncio.Future[Event | None]) -> None:
+        self._waiting.pop(future, None)
+        if not self._waiting and self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+    async def _read(self) -> None:
+        pause = LOOK_EVERY
+        while True:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LOOK_SELDOM)
+            try:
+                async with self._turn:
+                    if await self._catch_up():
+                        pause = LOOK_EVERY
+            except StoreClosedError:
+                self.close()
+                return
+            except StoreError as error:
+                logger.warning("find cannot read the log of bus %r, trying again: %s", self._bus, error)
+
+    async def _catch_up(self) -> bool:
+        """Read the log to its end. Whether there was anything."""
+        found = False
+        while (page := await self._store.read_log(after=self._position)).entries:
+            found = True
+            for entry in page.entries:
+                if entry.action is Action.PUBLISHED and self._is_wanted(entry.bus, entry.type):
+                    event = await self._store.get_event(entry.event_id)
+                    if event is not None:
+                        await self._offer(event)
+            self._position = page.next
+        return found
+
+    def _is_wanted(self, bus: str, event_type: str) -> bool:
+        return any(wanted.may_be(bus, event_type) for wanted in self._waiting.values())
+
+    async def _offer(self, event: Event) -> None:
+        for future, wanted in list(self._waiting.items()):
+            if future.done() or not wanted.may_be(event.bus, event.type):
+                continue
+            try:
+                met = await wanted.is_met(event, self._store)
+            except Exception as error:  # noqa: BLE001  (a condition that fails is told to who made it)
+                if not future.done():
+                    future.set_exception(error)
+                continue
+            if met and not future.done():
+                future.set_result(event)
+
+
+async def _descends(event: Event, ancestor_id: str, store: EventStore) -> bool:
+    parent_id = event.parent_id
+    for _ in range(MAX_DEPTH):
+        if parent_id is None or parent_id == ancestor_id:
+            break
+        parent = await store.get_event(parent_id)
+        parent_id = None if parent is None else parent.parent_id
+    return parent_id == ancestor_id

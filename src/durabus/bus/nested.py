@@ -1,0 +1,125 @@
+"""A child that its parent's handler waits for: run at once, under the parent's lock, before all that is queued."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Protocol
+
+from durabus.errors import StoreClosedError, StoreError
+from durabus.model.claim import ClaimRequest
+from durabus.store.contract import EventStore
+from durabus.worker.awaited import announced
+from durabus.worker.loop import Worker
+from durabus.worker.nesting import handled_here, refuse_endless_wait
+from durabus.worker.slots import EventLock, Running
+
+logger = logging.getLogger("durabus.bus")
+
+ASK_SOON = 0.01
+ASK_SELDOM = 0.5
+"""How often a child is asked for that is not to be had: it is delayed, waits for a retry, or runs elsewhere."""
+
+
+class Awaited(Protocol):
+    """An event whose end somebody waits for."""
+
+    @property
+    def id(self) -> int | None:
+        """Given by the store."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    async def ended(self) -> None:
+        """Wait for its end."""
+        ...
+
+
+class Nested:
+    """Runs the awaited children of one bus."""
+
+    def __init__(
+        self, store: EventStore, bus: str, lock: EventLock | None, *, lease: float, elsewhere: Callable[[str], bool]
+    ) -> None:
+        self._store = store
+        self._bus = bus
+        self._lock = lock
+        self._lease = lease
+        self._elsewhere = elsewhere
+        self.worker: Worker | None = None
+
+    async def wait(self, event_id: str, event_type: str, child: Awaited) -> None:
+        """Inside a handler: run the event if it is to be had, and wait for its end."""
+        parent = handled_here()
+        if not self._store.features.claims_by_event_id:
+            refuse_endless_wait(self._lock)
+            await child.ended()
+            return
+        shares = parent is not None and self._lock is not None and self._lock in parent.locks
+        if parent is None or (self.worker is None and not shares):
+            await child.ended()
+            return
+        if not shares:
+            await self._run(event_id, event_type, child, parent, shares=False)
+            return
+        async with _turn(parent):
+            if not parent.has_begun:
+                await child.ended()  # the parent is over meanwhile, and its lock free
+                return
+            await self._run(event_id, event_type, child, parent, shares=True)
+            if not child.done:
+                worker_id = parent.claim.event.worker_id or ""
+                async with announced(self._store, self._bus, event_id, worker_id, self._lease):
+                    await child.ended()
+
+    async def _run(self, event_id: str, event_type: str, child: Awaited, parent: Running, *, shares: bool) -> None:
+        """Until it has ended; or this node's part of it, if the parent's lock keeps others out who have handlers."""
+        worker, running, pause = self.worker, None, ASK_SOON
+        if worker is None:
+            return
+        request = worker.request_for(event_id, with_lock=not shares)
+        try:
+            while not child.done:
+                others = shares and self._elsewhere(event_type)
+                if others and (running is not None or not worker.has_handlers(event_type)):
+                    if running is None or not worker.is_running(running.ref.id):
+                        return
+                elif child.id is None or not worker.is_running(child.id):
+                    running = await self._ask(worker, request, parent) or running
+                await _ended_within(child, None if self._lock is None else pause)
+                pause = min(pause * 2, ASK_SELDOM)
+        finally:
+            if shares and running is not None and not child.done:
+                # The parent goes on, or ends: what ran under its lock must not outlive it.
+                await worker.take_back(running)
+
+    async def _ask(self, worker: Worker, request: ClaimRequest, parent: Running) -> Running | None:
+        try:
+            return await worker.run_at_once(request, parent.locks)
+        except StoreClosedError:
+            raise
+        except StoreError as error:
+            logger.warning("child event %s cannot be claimed, trying again: %s", request.event_id, error)
+            return None
+
+
+async def _ended_within(child: Awaited, seconds: float | None) -> None:
+    """In parallel mode the workers take it, if it is not to be had at once: nobody needs to ask again."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await child.ended()
+
+
+@asynccontextmanager
+async def _turn(parent: Running) -> AsyncIterator[None]:
+    """Children that run under their parent's lock do so one at a time, as the mode says."""
+    if parent.turn is None:
+        parent.turn, parent.children = asyncio.Lock(), parent.children or []
+    async with parent.turn:
+        yield

@@ -1,0 +1,227 @@
+"""Proof of ordering keys, and of claims on one named event."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from durabus.conformance.lab import BOB, BUS, OTHER_BUS, Lab, numbers
+from durabus.errors import UnsupportedByStore
+from durabus.model.claim import Claim
+from durabus.model.event import new_event, new_event_id
+from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.statuses import EventMode, EventStatus
+
+
+async def _publish(lab: Lab, *keys: str | None, bus: str = BUS, **options: Any) -> None:
+    """One event for each key, numbered from 0 on; refused by a store that cannot keep their order."""
+    new = [new_event("job", {"n": n}, bus=bus, ordering_key=key, **options) for n, key in enumerate(keys)]
+    await lab.store.add_events(new)
+
+
+async def _drain(lab: Lab) -> list[list[int]]:
+    """Claim and complete until nothing is left; the numbers of each claim."""
+    batches: list[list[int]] = []
+    while claims := await lab.claim(limit=10):
+        batches.append(numbers(claims))
+        await lab.settle(*(Complete(claim.ref) for claim in claims))
+    return batches
+
+
+class OrderingTests:
+    """Events that line up, and one that is asked for by name."""
+
+    @pytest.fixture
+    def keys(self, lab: Lab) -> None:
+        """For tests of what only a store with ordering keys does."""
+        if not lab.store.features.ordering_keys:
+            pytest.skip("declared: ordering_keys=False")
+
+    @pytest.fixture
+    def by_id(self, lab: Lab) -> None:
+        """For tests of what only a store with claims by event_id does."""
+        if not lab.store.features.claims_by_event_id:
+            pytest.skip("declared: claims_by_event_id=False")
+
+    async def test_a_store_that_cannot_keep_an_order_refuses_the_key(self, lab: Lab) -> None:
+        """With an ``ordering_key``, refused without ``ordering_keys``."""
+        if lab.store.features.ordering_keys:
+            await _publish(lab, "a")
+            assert (await lab.claim_one()).event.ordering_key == "a"
+            return
+        with pytest.raises(UnsupportedByStore, match="ordering_keys"):
+            await _publish(lab, "a")
+
+    async def test_a_store_that_cannot_claim_by_name_refuses_to(self, lab: Lab) -> None:
+        """Refused without ``claims_by_event_id``."""
+        if lab.store.features.claims_by_event_id:
+            assert await lab.claim(event_id=new_event_id()) == []
+            return
+        with pytest.raises(UnsupportedByStore, match="claims_by_event_id"):
+            await lab.claim(event_id=new_event_id())
+
+    @pytest.mark.usefixtures("keys")
+    async def test_of_a_key_one_event_at_a_time_is_eligible(self, lab: Lab) -> None:
+        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
+        and only while none of them is PROCESSING.
+        """
+        await _publish(lab, "a", "a", "b", None, "a", "b")
+        first = await lab.claim(limit=10)
+        assert numbers(first) == [0, 2, 3]
+        assert await lab.claim(lab.other, limit=10, worker_id=BOB) == []
+        await lab.settle(Complete(first[0].ref))
+        assert numbers(await lab.claim(lab.other, limit=10, worker_id=BOB)) == [1]
+
+    @pytest.mark.usefixtures("keys")
+    async def test_an_order_is_kept_to_its_end(self, lab: Lab) -> None:
+        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
+        await _publish(lab, *"abcabcabcc")
+        assert await _drain(lab) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+    @pytest.mark.usefixtures("keys")
+    async def test_keys_of_two_buses_have_nothing_to_do_with_each_other(self, lab: Lab) -> None:
+        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
+        await _publish(lab, "a")
+        await _publish(lab, "a", bus=OTHER_BUS)
+        assert len(await lab.claim()) == len(await lab.claim(bus=OTHER_BUS)) == 1
+
+    @pytest.mark.usefixtures("keys")
+    async def test_a_retry_holds_up_its_key_alone(self, lab: Lab) -> None:
+        """Only while none of them is PROCESSING: one that waits for its retry holds up its key and nothing else."""
+        await _publish(lab, "a", "a", "b", "b")
+        head, other = await lab.claim(limit=10)
+        await lab.settle(Fail(head.ref, "no", 10 * lab.moment), Complete(other.ref))
+        assert numbers(await lab.claim(limit=10)) == [3]
+        await lab.advance(11 * lab.moment)
+        assert numbers(await lab.claim(limit=10)) == [0]
+
+    @pytest.mark.usefixtures("keys")
+    @pytest.mark.parametrize("ended_by", ["complete", "fail for good", "release", "reset", "remove", "lease"])
+    async def test_whatever_ends_a_claim_lets_the_key_go_on(self, lab: Lab, ended_by: str) -> None:
+        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
+        and only while none of them is PROCESSING.
+        """
+        await _publish(lab, "a", "a")
+        (head,) = await lab.claim(limit=10)
+        await _end(lab, head, ended_by)
+        next_one = 0 if ended_by in ("release", "reset", "lease") else 1
+        assert numbers(await lab.claim(lab.other, limit=10, worker_id=BOB)) == [next_one]
+
+    @pytest.mark.usefixtures("keys")
+    async def test_a_claim_is_full_although_a_key_came_back_often(self, lab: Lab) -> None:
+        """Claim up to ``request.limit`` events of ``request.bus``."""
+        await _publish(lab, "a", "b", "b", "b", None, None)
+        head = (await lab.claim(limit=1))[0]
+        for _ in range(3):
+            (other,) = await lab.claim(limit=1)
+            await lab.settle(Release(other.ref))
+        await lab.settle(Release(head.ref))
+        assert numbers(await lab.claim(limit=3)) == [0, 1, 4]
+
+    @pytest.mark.usefixtures("keys")
+    async def test_a_long_line_of_one_key_does_not_hide_what_is_behind_it(self, lab: Lab) -> None:
+        """Eligible are then the PENDING events that are due."""
+        await _publish(lab, *["a"] * 30, "b")
+        assert numbers(await lab.claim(limit=1)) == [0]
+        assert numbers(await lab.claim(limit=1)) == [30]
+        assert await lab.claim(limit=1) == []
+
+    @pytest.mark.usefixtures("keys")
+    async def test_a_delayed_event_holds_its_place(self, lab: Lab) -> None:
+        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
+        await _publish(lab, "a", delay=10 * lab.moment)
+        await _publish(lab, "a", "b")
+        assert numbers(await lab.claim(limit=10)) == [1]
+        await lab.advance(11 * lab.moment)
+        assert await _drain(lab) == [[0], [0]]
+
+    @pytest.mark.usefixtures("keys")
+    async def test_a_priority_counts_between_keys_and_not_inside_one(self, lab: Lab) -> None:
+        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        await _publish(lab, "a")
+        await _publish(lab, "a", "b", priority=5)
+        claims = await lab.claim(limit=10)
+        assert [(claim.event.ordering_key, claim.event.priority) for claim in claims] == [("b", 5), ("a", 0)]
+
+    @pytest.mark.usefixtures("keys")
+    async def test_a_dead_letter_that_comes_back_waits_for_who_works_and_goes_before_who_waits(self, lab: Lab) -> None:
+        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
+        and only while none of them is PROCESSING.
+        """
+        await _publish(lab, "a", "a", "a")
+        dead = await lab.claim_one()
+        await lab.settle(Fail(dead.ref, "no", None))
+        second = await lab.claim_one()
+        await lab.store.requeue_dead_letters([dead.event.id])
+        assert await lab.claim(limit=10) == []
+        await lab.settle(Complete(second.ref))
+        assert await _drain(lab) == [[0], [2]]
+
+    @pytest.mark.usefixtures("keys")
+    async def test_tags_choose_among_the_first_of_each_key(self, lab: Lab) -> None:
+        """With ``request.tags``, only those that carry one of them."""
+        await _publish(lab, "a", "a", "b", tags=["x"])
+        assert numbers(await lab.claim(limit=10, tags=("x",))) == [0, 2]
+        assert await lab.claim(limit=10, tags=("x",)) == []
+
+    @pytest.mark.usefixtures("keys")
+    async def test_of_many_claimers_one_gets_the_first_of_a_key(self, lab: Lab) -> None:
+        """A second caller never gets an event whose lease is not over, however many race."""
+        await _publish(lab, *["a"] * 6)
+        seen: list[int] = []
+        for _ in range(6):
+            answers = await lab.race([partial(lab.claim, node, limit=5) for node in [lab.store, lab.other] * 4])
+            claims = [claim for answer in answers for claim in answer]
+            assert len(claims) <= 1
+            claims = claims or await lab.claim(limit=5)  # racing callers may pass a key by that somebody looks at
+            seen += numbers(claims)
+            await lab.settle(*(Complete(claim.ref) for claim in claims))
+        assert seen == list(range(6))
+
+    @pytest.mark.usefixtures("by_id")
+    async def test_an_event_asked_for_by_name_is_claimed_before_all_others(self, lab: Lab) -> None:
+        """With ``request.event_id``, only that one."""
+        events = await lab.publish(5)
+        (claim,) = await lab.claim(limit=5, event_id=events[3].event_id)
+        assert (claim.event.id, claim.event.status, claim.event.attempts) == (events[3].id, EventStatus.PROCESSING, 1)
+        assert await lab.claim(lab.other, limit=5, event_id=events[3].event_id) == []
+        assert await lab.claim(limit=5, event_id=events[2].event_id, bus=OTHER_BUS) == []
+        assert numbers(await lab.claim(limit=5)) == [0, 1, 2, 4]
+        await lab.settle(Release(claim.ref, 10 * lab.moment))
+        assert await lab.claim(event_id=events[3].event_id) == []
+
+    @pytest.mark.usefixtures("by_id")
+    async def test_a_mode_holds_for_an_event_asked_for_by_name(self, lab: Lab) -> None:
+        """``request.mode`` bus-serial or global-serial: at most one event, and only if the lock ``event:bus:{bus}``
+        or ``event:global`` is free or expired.
+        """
+        events = await lab.publish(3)
+        await lab.claim_one(mode=EventMode.BUS_SERIAL)
+        assert await lab.claim(mode=EventMode.BUS_SERIAL, event_id=events[2].event_id) == []
+        assert numbers(await lab.claim(event_id=events[2].event_id)) == [2]
+
+    @pytest.mark.usefixtures("by_id", "keys")
+    async def test_no_name_goes_before_the_order_of_a_key(self, lab: Lab) -> None:
+        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
+        new = [new_event("job", {"n": n}, bus=BUS, ordering_key="a") for n in range(2)]
+        await lab.store.add_events(new)
+        assert await lab.claim(event_id=new[1].event_id) == []
+        assert numbers(await lab.claim(event_id=new[0].event_id)) == [0]
+
+
+async def _end(lab: Lab, claim: Claim, ended_by: str) -> None:
+    match ended_by:
+        case "complete":
+            await lab.settle(Complete(claim.ref))
+        case "fail for good":
+            await lab.settle(Fail(claim.ref, "no", None))
+        case "release":
+            await lab.settle(Release(claim.ref))
+        case "reset":
+            await lab.store.reset_event(claim.event.id, reason="stuck")
+        case "remove":
+            await lab.store.remove_event(claim.event.id)
+        case "lease":
+            await lab.let_the_lease_end()

@@ -1,0 +1,37 @@
+"""The stores that the runtime is shown on, and buses on them."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from durabus import EventBus, EventStore, open_store
+
+MakeBus = Callable[..., EventBus]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'bus.db'}"
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[EventStore]:
+    store = await open_store(url)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def make_bus(store: EventStore) -> AsyncIterator[MakeBus]:
+    """Buses on one store; each is a node of its own. Shut down at the end."""
+    async with AsyncExitStack() as stack:
+
+        def make(**options: Any) -> EventBus:
+            bus = EventBus(store, **{"retry": {"max_retries": 0}, "poll_interval": 0.05, **options})
+            stack.push_async_callback(bus.shutdown, 1.0)
+            return bus
+
+        yield make

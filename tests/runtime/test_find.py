@@ -1,0 +1,159 @@
+"""``find``: the past from the shared history, the future from whichever node publishes it."""
+
+import asyncio
+
+import pytest
+from tests.runtime.conftest import MakeBus
+from tests.worker.support import until
+
+from durabus import Event, EventBus, EventBusShutdownError, EventStatus, EventStore
+
+SOON = 5.0
+
+
+async def stored(bus: EventBus, kind: str, payload: object = None, **options: object) -> Event:
+    return await bus.emit(kind, payload, **options).stored()  # type: ignore[arg-type]
+
+
+async def test_the_newest_event_is_found_whatever_its_status(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    await stored(bus, "user.created", {"n": 1})
+    newest = await stored(bus, "user.created", {"n": 2})
+    await stored(bus, "user.renamed", {"n": 3})
+    assert await bus.find("user.created") == newest
+    assert newest.status is EventStatus.PENDING
+    assert await bus.find("order.*") is None
+
+
+async def test_conditions_and_fields_choose(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    first = await stored(bus, "user.created", {"n": 1, "name": "Ada"})
+    await stored(bus, "user.created", {"n": 2, "name": "Bob"})
+    await stored(bus, "user.created", ["no object"])
+    assert await bus.find("user.*", name="Ada") == first
+    assert await bus.find("user.*", where=lambda event: event.id == first.id) == first
+    assert await bus.find("user.*", name="Ada", n=2) is None
+    assert await bus.find("user.*", missing=None) is None
+
+
+async def test_more_events_than_a_page_are_searched(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    oldest = await stored(bus, "user.created", {"n": 0})
+    for n in range(1, 251):
+        bus.emit("user.created", {"n": n})
+    await stored(bus, "user.created", {"n": 251})
+    assert await bus.find("user.created", n=0) == oldest
+
+
+async def test_the_past_may_be_short(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    event = await stored(bus, "user.created")
+    assert await bus.find("user.created", past=60) == event
+    assert await bus.find("user.created", past=0) is None
+    assert await bus.find("user.created", past=False) is None
+
+
+async def test_another_bus_is_another_history(make_bus: MakeBus) -> None:
+    one, other = await make_bus(name="one").start(), await make_bus(name="other").start()
+    await stored(one, "user.created")
+    assert await other.find("user.created") is None
+
+
+async def test_a_child_is_found_at_any_depth(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    parent = await stored(bus, "parent")
+    child = await stored(bus, "child", parent_id=parent.event_id)
+    grandchild = await stored(bus, "grandchild", parent_id=child.event_id)
+    await stored(bus, "grandchild")
+    assert await bus.find("grandchild", child_of=parent) == grandchild
+    assert await bus.find("child", child_of=parent.event_id) == child
+    assert await bus.find("parent", child_of=child) is None
+
+
+@pytest.mark.parametrize("publisher", ["this node", "another node"])
+async def test_the_future_resolves_by_the_publish_of_any_node(make_bus: MakeBus, publisher: str) -> None:
+    bus, other = await make_bus().start(), await make_bus().start()
+    await stored(other, "user.created", {"n": 0})
+    search = asyncio.create_task(bus.find("user.created", past=False, future=SOON))
+    await until(lambda: bool(bus._finder))
+    await stored(other, "user.renamed")
+    event = await stored(bus if publisher == "this node" else other, "user.created", {"n": 1})
+    assert await search == event
+    assert not bus._finder
+
+
+async def test_the_past_goes_before_the_future(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    event = await stored(bus, "user.created")
+    assert await bus.find("user.created", future=SOON) == event
+
+
+async def test_what_was_published_before_the_call_is_not_the_future(make_bus: MakeBus) -> None:
+    """Also if another search is on its way and its reader has not come so far."""
+    bus, other = await make_bus().start(), await make_bus().start()
+    waits = asyncio.create_task(bus.find("never", past=False, future=SOON))
+    await until(lambda: bool(bus._finder))
+    await stored(other, "user.created")
+    assert await bus.find("user.created", past=False, future=0.2) is None
+    waits.cancel()
+
+
+async def test_many_searches_wait_side_by_side_and_each_gets_its_own(make_bus: MakeBus) -> None:
+    bus, other = await make_bus().start(), await make_bus().start()
+    searches = [asyncio.create_task(bus.find("job", past=False, future=SOON, n=n)) for n in range(20)]
+    await until(lambda: len(bus._finder._waiting) == 20)
+    events = [await stored(other, "job", {"n": n}) for n in range(20)]
+    assert await asyncio.gather(*searches) == events
+
+
+async def test_a_search_ends_with_its_time_and_with_the_bus(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    assert await bus.find("user.created", future=0.01) is None
+    assert not bus._finder
+    search = asyncio.create_task(bus.find("user.created", future=True))
+    await until(lambda: bool(bus._finder))
+    await bus.shutdown()
+    assert await search is None
+    with pytest.raises(EventBusShutdownError):
+        await bus.find("user.created")
+
+
+async def test_a_condition_that_fails_is_told_to_who_made_it(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    search = asyncio.create_task(bus.find("job", where=lambda event: bool(1 / 0), past=False, future=SOON))
+    await until(lambda: bool(bus._finder))
+    await stored(bus, "job")
+    with pytest.raises(ZeroDivisionError):
+        await search
+
+
+async def test_the_future_is_seen_before_handlers_are_done(make_bus: MakeBus, store: EventStore) -> None:
+    bus, release = make_bus(), asyncio.Event()
+
+    async def handler(event: Event) -> None:
+        await release.wait()
+
+    bus.subscribe("job", handler)
+    await bus.start()
+    search = asyncio.create_task(bus.find("job", past=False, future=SOON))
+    await until(lambda: bool(bus._finder))
+    handle = bus.emit("job")
+    found = await search
+    assert found is not None
+    assert found.event_id == handle.event_id
+    assert not handle.done
+    release.set()
+    await handle
+
+
+async def test_without_a_history_the_future_still_works(make_bus: MakeBus) -> None:
+    bus = make_bus(max_history_size=0)
+    bus.subscribe("job", lambda event: None)
+    await bus.start()
+    await bus.publish("job")
+    search = asyncio.create_task(bus.find("job", past=False, future=SOON))
+    await until(lambda: bool(bus._finder))
+    handle = bus.emit("job")
+    found = await search
+    assert found is not None
+    assert found.event_id == handle.event_id
