@@ -14,7 +14,18 @@ from time import monotonic
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from benchmarks import databases, draining, growth, http_api, memory, postgresql, publishing, seed003
+from benchmarks import (
+    databases,
+    draining,
+    growth,
+    http_api,
+    memory,
+    postgresql,
+    publishing,
+    runtime,
+    seed003,
+    store_servers,
+)
 from benchmarks.bench import Bench
 from benchmarks.processes import ROOT
 from benchmarks.report import DOCS, print_table, read_json, write_docs, write_json
@@ -28,10 +39,14 @@ GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "http": http_api.run,
     "growth": growth.run,
     "postgresql": postgresql.run,
+    "redis": store_servers.run_redis,
+    "nats": store_servers.run_nats,
+    "kafka": store_servers.run_kafka,
+    "runtime": runtime.run,
 }
 SETTINGS = (
-    f"SQLite: WAL, synchronous=FULL; {databases.SETTINGS}; log of every transition on, options at their defaults "
-    "but for concurrency=200 in the drain rows"
+    f"SQLite: WAL, synchronous=FULL; {databases.SETTINGS}; {store_servers.SETTINGS}; "
+    "log of every transition on, options at their defaults but for concurrency=200 in the drain rows"
 )
 RESULTS = ROOT / "build" / "benchmarks.json"
 

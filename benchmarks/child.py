@@ -13,11 +13,13 @@ from typing import Any
 
 import asyncpg
 import msgspec
+import redis
 
-from benchmarks import raw, raw_postgresql
+from benchmarks import raw, raw_fold, raw_postgresql, raw_redis
 from benchmarks.bench import same_gc
 from durabus import Event, EventBus, open_store
 
+LOOK_EVERY = 0.01
 DRAIN_SLOTS = 200
 """Claims come in halves of this: batches of 100, as in the raw loop."""
 
@@ -38,6 +40,26 @@ async def drain(url: str) -> int:
         await next_line()
     await store.close()
     return handled
+
+
+async def drain_to_end(url: str) -> tuple[int, float]:
+    """As ``drain``, until its own store says that nothing is left. Answers how many events it had, and when."""
+    handled = 0
+
+    async def handler(_event: Event) -> None:
+        nonlocal handled
+        handled += 1
+
+    store = await open_store(url)
+    bus = EventBus(store, concurrency=DRAIN_SLOTS)
+    bus.subscribe(raw.EVENT_TYPE, handler)
+    await ready()
+    async with bus:
+        while (counts := await store.counts()).pending or counts.processing:  # noqa: ASYNC110  (others drain it too)
+            await asyncio.sleep(LOOK_EVERY)
+        ended = monotonic()
+    await store.close()
+    return handled, ended
 
 
 async def latency(url: str) -> list[float]:
@@ -92,10 +114,28 @@ async def drain_raw_postgresql(url: str) -> int:
     return count
 
 
+async def drain_raw_redis(url: str, _name: str, _count: str) -> tuple[int, float]:
+    """The raw script."""
+    with redis.Redis.from_url(url) as server:
+        await ready()
+        return raw_redis.drain(server), monotonic()
+
+
+async def drain_raw_log(url: str, name: str, count: str) -> tuple[int, float]:
+    """The raw fold, which has read the log before the clock runs."""
+    process = await raw_fold.ready(url, name, int(count))
+    await ready()
+    return await process.drain(), monotonic()
+
+
 KINDS: dict[str, Callable[..., Awaitable[Any]]] = {
     "drain": drain,
     "drain-raw": drain_raw,
+    "drain-raw-kafka": drain_raw_log,
+    "drain-raw-nats": drain_raw_log,
     "drain-raw-postgresql": drain_raw_postgresql,
+    "drain-raw-redis": drain_raw_redis,
+    "drain-to-end": drain_to_end,
     "footprint": footprint,
     "latency": latency,
 }

@@ -70,6 +70,14 @@ async def _claim_from_both(urls: list[str], rounds: int) -> dict[int, tuple[list
     return figures
 
 
+async def claim_milliseconds(url: str, rounds: int) -> list[float]:
+    """Claims of one event, the cold ones left out."""
+    store = await open_store(url)
+    samples = [await _claim(store, 1) for _ in range(rounds + 5)][5:]
+    await store.close()
+    return samples
+
+
 async def _claim(store: EventStore, limit: int) -> float:
     request = ClaimRequest(bus=DEFAULT_BUS, worker_id="bench", token=new_token(), limit=limit)
     started = perf_counter()

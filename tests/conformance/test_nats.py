@@ -1,16 +1,21 @@
-"""The NATS store keeps the contract, on a real server."""
+"""The NATS store keeps the contract, and answers every command as the memory store does, on a real server."""
 
 from pathlib import Path
+from uuid import uuid4
 from zlib import crc32
 
 import nats
 import pytest
 from nats.js.errors import NotFoundError
+from tests.conformance.test_differential import STEPS, compare_with_memory
 
 from durabus.clock import ManualClock
 from durabus.conformance import StoreConformance
+from durabus.conformance.differential import random_steps
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+
+SEQUENCES_PER_TEST = 5
 
 
 def prefix(place: Path) -> str:
@@ -23,7 +28,7 @@ class TestNatsStore(StoreConformance):
         self.url = nats_url
 
     async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
-        return await open_store(f"{self.url}?prefix={prefix(place)}")
+        return await open_store(f"{self.url}?prefix={prefix(place)}", clock=clock)
 
     async def forget(self, place: Path) -> None:
         client = await nats.connect(self.url)
@@ -33,3 +38,13 @@ class TestNatsStore(StoreConformance):
             except NotFoundError:
                 continue
         await client.close()
+
+
+@pytest.mark.parametrize("block", range(4))
+async def test_nats_answers_random_commands_as_memory_does(block: int, nats_url: str) -> None:
+    for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
+        try:
+            await compare_with_memory(f"{nats_url}?prefix={uuid4().hex}", random_steps(seed, STEPS))
+        except AssertionError as difference:
+            difference.add_note(f"seed {seed}")
+            raise

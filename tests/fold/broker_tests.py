@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from time import time
 from typing import Any
 from uuid import uuid4
 
@@ -17,8 +18,8 @@ from tests.processes.fleet import Fleet, judge
 from durabus import EventBus, EventQueue, new_event, open_store
 from durabus.backends.fold.node import Node
 from durabus.backends.fold.store import FoldStore
-from durabus.errors import SchemaError, StoreUnavailableError
-from durabus.model.claim import ClaimRequest, new_token
+from durabus.errors import LeaseLost, SchemaError, StoreUnavailableError
+from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import NewEvent
 from durabus.model.query import Counts
 from durabus.model.settlement import Complete, Settled
@@ -96,6 +97,8 @@ class BrokerTests:
 
     plain_reader: str
     plain_writer: str
+    crashes: tuple[bool, ...] = (True, False)
+    """How the server goes down, each time: killed, or stopped."""
 
     @pytest.fixture
     def server_url(self) -> str:
@@ -155,7 +158,7 @@ class BrokerTests:
                 broker,
                 "public",
                 [
-                    ("shop.opened", {}, '{"n": 1}'),
+                    ("shop.opened", {"durabus-told-time": "9000000000.0"}, '{"n": 1}'),
                     ("shop.closed", {"event_id": "0190f0e4-0000-7000-8000-000000000001"}, "[2]"),
                     ("shop.broken", {}, "no json"),
                     ("shop.closed", {"event_id": "0190f0e4-0000-7000-8000-000000000001"}, "[2]"),
@@ -167,6 +170,24 @@ class BrokerTests:
             assert sorted(got) == [("shop.closed", [2]), ("shop.opened", {"n": 1})]
             assert isinstance(bus.store, FoldStore)
             assert bus.store.skipped_records == 1
+            assert await bus.store.now() == pytest.approx(time(), abs=60)  # strangers do not set the clock
+
+    async def test_a_lease_ends_by_the_brokers_clock_and_its_holder_is_refused(self, broker: Broker) -> None:
+        first, second = await broker.open(), await broker.open()
+        await first.add_events([new_event("t")])
+        (lost,) = await first.claim_next_events(request(lease=1.5))
+        claims: list[Claim] = []
+        async with asyncio.timeout(30):
+            while not claims:
+                await second.wait_for_work("default", timeout=5)
+                claims = await second.claim_next_events(request())
+        assert claims[0].event.fence > lost.event.fence
+        (outcome,) = (await first.settle_events([Complete(lost.ref)])).outcomes
+        assert isinstance(outcome, LeaseLost)
+        before, _, taken = (await first.read_event_log(lost.event.id))[-3:]
+        expires_ts = lost.event.expires_ts or 0.0
+        assert taken.at_ts >= expires_ts == pytest.approx(before.at_ts + 1.5)
+        assert await first.now() == pytest.approx(time(), abs=60)
 
     async def test_junk_in_the_control_lane_is_skipped_by_every_node(self, broker: Broker) -> None:
         store = await broker.open()
@@ -270,7 +291,7 @@ class BrokerTests:
                     await asyncio.sleep(0.02)
 
             async def trouble() -> None:
-                for immediate in (True, False):
+                for immediate in self.crashes:
                     await asyncio.sleep(0.4)
                     await asyncio.to_thread(own_server.restart, immediate=immediate)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import count
 
 from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord, UnknownOutcomeError
@@ -23,7 +23,7 @@ class SimulatedLog:
         self.snapshot: tuple[Manifest, list[Part], int] | None = None
         self._sequence = count(1)
 
-    def store(self, type_: str | None, headers: dict[str, str], body: bytes) -> None:
+    def store(self, type_: str | None, headers: Mapping[str, str], body: bytes) -> None:
         self.entries.append(Entry((next(self._sequence),), self.clock.now(), type_, headers, body))
 
     def after(self, position: Position) -> list[Entry]:
@@ -69,17 +69,17 @@ class SimulatedTransport:
         if any(troubles):
             raise UnknownOutcomeError("no reply")
 
-    async def append(self, record: bytes, key: str) -> None:
-        await self._store(None, {}, record)
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
+        await self._store(None, headers, record)
 
     async def _trouble_with(self, record: PublicRecord) -> bool:
         try:
-            await self._store(record.type, dict(record.headers), record.body)
+            await self._store(record.type, record.headers, record.body)
         except UnknownOutcomeError:
             return True
         return False
 
-    async def _store(self, type_: str | None, headers: dict[str, str], body: bytes) -> None:
+    async def _store(self, type_: str | None, headers: Mapping[str, str], body: bytes) -> None:
         if self.trouble.happens(self.trouble.delayed):
             await asyncio.sleep(self.trouble.chance.random() * 0.01)
         if self.trouble.happens(self.trouble.lost):

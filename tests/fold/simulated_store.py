@@ -14,6 +14,8 @@ FEATURES = Features(
     shared_between_processes=True,
     caller_transactions=False,
     manual_clock=True,
+    ordering_keys=True,
+    claims_by_event_id=True,
 )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from tests.fold.simulated_log import SimulatedLog, SimulatedTransport, Trouble
@@ -141,9 +141,9 @@ class Silent(SimulatedTransport):
     taking = True
     answering = True
 
-    async def append(self, record: bytes, key: str) -> None:
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
         if self.taking:
-            await super().append(record, key)
+            await super().append(record, key, headers)
         if not self.answering:
             raise UnknownOutcomeError("no reply")
 
@@ -176,7 +176,7 @@ async def test_what_was_given_up_is_void_however_late_it_comes() -> None:
     store = await opened(transport)
     held: list[bytes] = []
 
-    async def hold(record: bytes, key: str) -> None:
+    async def hold(record: bytes, key: str, headers: Mapping[str, str]) -> None:
         held.append(record)
         raise UnknownOutcomeError("no reply")
 
@@ -205,10 +205,10 @@ async def test_a_reply_that_was_lost_does_not_apply_a_call_twice() -> None:
 
 
 class Full(SimulatedTransport):
-    async def append(self, record: bytes, key: str) -> None:
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
         if unseal(record).number > 1:
             raise RefusedError("the stream is full: raise its max_bytes")
-        await super().append(record, key)
+        await super().append(record, key, headers)
 
 
 async def test_a_full_log_is_told_at_once() -> None:

@@ -56,6 +56,7 @@ def bootstrap(broker: Broker) -> dict[str, str | int | float | bool]:
 class TestKafka(BrokerTests):
     plain_reader = READER
     plain_writer = WRITER
+    crashes = (True,)  # each one takes it ten seconds
 
     @pytest.fixture
     def server_url(self, kafka_url: str) -> str:

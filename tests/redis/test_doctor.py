@@ -1,22 +1,21 @@
-"""What a doctor says about the server."""
+"""What the doctor says about a Redis server."""
 
 import asyncio
 
+import pytest
 import redis
 from tests.redis.server import prompt
 
+from durabus import open_store
 from durabus.backends.redis.library import library
 from durabus.backends.redis.store import RedisStore
+from durabus.errors import StoreUnavailableError
 from durabus.servers.redis import RedisServer
+from durabus.store.doctor import examine
 
 
-async def findings(server: RedisServer) -> dict[str, str]:
-    store = RedisStore.from_url(server.url)
-    await store.open()
-    try:
-        return {finding.setting: finding.level for finding in await store.inspect_server()}
-    finally:
-        await store.close()
+async def findings(url: str) -> dict[str, str]:
+    return {finding.setting: finding.level for finding in await examine(url)}
 
 
 def rewrites(admin: redis.Redis) -> bool:
@@ -25,10 +24,10 @@ def rewrites(admin: redis.Redis) -> bool:
 
 
 async def test_a_durable_server_is_only_noted(own_server: RedisServer) -> None:
-    assert await findings(own_server) == {"appendfsync": "note"}
+    assert await findings(own_server.url) == {"appendfsync": "note"}
     with prompt(own_server.url) as admin:
         admin.config_set("appendfsync", "always")
-    assert await findings(own_server) == {}
+    assert await findings(own_server.url) == {}
 
 
 async def test_settings_that_lose_events_are_found(own_server: RedisServer) -> None:
@@ -36,12 +35,12 @@ async def test_settings_that_lose_events_are_found(own_server: RedisServer) -> N
         admin.config_set("appendonly", "no")
         admin.config_set("maxmemory", "100mb")
         admin.config_set("maxmemory-policy", "allkeys-lru")
-    assert await findings(own_server) == {"appendonly": "bad", "maxmemory-policy": "bad"}
+    assert await findings(own_server.url) == {"appendonly": "error", "maxmemory-policy": "error"}
     with prompt(own_server.url) as admin:
         admin.config_set("appendonly", "yes")
         admin.config_set("appendfsync", "no")
         admin.config_set("maxmemory", "0")
-        assert await findings(own_server) == {"appendfsync": "risk", "maxmemory-policy": "risk"}
+        assert await findings(own_server.url) == {"appendfsync": "warning", "maxmemory-policy": "warning"}
         # a server that writes its first append-only file does not end
         async with asyncio.timeout(30):
             while rewrites(admin):  # noqa: ASYNC110  (the server's doing)
@@ -50,22 +49,24 @@ async def test_settings_that_lose_events_are_found(own_server: RedisServer) -> N
 
 async def test_short_memory_is_found(own_server: RedisServer) -> None:
     with prompt(own_server.url) as admin:
-        admin.config_set("appendfsync", "always")
-        store = RedisStore.from_url(own_server.url)
-        await store.open()
+        store = await open_store(own_server.url)
         admin.config_set("maxmemory", str(int(admin.info("memory")["used_memory"] * 1.02)))
-        found = {finding.setting for finding in await store.inspect_server()}
-        assert "used_memory" in found
+        assert (await findings(own_server.url))["used_memory"] == "warning"
         admin.config_set("maxmemory", "0")
         await store.close()
 
 
-async def test_functions_of_other_versions_are_noted(store: RedisStore, admin: redis.Redis) -> None:
+async def test_functions_of_other_versions_are_noted(store: RedisStore, admin: redis.Redis, url: str) -> None:
     name, code = library()
     other = name[:-1] + ("0" if name[-1] != "0" else "1")
     admin.function_load(code.replace(name, other), replace=True)
     try:
-        (finding,) = [one for one in await store.inspect_server() if one.setting == "functions"]
+        (finding,) = [one for one in await examine(url) if one.setting == "functions"]
         assert finding.value == other
     finally:
         admin.function_delete(other)
+
+
+async def test_a_server_that_is_away_is_an_error() -> None:
+    with pytest.raises(StoreUnavailableError):
+        await examine("redis://127.0.0.1:1?timeout=1")

@@ -12,17 +12,16 @@ from durabus.model.claim import new_token
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-async def test_twenty_thousand_events_on_two_hundred_buses_leave_no_key(url: str, admin: redis.Redis) -> None:
+async def test_four_thousand_events_on_forty_buses_leave_no_key(url: str, admin: redis.Redis) -> None:
     """The million is `python -m tests.redis.cardinality 1000000`."""
     clock = ManualClock()
     store = RedisStore.from_url(url, clock)
     await store.open()
     prefix = url.rpartition("=")[2]
     baseline = keys_of(admin, prefix)
-    await run_through(store, 20_000)
+    await run_through(store, 4_000)
     assert len(keys_of(admin, prefix)) < len(KEYS)
-    assert (await store.counts()).completed == 19_600
+    assert (await store.counts()).completed == 3_920
     await forget_all(store)
     # locks are remembered for a day after their end, and swept when others are taken
     clock.advance(2 * 86_400)

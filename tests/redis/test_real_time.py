@@ -9,14 +9,13 @@ from tests.redis.server import forget_keys
 from durabus.backends.redis.store import RedisStore
 from durabus.clock import ManualClock
 from durabus.conformance.expiry import ExpiryTests
-from durabus.conformance.locks import LockTests
 from durabus.conformance.modes import ModeTests
 from durabus.conformance.suite import StoreUnderTest
 from durabus.store.contract import EventStore
 
 
 @pytest.mark.slow
-class TestRedisStoreInRealTime(StoreUnderTest, ExpiryTests, LockTests, ModeTests):
+class TestRedisStoreInRealTime(StoreUnderTest, ExpiryTests, ModeTests):
     @pytest.fixture(autouse=True)
     def server(self, url: str) -> None:
         self.url = url

@@ -14,6 +14,7 @@ from durabus.cli.db import db
 from durabus.cli.demo import demo
 from durabus.cli.dev import dev
 from durabus.cli.dlq import dlq
+from durabus.cli.doctor import doctor, guarantees
 from durabus.cli.events import events
 from durabus.cli.failures import CommandFailed, Exit, from_error, report
 from durabus.cli.pipeline import pipeline
@@ -51,6 +52,8 @@ app.command(pipeline)
 app.command(serve)
 app.command(tokens)
 app.command(dev)
+app.command(doctor)
+app.command(guarantees)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from durabus.backends.memory.core import Registration
+from durabus.backends.memory.lane import Lane
 from durabus.backends.memory.store import MemoryStore
 from durabus.kernel.state import EventState, LockState, Record
 from durabus.model.claim import ClaimRequest, LockClaim
@@ -94,6 +95,21 @@ class FoldCore(MemoryStore):
                 lane.history[event.id] = None
             case _:
                 self._dead[event.id] = None
+
+    def _forget_excess(self, lane: Lane, keep: int, limit: int | None = None) -> int:
+        """What nobody asked to forget stays while a reader that saved its position has not come to its end.
+
+        Replicas must forget alike, so whether to look again is read off the state: after each fifth of what is kept.
+        """
+        if limit is not None or not self._positions:
+            return super()._forget_excess(lane, keep, limit)
+        if (len(lane.history) - keep - 1) % max(keep // 5, 1):
+            return 0
+        read = min(int(position) if position.isdigit() else 0 for position in self._positions.values())
+        unread = {record.event.id for number, record in self._log.numbered()[0] if number > read}
+        excess = [id_ for id_ in sorted(lane.history)[: max(len(lane.history) - keep, 0)] if id_ not in unread]
+        self._forget_completed(lane, excess)
+        return len(excess)
 
     def knows_any(self, new: Sequence[NewEvent]) -> bool:
         """Whether one of these is stored already."""

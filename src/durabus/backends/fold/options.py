@@ -24,7 +24,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = "default"
     """A name for those who belong together: a node of another cluster on the same prefix is refused."""
     max_history: int = DEFAULT_HISTORY
-    """How many COMPLETED events of a bus are remembered, with their log entries: every node has them in memory."""
+    """How many COMPLETED events of a bus are remembered, with their log entries: every node has them in memory.
+
+    What a reader with a saved position has not read yet stays, however much that is.
+    """
     timeout: float = 30.0
     """How long a call waits for the broker, in seconds."""
     snapshot_every: int = 20_000

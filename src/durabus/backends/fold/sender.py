@@ -135,7 +135,7 @@ class Sender:
             largest=self._transport.largest,
         )
         for place, piece in enumerate(pieces):
-            await self._transport.append(piece, f"{self._session}-{number}-{place}")
+            await self._transport.append(piece, f"{self._session}-{number}-{place}", {})
 
     async def _send(self, lane: str, numbers: list[int], send: Send) -> None:
         """Send until the broker has it, the calls have their answers, or their time is over. A repeat is void."""

@@ -11,6 +11,7 @@ from durabus.backends.fold.node import Node
 from durabus.backends.fold.options import Options
 from durabus.backends.fold.public_lane import travels_apart
 from durabus.backends.fold.reads import FoldReads
+from durabus.backends.fold.told_time import ToldTime
 from durabus.backends.fold.transport import Transport
 from durabus.backends.fold.wire import wire, wire_ref
 from durabus.clock import Clock
@@ -33,7 +34,7 @@ class FoldStore(FoldReads):
         self.features = features
         join = c.Join(c.LOG_FORMAT, options.cluster, options.max_history)
         self._node = Node(
-            transport,
+            transport if clock is None else ToldTime(transport, clock),
             join,
             clock=LogClock(clock),
             timeout=options.timeout,
@@ -45,6 +46,10 @@ class FoldStore(FoldReads):
     def skipped_records(self) -> int:
         """How many records of the log were none of ours, damaged, or failed: void on every node alike."""
         return self._node.replica.skipped
+
+    async def snapshot(self) -> bool:
+        """Make one now, as nodes do by themselves, and trim the log; False if another node is at it."""
+        return await self._node.snapshot()
 
     async def open(self) -> None:
         self._node.check_open()

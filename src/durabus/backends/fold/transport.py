@@ -67,8 +67,10 @@ class RefusedError(StoreUnavailableError):
 class Transport(Protocol):
     """One log on a broker. All methods run in the node's own thread and loop."""
 
-    largest: int
-    """How many bytes a record may have."""
+    @property
+    def largest(self) -> int:
+        """How many bytes a record may have."""
+        ...
 
     async def open(self) -> None:
         """Connect, make what is missing, check what is there. Raises ``SchemaError`` on settings that lose records."""
@@ -90,7 +92,7 @@ class Transport(Protocol):
         """Append to the public lane, in this order. Returns when the broker has them and they have their place."""
         ...
 
-    async def append(self, record: bytes, key: str) -> None:
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
         """Append to the control lane. Returns when the broker has it. ``key`` is that of a ``PublicRecord``."""
         ...
 

@@ -21,7 +21,7 @@ from durabus.errors import StoreUnavailableError
 
 logger = logging.getLogger("durabus.kafka")
 
-POLL = 0.05
+POLL = 0.02
 AT_ONCE = 2000
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001
 _PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})  # noqa: SLF001
@@ -128,12 +128,10 @@ class Follower:
             self._deliver(entries)
 
     def _entry(self, message: Message, position: Position) -> Entry:
-        at_ms = message.timestamp()[1]
-        if message.topic() == self._layout.control:
-            return Entry(position, at_ms / 1000, None, {}, message.value() or b"")
         given = message.headers() or []
         headers = {name: _text(value) for name, value in (given.items() if isinstance(given, dict) else given)}
-        return Entry(position, at_ms / 1000, headers.get("event_type", ""), headers, message.value() or b"")
+        type_ = None if message.topic() == self._layout.control else headers.get("event_type", "")
+        return Entry(position, message.timestamp()[1] / 1000, type_, headers, message.value() or b"")
 
     def _trouble(self, message: Message, error: KafkaError) -> None:
         if error.code() in _GONE:

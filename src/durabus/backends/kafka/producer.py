@@ -13,7 +13,7 @@ from durabus.backends.fold.transport import RefusedError, UnknownOutcomeError
 from durabus.backends.kafka.driver import QUIET
 from durabus.backends.kafka.layout import LARGEST, ROOM
 
-POLL = 0.05
+POLL = 0.02
 FULL = 0.01
 GRACE = 5.0
 """librdkafka reports within its own timeout; after a fatal error it does not."""

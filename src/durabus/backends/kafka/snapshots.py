@@ -132,6 +132,8 @@ class Snapshots:
     def _newest_values(self, topics: list[str]) -> dict[tuple[str, bytes], bytes]:
         """The last committed value of every key; compaction may have left older ones, too."""
         existing = self._topics.existing(topics)
+        if not existing:
+            return {}
         consumer = Consumer(
             {
                 **self._client,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from durabus.backends.fold.options import options_from_url
+from durabus.backends.fold.options import Options, options_from_url
 from durabus.backends.fold.store import FoldStore
 from durabus.backends.kafka.layout import Layout
 from durabus.backends.kafka.transport import KafkaTransport
 from durabus.clock import Clock
-from durabus.errors import ConfigurationError, UnsupportedByStore
+from durabus.errors import ConfigurationError
 from durabus.store.features import Features
 
 FEATURES = Features(
@@ -18,7 +19,9 @@ FEATURES = Features(
     survives_power_loss=False,  # one broker acknowledges from its page cache; several with min.insync.replicas=2 do
     shared_between_processes=True,
     caller_transactions=False,
-    manual_clock=False,
+    manual_clock=True,
+    ordering_keys=True,
+    claims_by_event_id=True,
     minimum_lease=1.0,  # a renewal must come back from the broker in time
 )
 DRIVER = "client."
@@ -34,19 +37,31 @@ class KafkaStore(FoldStore):
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> KafkaStore:
         """The store behind ``url``, not opened yet."""
-        if clock is not None:
-            raise UnsupportedByStore("kafka:// judges leases by the broker's clock: it takes no other")
-        parts = urlsplit(url)
-        given = dict(parse_qsl(parts.query))
-        driver = {name: value for name, value in given.items() if name.startswith(DRIVER)}
-        options = options_from_url(url, {"replication": "copies of each topic", **dict.fromkeys(driver, "")})
-        replication = given.get("replication", "-1")
-        if replication != "-1" and not (replication.isdigit() and 1 <= int(replication) <= MOST_REPLICAS):
-            raise ConfigurationError(f"replication={replication!r}: a whole number from 1 to {MOST_REPLICAS}")
-        if not parts.netloc or "@" in parts.netloc:
-            raise ConfigurationError(f"{url!r}: brokers as host:port, with commas; a user goes to client.sasl.username")
-        client = {"bootstrap.servers": unquote(parts.netloc)}
-        client |= {name.removeprefix(DRIVER): value for name, value in driver.items()}
-        layout = Layout(options.prefix)
-        transport = KafkaTransport(client, layout, replication=int(replication), timeout=options.timeout)
-        return cls(transport, options, FEATURES)
+        client, options, replication = place(url)
+        transport = KafkaTransport(client, Layout(options.prefix), replication=replication, timeout=options.timeout)
+        return cls(transport, options, FEATURES, clock)
+
+
+class Place(NamedTuple):
+    """What a URL says."""
+
+    client: dict[str, str]
+    """For librdkafka."""
+    options: Options
+    replication: int
+
+
+def place(url: str) -> Place:
+    """Read and check it."""
+    parts = urlsplit(url)
+    given = dict(parse_qsl(parts.query))
+    driver = {name: value for name, value in given.items() if name.startswith(DRIVER)}
+    options = options_from_url(url, {"replication": "copies of each topic", **dict.fromkeys(driver, "")})
+    replication = given.get("replication", "-1")
+    if replication != "-1" and not (replication.isdigit() and 1 <= int(replication) <= MOST_REPLICAS):
+        raise ConfigurationError(f"replication={replication!r}: a whole number from 1 to {MOST_REPLICAS}")
+    if not parts.netloc or "@" in parts.netloc:
+        raise ConfigurationError(f"{url!r}: brokers as host:port, with commas; a user goes to client.sasl.username")
+    client = {"bootstrap.servers": unquote(parts.netloc)}
+    client |= {name.removeprefix(DRIVER): value for name, value in driver.items()}
+    return Place(client, options, int(replication))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka._model import TopicPartitionInfo
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
-from confluent_kafka.admin._metadata import PartitionMetadata
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -18,6 +18,7 @@ from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreUnavailableError
 
 LOOK_EVERY = 0.02
+_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(LARGEST + ROOM), "min.cleanable.dirty.ratio": "0.2"}
 
 
@@ -60,33 +61,34 @@ class Topics:
         """Refuse settings that would drop or reorder records, or put other times on them."""
         lanes = [self._layout.control, self._layout.public]
         wrong: list[str] = []
-        try:
-            known = self._admin.list_topics(timeout=self._timeout).topics
-            resources = [ConfigResource(ResourceType.TOPIC, name) for name in lanes]
-            described = self._admin.describe_configs(resources, request_timeout=self._timeout)
-            for resource, future in described.items():
-                config = future.result()
-                for setting, value in KEPT.items():
-                    if config[setting].value != value:
-                        wrong.append(f"{resource.name}: {setting}={config[setting].value}, not {value}")
-        except KafkaException as error:
-            if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise SchemaError(f"a topic of {lanes} is missing: somebody deleted it, and the log with it") from error
-            raise StoreUnavailableError(f"cannot check the topics {lanes}: {_words(error)}") from error
+        known = self.partitions(lanes)
         for name in lanes:
-            partitions = len(known[name].partitions)
-            if partitions != 1:
-                wrong.append(f"{name}: {partitions} partitions, not 1")
+            settings = self.settings(name)
+            wrong += [
+                f"{name}: {setting}={settings[setting]}, not {value}"
+                for setting, value in KEPT.items()
+                if settings[setting] != value
+            ]
+            if (count := len(known.get(name, ()))) != 1:
+                wrong.append(f"{name}: {count} partitions, not 1")
         if wrong:
             raise SchemaError(f"topics that would lose or bend records: {'; '.join(wrong)}; alter them")
 
     def existing(self, names: list[str]) -> list[str]:
         """Those of ``names`` that are there."""
-        try:
-            known = self._admin.list_topics(timeout=self._timeout).topics
-        except KafkaException as error:
-            raise StoreUnavailableError(f"cannot list the topics: {_words(error)}") from error
+        known = self.partitions(names)
         return [name for name in names if name in known]
+
+    def settings(self, name: str) -> dict[str, str]:
+        """All settings of a topic. Raises ``SchemaError`` if it is not there."""
+        asked = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], request_timeout=self._timeout)
+        try:
+            (described,) = [future.result() for future in asked.values()]
+        except KafkaException as error:
+            if error.args[0].code() in _ABSENT:
+                raise SchemaError(f"the topic {name!r} is missing: never made, or deleted with what it held") from error
+            raise StoreUnavailableError(f"cannot check the topic {name!r}: {_words(error)}") from error
+        return {setting: str(entry.value) for setting, entry in described.items()}
 
     def delete_before(self, offsets: Mapping[str, int]) -> None:
         """Trim topics."""
@@ -108,16 +110,28 @@ class Topics:
     def _wait_for_leaders(self, names: list[str]) -> None:
         deadline = monotonic() + self._timeout
         while True:
-            known = self._admin.list_topics(timeout=self._timeout).topics
-            if all(name in known and _led(known[name].partitions) for name in names):
+            known = self.partitions(names)
+            if all(name in known and _led(known[name]) for name in names):
                 return
             if monotonic() > deadline:
                 raise StoreUnavailableError(f"the topics {names} have no leader after {self._timeout:g} s")
             time.sleep(LOOK_EVERY)
 
+    def partitions(self, names: list[str]) -> dict[str, list[TopicPartitionInfo]]:
+        """Those of the topics that are there. Not by a list of all topics: a cluster may have thousands."""
+        found: dict[str, list[TopicPartitionInfo]] = {}
+        asked = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
+        for name, future in asked.items():
+            try:
+                found[name] = future.result().partitions
+            except KafkaException as error:
+                if error.args[0].code() not in _ABSENT:
+                    raise StoreUnavailableError(f"cannot look for the topic {name!r}: {_words(error)}") from error
+        return found
 
-def _led(partitions: Mapping[int, PartitionMetadata]) -> bool:
-    return bool(partitions) and all(partition.leader >= 0 for partition in partitions.values())
+
+def _led(partitions: list[TopicPartitionInfo]) -> bool:
+    return bool(partitions) and all(partition.leader is not None for partition in partitions)
 
 
 def _words(error: KafkaException) -> str:

@@ -65,18 +65,15 @@ class KafkaTransport:
     async def open(self) -> None:
         threads = ThreadPoolExecutor(4, thread_name_prefix="durabus-kafka")
         topics = Topics(self._client, self._layout, replication=self._replication, timeout=self._timeout)
-        try:
-            await asyncio.get_running_loop().run_in_executor(threads, topics.ensure)
-        except BaseException:
-            threads.shutdown(wait=False)
-            raise
         self._opened = _Clients(
             threads,
             topics,
+            # Made before anything is waited for: a producer that must send at once takes half a second to begin.
             LaneProducer(self._client, timeout=min(self._timeout, 2 * ANSWER_WITHIN)),
             Consumer({**self._client, "group.id": "durabus-no-group", **QUIET}),
             Snapshots(self._client, self._layout, topics, threads),
         )
+        await self._in_thread(topics.ensure)
 
     async def verify(self) -> None:
         await self._in_thread(self._clients.topics.verify)
@@ -109,8 +106,8 @@ class KafkaTransport:
                 await asyncio.sleep(pause)  # here, so that the events themselves are not sent twice
         return await self._place()
 
-    async def append(self, record: bytes, key: str) -> None:
-        await self._clients.producer.send([Outgoing(self._layout.control, key.encode(), {}, record)])
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
+        await self._clients.producer.send([Outgoing(self._layout.control, key.encode(), headers, record)])
 
     async def head(self) -> Position:
         lane = TopicPartition(self._layout.control, 0)

@@ -9,7 +9,7 @@ from durabus.backends.fold.store import FoldStore
 from durabus.backends.nats.layout import Layout
 from durabus.backends.nats.transport import NatsTransport
 from durabus.clock import Clock
-from durabus.errors import ConfigurationError, UnsupportedByStore
+from durabus.errors import ConfigurationError
 from durabus.store.features import Features
 
 FEATURES = Features(
@@ -18,9 +18,12 @@ FEATURES = Features(
     survives_power_loss=False,  # the disk has it within two minutes, unless the server's sync_interval says always
     shared_between_processes=True,
     caller_transactions=False,
-    manual_clock=False,
+    manual_clock=True,
+    ordering_keys=True,
+    claims_by_event_id=True,
     minimum_lease=0.5,  # a renewal must come back from the broker in time
 )
+REPLICAS = {"replicas": "copies of each stream"}
 MOST_REPLICAS = 5
 
 
@@ -30,13 +33,15 @@ class NatsStore(FoldStore):
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> NatsStore:
         """The store behind ``url``, not opened yet."""
-        if clock is not None:
-            raise UnsupportedByStore("nats:// judges leases by the server's clock: it takes no other")
-        options = options_from_url(url, {"replicas": "copies of each stream"})
+        options = options_from_url(url, REPLICAS)
         replicas = dict(parse_qsl(urlsplit(url).query)).get("replicas", "1")
         if not replicas.isdigit() or not 1 <= int(replicas) <= MOST_REPLICAS:
             raise ConfigurationError(f"replicas={replicas!r}: a whole number from 1 to {MOST_REPLICAS}")
-        server = urlsplit(url)._replace(query="", path="").geturl()
         layout = Layout(options.prefix)
-        transport = NatsTransport(server, layout, replicas=int(replicas), timeout=options.timeout)
-        return cls(transport, options, FEATURES)
+        transport = NatsTransport(server_url(url), layout, replicas=int(replicas), timeout=options.timeout)
+        return cls(transport, options, FEATURES, clock)
+
+
+def server_url(url: str) -> str:
+    """What the driver takes: the URL without the options."""
+    return urlsplit(url)._replace(query="", path="").geturl()

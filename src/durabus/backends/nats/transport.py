@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 import msgspec
-import nats
-from nats.aio.client import Client
 from nats.errors import Error as NATSError
 
 from durabus.backends.fold.transport import (
@@ -23,6 +21,7 @@ from durabus.backends.fold.transport import (
     UnknownOutcomeError,
 )
 from durabus.backends.nats.follower import Follower
+from durabus.backends.nats.lane_client import LaneClient, Outgoing
 from durabus.backends.nats.layout import Layout
 from durabus.backends.nats.snapshots import Snapshots
 from durabus.backends.nats.stream import api, ensure_streams, verify_log
@@ -34,6 +33,8 @@ ANSWER_WITHIN = 5.0
 """A request that takes longer is sent again; the records know that they are repeats."""
 HEADROOM = 512
 """Bytes of a message for its own headers."""
+NAMES = 20
+"""More bytes than a header needs for its name and its end."""
 STORE_FAILED = 10077
 """The stream is full, or its disk is."""
 UNAVAILABLE = 503
@@ -55,13 +56,13 @@ class NatsTransport:
         self._layout = layout
         self._replicas = replicas
         self._timeout = timeout
-        self._connected: Client | None = None
+        self._connected: LaneClient | None = None
         self._snapshots: Snapshots | None = None
         self._follower: Follower | None = None
         self.largest = 0
 
     @property
-    def _client(self) -> Client:
+    def _client(self) -> LaneClient:
         if self._connected is None:
             raise StoreUnavailableError("not connected to NATS")
         return self._connected
@@ -78,11 +79,12 @@ class NatsTransport:
 
         try:
             async with asyncio.timeout(self._timeout):
-                self._connected = await nats.connect(
+                self._connected = LaneClient()
+                await self._connected.connect(
                     self._url,
                     error_cb=complain,
                     max_reconnect_attempts=-1,
-                    reconnect_time_wait=0.1,
+                    reconnect_time_wait=0.1,  # type: ignore[arg-type]  # it is only slept for
                     ping_interval=5,
                     max_outstanding_pings=2,
                     reconnected_cb=self._reconnected,
@@ -103,9 +105,7 @@ class NatsTransport:
                 await client.close()
 
     def refusal(self, record: PublicRecord) -> str | None:
-        size = len(record.body) + sum(
-            len(name.encode()) + len(value.encode()) + 4 for name, value in record.headers.items()
-        )
+        size = len(record.body) + len("".join(record.headers.values()).encode()) + NAMES * len(record.headers)
         if size <= self.largest:
             return None
         return (
@@ -114,13 +114,20 @@ class NatsTransport:
         )
 
     async def publish(self, records: Sequence[PublicRecord]) -> None:
-        for record in records[:-1]:
-            await self._send(record, wait=False)
+        *before, last = (
+            Outgoing(self._layout.subject(one.type), {**one.headers, "Nats-Msg-Id": one.key}, one.body)
+            for one in records
+        )
+        if before:
+            try:
+                await self._client.publish_all(before)
+            except (NATSError, OSError) as error:
+                raise UnknownOutcomeError(f"NATS: {error!r}") from error
         # The stream takes the messages of one connection in their order: the last one's reply speaks for all.
-        await self._send(records[-1], wait=True)
+        await self._request(last.subject, last.body, last.headers)
 
-    async def append(self, record: bytes, key: str) -> None:
-        await self._request(self._layout.control, record, {"Nats-Msg-Id": key})
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
+        await self._request(self._layout.control, record, {**headers, "Nats-Msg-Id": key})
 
     async def head(self) -> Position:
         state = (await api(self._client, f"STREAM.INFO.{self._layout.stream}", timeout=ANSWER_WITHIN))["state"]
@@ -168,19 +175,9 @@ class NatsTransport:
                 "it was deleted and made anew, or its disk lost acknowledged records"
             )
 
-    async def _send(self, record: PublicRecord, *, wait: bool) -> None:
-        subject, headers = self._layout.subject(record.type), {**record.headers, "Nats-Msg-Id": record.key}
-        if wait:
-            await self._request(subject, record.body, headers)
-            return
+    async def _request(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
         try:
-            await self._client.publish(subject, record.body, headers=headers)
-        except (NATSError, OSError) as error:
-            raise UnknownOutcomeError(f"NATS: {error!r}") from error
-
-    async def _request(self, subject: str, body: bytes, headers: dict[str, str]) -> None:
-        try:
-            reply = await self._client.request(subject, body, timeout=ANSWER_WITHIN, headers=headers)
+            reply = await self._client.request(subject, body, timeout=ANSWER_WITHIN, headers=dict(headers))
             ack = _ACK.decode(reply.data)
         except (NATSError, OSError, TimeoutError, msgspec.MsgspecError) as error:
             raise UnknownOutcomeError(f"no reply from NATS: {error!r}") from error

@@ -13,7 +13,6 @@ from redis.asyncio.connection import AbstractConnection
 
 from durabus.backends.redis.address import Address
 from durabus.backends.redis.connection import Connector, arguments, ask
-from durabus.backends.redis.health import Finding, inspect_server
 from durabus.backends.redis.hints import Hints
 from durabus.backends.redis.layout import key_names
 from durabus.backends.redis.library import library
@@ -77,11 +76,6 @@ class RedisCore:
     async def verify(self) -> None:
         self._check_open()
         await verify(self._line(), self._address, self._keys)
-
-    async def inspect_server(self) -> list[Finding]:
-        """What its operator should know about the server: persistence, memory, role. Empty if all is well."""
-        self._check_open()
-        return await inspect_server(self._connector)
 
     async def now(self) -> float:
         return float(await self._call("now"))

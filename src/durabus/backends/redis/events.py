@@ -12,7 +12,7 @@ from durabus.errors import InvalidPayloadError
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.store.events import EventRef
-from durabus.store.features import require
+from durabus.store.features import refuse_unordered, require
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """What one call may bring; the server closes a connection that sends it much more."""
@@ -35,6 +35,7 @@ class RedisEvents(RedisCore):
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         if connection is not None:
             require(self.features, "caller_transactions", "add_events(connection=…)")
+        refuse_unordered(self.features, (one.metadata_json for one in new))
         if not new:
             self._check_open()
             return []

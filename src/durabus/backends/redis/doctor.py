@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-import msgspec
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from durabus.backends.redis.address import parse_url
 from durabus.backends.redis.connection import Connector, ask, disconnect
 from durabus.backends.redis.failures import refused, unreachable
 from durabus.backends.redis.library import library
+from durabus.store.doctor import Finding, Level
 
 OLDEST = (7, 0)
 """The first Redis with functions."""
@@ -19,18 +19,9 @@ FULL = 0.9
 Facts = dict[str, str]
 
 
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something about the server that its operator should know."""
-
-    level: Literal["bad", "risk", "note"]
-    """``bad`` loses events or stops work, ``risk`` may do so, ``note`` is good to know."""
-    setting: str
-    value: str
-    advice: str
-
-
-async def inspect_server(connector: Connector) -> list[Finding]:
-    """What is wrong with the server behind a store; empty if nothing is. Raises ``StoreError``."""
+async def examine(url: str) -> list[Finding]:
+    """Look at the server's settings and state."""
+    connector = Connector(parse_url(url))
     shown, connection = connector.address.shown, None
     try:
         connection = await connector.connect()
@@ -41,10 +32,10 @@ async def inspect_server(connector: Connector) -> list[Finding]:
         except RedisError:
             facts["appendfsync"] = ""
         libraries = await ask(connection, "FUNCTION", "LIST", "LIBRARYNAME", "durabus_*")
+    except (OSError, RedisConnectionError) as error:
+        raise unreachable(shown, error) from error
     except RedisError as error:
         raise refused(shown, error) from error
-    except OSError as error:
-        raise unreachable(shown, error) from error
     finally:
         await disconnect(connection)
     return [*_persistence(facts), *_memory(facts), *_place(facts), *_libraries(libraries)]
@@ -59,10 +50,10 @@ def _persistence(facts: Facts) -> list[Finding]:
     found: list[Finding] = []
     if facts.get("aof_enabled") != "1":
         advice = "a restart loses everything since the last snapshot: set appendonly yes"
-        found.append(Finding(level="bad", setting="appendonly", value="no", advice=advice))
+        found.append(Finding(level="error", setting="appendonly", value="no", advice=advice))
     elif facts["appendfsync"] == "no":
         advice = "a power loss may lose half a minute of accepted events: set everysec, or always"
-        found.append(Finding(level="risk", setting="appendfsync", value="no", advice=advice))
+        found.append(Finding(level="warning", setting="appendfsync", value="no", advice=advice))
     elif facts["appendfsync"] == "everysec":
         advice = (
             "kill -9 of the server loses nothing, a power loss up to a second of accepted events; always loses none"
@@ -74,7 +65,7 @@ def _persistence(facts: Facts) -> list[Finding]:
     for setting in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if facts.get(setting, "ok") != "ok":
             advice = "the server could not write to its disk: look at its log, free space or mend the rights"
-            found.append(Finding(level="bad", setting=setting, value=facts[setting], advice=advice))
+            found.append(Finding(level="error", setting=setting, value=facts[setting], advice=advice))
     return found
 
 
@@ -82,16 +73,16 @@ def _memory(facts: Facts) -> list[Finding]:
     found: list[Finding] = []
     policy, limit = facts.get("maxmemory_policy", ""), int(facts.get("maxmemory", "0"))
     if policy != "noeviction":
-        level: Literal["bad", "risk"] = "bad" if limit else "risk"
+        level: Level = "error" if limit else "warning"
         advice = "the server may throw events away when memory is short: set maxmemory-policy noeviction"
         found.append(Finding(level=level, setting="maxmemory-policy", value=policy, advice=advice))
     used = int(facts.get("used_memory", "0"))
     if limit and used > FULL * limit:
         advice = "soon nothing can be published: raise maxmemory, trim history or purge dead letters"
-        found.append(Finding(level="risk", setting="used_memory", value=f"{used} of {limit}", advice=advice))
+        found.append(Finding(level="warning", setting="used_memory", value=f"{used} of {limit}", advice=advice))
     if int(facts.get("evicted_keys", "0")):
         advice = "keys were thrown away since the server started: if one was durabus's, its data are gone"
-        found.append(Finding(level="risk", setting="evicted_keys", value=facts["evicted_keys"], advice=advice))
+        found.append(Finding(level="warning", setting="evicted_keys", value=facts["evicted_keys"], advice=advice))
     return found
 
 
@@ -100,10 +91,10 @@ def _place(facts: Facts) -> list[Finding]:
     version = facts.get("redis_version", "0.0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         advice = "functions need Redis 7.0 or newer, or Valkey"
-        found.append(Finding(level="bad", setting="redis_version", value=version, advice=advice))
+        found.append(Finding(level="error", setting="redis_version", value=version, advice=advice))
     if facts.get("role", "master") != "master":
         advice = "a replica takes no writes: give durabus the address of the primary"
-        found.append(Finding(level="bad", setting="role", value=facts["role"], advice=advice))
+        found.append(Finding(level="error", setting="role", value=facts["role"], advice=advice))
     if facts.get("connected_slaves", "0") != "0":
         advice = "replication is asynchronous: a failover may lose the newest events and repeat the newest claims"
         found.append(Finding(level="note", setting="replicas", value=facts["connected_slaves"], advice=advice))

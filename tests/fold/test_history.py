@@ -1,0 +1,70 @@
+"""What is remembered of COMPLETED events, and what a reader of the log may rely on."""
+
+from tests.fold.pictures import pictures
+from tests.fold.simulated_log import SimulatedLog
+from tests.fold.simulated_store import simulated_store
+
+from durabus import Action, new_event
+from durabus.backends.fold.options import Options
+from durabus.backends.fold.store import FoldStore
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.settlement import Complete
+
+KEPT = 10
+
+
+async def opened(log: SimulatedLog) -> FoldStore:
+    store = simulated_store(log, options=Options(max_history=KEPT))
+    await store.open()
+    return store
+
+
+async def complete(store: FoldStore, count: int) -> None:
+    for _ in range(count):
+        await store.add_events([new_event("t")])
+        request = ClaimRequest(bus="default", worker_id="w", token=new_token())
+        (claim,) = await store.claim_next_events(request)
+        await store.settle_events([Complete(claim.ref)])
+
+
+async def completed_in_log(store: FoldStore) -> list[int]:
+    return [entry.id for entry in (await store.read_log()).entries if entry.action is Action.COMPLETED]
+
+
+async def test_without_a_reader_old_events_leave_the_log_by_themselves() -> None:
+    store = await opened(SimulatedLog())
+    await complete(store, 30)
+    assert KEPT <= len(await completed_in_log(store)) <= KEPT + KEPT // 5
+    await store.close()
+
+
+async def test_what_a_reader_has_not_read_stays_and_goes_when_it_has() -> None:
+    log = SimulatedLog()
+    store = await opened(log)
+    lock = await store.claim_lock("pipeline", worker_id="w", token=new_token(), lease=60.0)
+    assert lock is not None
+    await complete(store, 5)
+    await store.save_position("pipeline", await store.log_head(), lock=lock)
+    await complete(store, 60)
+    assert await completed_in_log(store) == list(range(6, 66))
+    assert await store.snapshot()
+    late = await opened(log)
+    await store.save_position("pipeline", await store.log_head(), lock=lock)
+    await complete(store, 3)
+    assert len(await completed_in_log(store)) <= KEPT + 3
+    first, second = await pictures(store, late)
+    assert first == second
+    await late.close()
+    await store.close()
+
+
+async def test_what_is_asked_for_is_forgotten_all_the_same() -> None:
+    store = await opened(SimulatedLog())
+    lock = await store.claim_lock("pipeline", worker_id="w", token=new_token(), lease=60.0)
+    assert lock is not None
+    await store.save_position("pipeline", "", lock=lock)
+    await complete(store, 20)
+    assert len(await completed_in_log(store)) == 20
+    assert await store.cleanup_excess_events("default", keep=4) == 16
+    assert len(await completed_in_log(store)) == 4
+    await store.close()
