@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
+from benchmarks import http_dashboard
 from benchmarks.bench import Bench, sqlite_url
 from benchmarks.http_load import Connection, spread
 from benchmarks.processes import ROOT
@@ -78,6 +79,7 @@ def run(bench: Bench) -> list[Row]:
             samples=batches["POST /claims + /claims/settle"],
             note="Events claimed and completed, over four connections.",
         ),
+        *http_dashboard.rows(bench),
     ]
 
 

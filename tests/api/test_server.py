@@ -21,6 +21,7 @@ from durabus.cli.app import run
 from durabus.server import HttpApi, Settings, TokenFile, create_app
 from durabus.server.access import Scope as Access
 from durabus.server.gate import relative_path
+from durabus.server.serving import listen
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -315,3 +316,10 @@ async def test_a_websocket_is_closed(store: EventStore, clock: ManualClock) -> N
     async with Desk(store, clock) as desk:
         await desk.app({"type": "websocket", "path": "/events", "headers": []}, asyncio.Event().wait, send)  # type: ignore[arg-type]
     assert sent == [{"type": "websocket.close", "code": 1008}]
+
+
+def test_an_answer_in_two_parts_does_not_wait_for_the_client_to_confirm_the_first() -> None:
+    with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,4 +1,4 @@
-"""``durabus serve``: the HTTP API until a signal asks to stop."""
+"""``durabus serve``: the HTTP API and the dashboard until a signal asks to stop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKENS_VARIABLE = "DURABUS_TOKENS"
 DEFAULT_PORT = 8484
 STOP_WITHIN = 10
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-NEEDED = ("litestar", "uvicorn", "prometheus_client")
+NEEDED = ("jinja2", "litestar", "prometheus_client", "uvicorn")
 
 
 async def serve(
@@ -39,7 +39,9 @@ async def serve(
     stop_within: Annotated[int, Parameter(help="Seconds for open requests to end.")] = STOP_WITHIN,
     common: Common = DEFAULTS,
 ) -> None:
-    """Serve the HTTP API. SIGTERM or Ctrl-C: take nothing new, answer what runs; a second one quits at once.
+    """Serve the HTTP API, and the dashboard at its root. SIGTERM or Ctrl-C: take nothing new, answer what runs.
+
+    A second signal quits at once.
 
     Example: durabus serve --port 8484
     """

@@ -14,6 +14,7 @@ from durabus.model.event import Event
 from durabus.server.access import Principal
 from durabus.server.metrics import Metrics
 from durabus.server.settings import Settings
+from durabus.server.tokens import TokenFile
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 
@@ -25,8 +26,9 @@ logger = logging.getLogger("durabus.server")
 class Api:
     """One for each app. It opens a store that it was given as URL, and closes only what it opened."""
 
-    def __init__(self, store: EventStore | str, settings: Settings) -> None:
+    def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None = None) -> None:
         self.settings = settings
+        self.tokens = tokens
         self.metrics = Metrics()
         self.stopping = asyncio.Event()
         """Set when the server is asked to stop: whoever waits for work or for news goes home."""

@@ -17,6 +17,8 @@ from durabus.server.access import Principal, Scope
 from durabus.server.api import Api
 from durabus.server.asgi import App, Receive, Send
 from durabus.server.asgi import Scope as AsgiScope
+from durabus.server.dashboard.board import Board
+from durabus.server.dashboard.pages import ROUTES as PAGES
 from durabus.server.gate import Gate
 from durabus.server.openapi import CONFIG, openapi_document
 from durabus.server.problems import Problem, answer
@@ -25,14 +27,15 @@ from durabus.server.settings import MAX_BATCH_BODY, Settings
 from durabus.server.tokens import TokenFile
 from durabus.store.contract import EventStore
 
-ROUTES = [*events.ROUTES, *claims.ROUTES, *dead_letters.ROUTES, *operations.ROUTES]
+ROUTES = [*events.ROUTES, *claims.ROUTES, *dead_letters.ROUTES, *operations.ROUTES, *PAGES]
 
 
 class HttpApi:
     """An ASGI app. It works with a lifespan and, mounted into another app, without one."""
 
     def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None) -> None:
-        self.api = Api(store, settings)
+        self.api = Api(store, settings, tokens)
+        self._board = Board(self.api)
         app = Litestar(
             [options_of([*ROUTES, openapi_json]), *ROUTES, openapi_json],
             guards=[check_scope],
@@ -40,7 +43,7 @@ class HttpApi:
             openapi_config=CONFIG,
             request_max_body_size=MAX_BATCH_BODY,
             lifespan=[self._lifespan],
-            state=State({"api": self.api}),
+            state=State({"api": self.api, "board": self._board}),
             logging_config=None,
         )
         self._app = app
@@ -60,6 +63,7 @@ class HttpApi:
 
     async def close(self) -> None:
         """Let go of what the app opened, where no lifespan does it. Repeatable."""
+        await self._board.stop()
         await self.api.end()
 
     @asynccontextmanager
@@ -68,7 +72,7 @@ class HttpApi:
         try:
             yield
         finally:
-            await self.api.end()
+            await self.close()
 
 
 def create_app(

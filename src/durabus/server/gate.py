@@ -9,6 +9,7 @@ import asyncio
 import ipaddress
 import re
 from functools import lru_cache
+from http import HTTPStatus
 from itertools import accumulate
 
 from durabus.clock import perf_counter
@@ -17,6 +18,7 @@ from durabus.model.limits import MAX_DEPTH
 from durabus.server.access import EVERYBODY, Principal
 from durabus.server.api import Api
 from durabus.server.asgi import App, Message, Receive, Scope, Send
+from durabus.server.dashboard import browser
 from durabus.server.metrics import UNKNOWN_ROUTE
 from durabus.server.problems import MEDIA_TYPE, Problem, logger, problem_of
 from durabus.server.settings import MAX_BATCH_BODY, MAX_BODY
@@ -24,6 +26,7 @@ from durabus.server.tokens import TokenFile
 
 EXEMPT = frozenset({"/livez", "/readyz"})
 """Open to everybody, under exactly these names: they tell nothing but yes or no."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGE = frozenset({"/events/batch", "/claims/settle"})
 MAX_JSON_DEPTH = MAX_DEPTH + 4
 """A payload at its limit, and what is around it in a batch."""
@@ -57,7 +60,8 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        inner: Scope = {**scope, "path": relative_path(scope), "root_path": ""}
+        mounted_at = scope.get("root_path", "").rstrip("/")
+        inner: Scope = {**scope, "path": relative_path(scope), "root_path": "", "mounted_at": mounted_at}
         headers = dict(scope["headers"])
         begun, status = perf_counter(), 0
 
@@ -65,13 +69,14 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *ALWAYS]
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in ALWAYS if one[0] not in given)]
             await send(message)
 
         try:
             inner["user"] = self._principal(inner, headers)
             await self._api.begin()
-            body = await self._body(inner["path"], headers, receive)
+            body = await self._body(inner, headers, receive)
             await self._app(inner, replayed(body, receive), counted)
         except (Problem, DurabusError) as error:
             await answer(problem_of(error), counted)
@@ -83,14 +88,28 @@ class Gate:
     def _principal(self, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
         if scope["path"] in EXEMPT:
             return Principal(name="anybody", scopes=frozenset())
+        page = browser.is_page(scope["path"])
+        if page and scope["method"] not in SAFE_METHODS:
+            browser.check_same_origin(headers)
         if self._tokens is None:
-            check_local(scope, headers)
+            check_local(scope, headers, navigates=page and browser.navigates(scope["method"], headers))
             return EVERYBODY
-        kind, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if kind.lower() != "bearer" or not text:
-            raise Problem(401, "send a token: Authorization: Bearer durabus_…", UNAUTHORISED)
+        if scope["path"] in browser.OPEN:
+            return Principal(name="anybody", scopes=frozenset())
+        text = bearer_token(headers) or (browser.cookie_token(headers) if page else "")
         try:
-            holder = self._tokens.holder(text.strip())
+            return self._holder(text)
+        except Problem as problem:
+            if problem.status == HTTPStatus.UNAUTHORIZED and page and browser.wants_html(scope["method"], headers):
+                raise browser.to_login(scope) from None
+            raise
+
+    def _holder(self, text: str) -> Principal:
+        if not text:
+            raise Problem(401, "send a token: Authorization: Bearer durabus_…", UNAUTHORISED)
+        assert self._tokens is not None  # noqa: S101  (asked only where there are tokens)
+        try:
+            holder = self._tokens.holder(text)
         except ConfigurationError as error:
             logger.error("nobody gets in: %s", error)
             raise Problem(503, "tokens cannot be checked now") from error
@@ -98,8 +117,9 @@ class Gate:
             raise Problem(401, "this token is unknown, over or revoked", UNAUTHORISED)
         return holder
 
-    async def _body(self, path: str, headers: dict[bytes, bytes], receive: Receive) -> bytes:
-        limit = MAX_BATCH_BODY if path in LARGE else MAX_BODY
+    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        page = browser.is_page(scope["path"])
+        limit = browser.MAX_FORM if page else MAX_BATCH_BODY if scope["path"] in LARGE else MAX_BODY
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and (len(length) > MAX_LENGTH_DIGITS or int(length) > limit):
             raise too_large(limit)
@@ -110,8 +130,15 @@ class Gate:
         except TimeoutError:
             raise Problem(408, f"the body did not arrive within {seconds:g} s", {"Connection": "close"}) from None
         if body:
-            check_json(body, headers.get(b"content-type", b""))
+            check = browser.check_form if page else check_json
+            check(body, headers.get(b"content-type", b""))
         return body
+
+
+def bearer_token(headers: dict[bytes, bytes]) -> str:
+    """The token of a program; empty if there is none."""
+    kind, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return text.strip() if kind.lower() == "bearer" else ""
 
 
 def relative_path(scope: Scope) -> str:
@@ -122,8 +149,11 @@ def relative_path(scope: Scope) -> str:
     return below or "/" if below.startswith("/") or not below else path
 
 
-def check_local(scope: Scope, headers: dict[bytes, bytes]) -> None:
-    """Without tokens only programs on this machine are served, and no page that a browser has from elsewhere."""
+def check_local(scope: Scope, headers: dict[bytes, bytes], *, navigates: bool = False) -> None:
+    """Without tokens only programs on this machine are served, and no page that a browser has from elsewhere.
+
+    ``navigates``: a person followed a link to a page of ours, which another site's script can neither read nor frame.
+    """
     ends = (scope.get("client"), scope.get("server"))
     forwarded = b"forwarded" in headers or b"x-forwarded-for" in headers
     if forwarded or not all(end is not None and _is_loopback(end[0]) for end in ends):
@@ -132,7 +162,8 @@ def check_local(scope: Scope, headers: dict[bytes, bytes]) -> None:
         raise Problem(403, "the Host header must name this machine as localhost, 127.0.0.1 or [::1]")
     origin = headers.get(b"origin")
     foreign = origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
-    if foreign or headers.get(b"sec-fetch-site", b"none") not in TRUSTED_SITES:
+    elsewhere = headers.get(b"sec-fetch-site", b"none") not in TRUSTED_SITES
+    if foreign or (elsewhere and not navigates):
         raise Problem(403, "requests from other web sites are not served")
 
 

@@ -1,0 +1,1 @@
+"""The dashboard: pages rendered here, one script, one stylesheet, nothing from elsewhere."""

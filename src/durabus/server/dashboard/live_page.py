@@ -1,0 +1,32 @@
+"""The log as it is written."""
+
+from __future__ import annotations
+
+from litestar import get
+from litestar.response import Stream
+
+from durabus.model.statuses import Action
+from durabus.server.access import Scope
+from durabus.server.api import api_of, principal_of
+from durabus.server.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
+from durabus.server.tail import tail
+
+
+@page_route("/dashboard/live")
+async def live(request: AnyRequest) -> Page:
+    """The page; the script fills it."""
+    return render(request, "live.html", now=await api_of(request).store.now(), actions=list(Action))
+
+
+@get("/dashboard/tail", opt={"scope": Scope.READ}, include_in_schema=False)
+async def dashboard_tail(request: AnyRequest) -> Stream:
+    """As ``/events/tail``, for a browser: it sends its cookie, and where it was when it was cut off."""
+    api, principal, bus = api_of(request), principal_of(request), bus_of(request)
+    last = request.headers.get("last-event-id")
+    position = await api.store.log_head() if last is None else last
+    if last is not None:
+        await api.store.read_log(after=position, limit=1)  # refuses a position that is none, before the stream begins
+    return Stream(tail(api, principal, bus, position), media_type="text/event-stream")
+
+
+ROUTES = [live, dashboard_tail]

@@ -1,0 +1,160 @@
+"""Figures that cost the store some work. A page shows the newest there are and never waits for long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from durabus.clock import monotonic
+from durabus.errors import StoreError
+from durabus.model.event import Event
+from durabus.model.query import Counts, EventQuery
+from durabus.model.statuses import EventStatus
+from durabus.server.access import Principal
+from durabus.server.api import Api, logger
+from durabus.server.listing import count_events
+
+T = TypeVar("T")
+
+PATIENCE = 0.04
+"""Seconds that a page waits for a figure that was never known, or is old."""
+BRIEFLY = 0.005
+"""The same where the one before is young enough to be shown."""
+YOUNG = 3.0
+AT_LEAST_EVERY = 1.0
+SHARE = 50
+"""A figure is looked up again after this many times what it cost: the store spends a fiftieth on it at most."""
+MAX_READINGS = 200
+MAX_IN_FLIGHT = 500
+
+
+class Reading(Generic[T]):
+    """One figure."""
+
+    def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
+        self._look = look
+        self._value: T | None = None
+        self._again = 0.0
+        self._taken = 0.0
+        self._task: asyncio.Task[None] | None = None
+
+    async def newest(self) -> T | None:
+        """None if it was never known so far."""
+        if self._task is None and monotonic() >= self._again:
+            self._task = asyncio.create_task(self._refresh())
+        if self._task is not None:
+            young = self._value is not None and monotonic() - self._taken < YOUNG
+            await asyncio.wait({self._task}, timeout=BRIEFLY if young else PATIENCE)
+        return self._value
+
+    async def stop(self) -> None:
+        """Whoever looks is to end."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _refresh(self) -> None:
+        begun = monotonic()
+        try:
+            self._value = await self._look()
+            self._taken = begun
+        except StoreError as error:
+            logger.warning("a figure of the dashboard is not known: %s", error)
+        finally:
+            self._again = monotonic() + max(AT_LEAST_EVERY, SHARE * (monotonic() - begun))
+            self._task = None
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Events by status, and when that was; ``capped``: at least so many."""
+
+    counts: Counts
+    capped: bool
+    at_ts: float
+
+
+class Oldest(msgspec.Struct, frozen=True):
+    """The event that waits longest, and for how long when it was looked up."""
+
+    id: int
+    age: float
+    due_for: float
+    """Below 0 if its time has not come."""
+
+
+NOBODY = Oldest(0, 0.0, 0.0)
+
+
+class Readings:
+    """All figures that were asked for lately, each of one bus and one set of tags."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._readings: dict[tuple[str, str, frozenset[str]], Reading[Any]] = {}
+
+    async def counts(self, bus: str, principal: Principal) -> Counted | None:
+        """Events by status."""
+
+        async def look() -> Counted:
+            now = await self._api.store.now()
+            return Counted(*await count_events(self._api, principal, bus), now)
+
+        found: Counted | None = await self._reading("counts", bus, principal, look).newest()
+        return found
+
+    async def oldest_waiting(self, bus: str, principal: Principal) -> Oldest | None:
+        """The PENDING event with the smallest id; None if there is none, or it is not known yet."""
+
+        async def look() -> Oldest:
+            found = await oldest(self._api, _query(bus, principal, EventStatus.PENDING))
+            now = await self._api.store.now()
+            return Oldest(found[0].id, now - found[0].created_ts, now - found[0].due_ts) if found else NOBODY
+
+        found: Oldest | None = await self._reading("oldest", bus, principal, look).newest()
+        return None if found is None or found is NOBODY else found
+
+    async def in_flight(self, bus: str, principal: Principal) -> list[Event]:
+        """PROCESSING events, newest first, some hundred at most, without their payloads."""
+
+        async def look() -> list[Event]:
+            query = msgspec.structs.replace(_query(bus, principal, EventStatus.PROCESSING), limit=MAX_IN_FLIGHT)
+            found = (await self._api.store.find(query)).events
+            return [msgspec.structs.replace(event, payload_json="null") for event in found]
+
+        found: list[Event] | None = await self._reading("in flight", bus, principal, look).newest()
+        return found or []
+
+    async def stop(self) -> None:
+        """Before the store is closed."""
+        for reading in list(self._readings.values()):
+            await reading.stop()
+        self._readings.clear()
+
+    def _reading(self, what: str, bus: str, principal: Principal, look: Callable[[], Awaitable[T]]) -> Reading[T]:
+        key = (what, bus, principal.tags)
+        found = self._readings.pop(key, None) or Reading(look)
+        self._readings[key] = found
+        if len(self._readings) > MAX_READINGS:
+            del self._readings[next(iter(self._readings))]
+        return found
+
+
+def _query(bus: str, principal: Principal, status: EventStatus) -> EventQuery:
+    return EventQuery(bus=bus, statuses=(status,), tags=principal.narrow(()), limit=1)
+
+
+async def oldest(api: Api, query: EventQuery) -> list[Event]:
+    """The matching event with the smallest id. Stores answer from the newest on, so it is searched by halves."""
+    found = (await api.store.find(query)).events
+    below = 0
+    while found and below + 1 < found[0].id:
+        middle = (below + found[0].id) // 2 + 1
+        older = (await api.store.find(msgspec.structs.replace(query, before_id=middle))).events
+        if older:
+            found = older
+        else:
+            below = middle - 1
+    return found

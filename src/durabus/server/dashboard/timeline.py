@@ -1,0 +1,106 @@
+"""The trail of an event as its attempts: who had it, from when to when, and how that ended."""
+
+from __future__ import annotations
+
+import msgspec
+
+from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import Action, EventStatus
+
+WIDTH = 1000.0
+LEAST = 4.0
+"""A bar is seen, however short."""
+
+_OUTCOMES = {
+    Action.COMPLETED: "completed",
+    Action.COMPLETED_WITH_ERRORS: "completed with errors",
+    Action.FAILED: "failed",
+    Action.RELEASED: "given back",
+    Action.ABANDONED: "lost: lease expired",
+    Action.RESET: "taken away by an administrator",
+}
+
+
+class Attempt(msgspec.Struct, kw_only=True):
+    """From one claim to its end."""
+
+    number: int
+    generation: int
+    fence: int
+    worker_id: str | None
+    waited_from_ts: float
+    picked_ts: float
+    started_ts: float | None = None
+    ended_ts: float | None = None
+    outcome: str = "running"
+    action: str = ""
+    error: str | None = None
+    next_retry_ts: float | None = None
+    execution_time_ms: float | None = None
+    status_code: int | None = None
+    results: tuple[HandlerResult, ...] = ()
+    waits_x: float = 0.0
+    waits_width: float = 0.0
+    runs_x: float = 0.0
+    runs_width: float = 0.0
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took; None while it runs."""
+        return None if self.ended_ts is None else self.ended_ts - self.picked_ts
+
+
+def attempts_of(event: Event, trail: list[LogEntry], now: float) -> list[Attempt]:
+    """All attempts of all generations, oldest first, with their places on one time axis."""
+    found: list[Attempt] = []
+    waits_from = event.created_ts
+    for entry in trail:
+        if entry.action is Action.PICKED:
+            found.append(
+                Attempt(
+                    number=entry.attempt,
+                    generation=entry.generation,
+                    fence=entry.fence,
+                    worker_id=entry.worker_id,
+                    waited_from_ts=waits_from,
+                    picked_ts=entry.at_ts,
+                )
+            )
+        elif entry.action is Action.STARTED and found:
+            found[-1].started_ts = entry.at_ts
+        elif entry.action in _OUTCOMES:
+            waits_from = entry.at_ts
+            if found and found[-1].ended_ts is None:
+                _end(found[-1], entry)
+        else:
+            waits_from = entry.at_ts
+    _place(found, event, now)
+    return found
+
+
+def _end(attempt: Attempt, entry: LogEntry) -> None:
+    attempt.ended_ts = entry.at_ts
+    attempt.outcome = _OUTCOMES[entry.action]
+    attempt.action = entry.action
+    attempt.error = entry.error
+    attempt.next_retry_ts = entry.next_retry_ts
+    attempt.execution_time_ms = entry.execution_time_ms
+    attempt.status_code = entry.status_code
+    attempt.results = entry.results
+
+
+def _place(attempts: list[Attempt], event: Event, now: float) -> None:
+    """Where each bar begins and how wide it is, from the publishing to the end or to now."""
+    if not attempts:
+        return
+    begin = event.created_ts
+    end = now if event.status in {EventStatus.PENDING, EventStatus.PROCESSING} else attempts[-1].ended_ts or now
+    scale = WIDTH / max(end - begin, 1e-6)
+    for attempt in attempts:
+        ended = now if attempt.ended_ts is None else attempt.ended_ts
+        attempt.waits_x = (attempt.waited_from_ts - begin) * scale
+        attempt.waits_width = max((attempt.picked_ts - attempt.waited_from_ts) * scale, 0.0)
+        attempt.runs_width = max((ended - attempt.picked_ts) * scale, LEAST)
+        attempt.runs_x = min((attempt.picked_ts - begin) * scale, WIDTH - LEAST)

@@ -1,0 +1,53 @@
+"""What is kept of the way an exception came."""
+
+import pytest
+
+from durabus.worker.execution import MAX_TRACEBACK_CHARS, way_of
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+def fall(error: Exception, depth: int = 0) -> None:
+    password = "hunter2"
+    if depth and password:
+        fall(error, depth - 1)
+    raise error
+
+
+def caught(error: Exception, depth: int = 0) -> str:
+    with pytest.raises(type(error)) as found:
+        fall(error, depth)
+    kept = way_of(found.value)
+    assert kept is not None
+    return kept["traceback"]
+
+
+def test_the_way_of_an_exception_is_told_without_the_values_of_variables() -> None:
+    text = caught(ValueError("boom"))
+    assert text.startswith("Traceback (most recent call last):\n")
+    assert "in fall\n    raise error" in text
+    assert text.endswith("ValueError: boom")
+    assert "hunter2" not in text
+
+
+def test_an_exception_that_nobody_raised_has_come_no_way() -> None:
+    assert way_of(ValueError("returned")) is None
+
+
+def test_of_a_long_way_the_end_is_kept() -> None:
+    text = caught(ValueError("x" * 2 * MAX_TRACEBACK_CHARS))
+    assert len(text) == MAX_TRACEBACK_CHARS + 1
+    assert text.startswith("…")
+
+
+def test_an_exception_without_words_still_has_a_way() -> None:
+    text = caught(Unspeakable())
+    assert "in fall\n" in text
+    assert "Unspeakable" in text
+
+
+def test_what_no_database_takes_is_left_out() -> None:
+    assert caught(ValueError("nul \0 and \ud800")).endswith("ValueError: nul \\x00 and \\ud800")
