@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test long races chaos fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check test long races chaos chaos-pipeline fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,9 +32,9 @@ check: install ## Lint, format, types, import contracts
 	$(BIN)/lint-imports --no-logo --no-cache
 
 test: check ## Everything that must pass: check, then all tests but those of `make long`
-	$(BIN)/pytest -q -m 'not long' $(ARGS)
+	$(BIN)/pytest -q -n 3 --no-loadscope-reorder -m 'not long' $(ARGS)
 
-long: install ## The tests that take many minutes: PostgreSQL, Redis, NATS, Kafka, HTTP, Spark
+long: install ## The same at full length: more random sequences, more records, more kills
 	$(BIN)/pytest -q -m long $(ARGS)
 
 races: install ## Only the tests that start and kill real processes
@@ -43,11 +43,14 @@ races: install ## Only the tests that start and kill real processes
 chaos: install ## Kill workers and crash the server under 50,000 events, for some minutes (STORE=postgresql)
 	$(BIN)/python -m tests.processes.chaos $(STORE)
 
+chaos-pipeline: install ## Kill the pipeline 20 times at random points while 8 processes write (ARGS=-x)
+	DURABUS_PIPELINE_KILLS=20 $(BIN)/pytest -q tests/pipeline/test_kill.py $(ARGS)
+
 fuzz: install ## Send thousands of made-up requests to the HTTP API and check every answer (ARGS=500 a route)
 	$(BIN)/python -m tests.api.fuzz $(ARGS)
 
-demo: install ## Watch durabus survive a killed worker (STORE=postgresql, ARGS=--help)
-	$(BIN)/durabus demo --store $(STORE) $(ARGS)
+demo: install ## Watch durabus survive a killed worker (STORE=postgresql, KEEP=1 stays up with the dashboard, ARGS=--help)
+	$(BIN)/durabus demo --pipeline --store $(STORE) $(if $(KEEP),--stay) $(ARGS)
 
 bench: install ## Measure throughput and latency (ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -55,7 +58,7 @@ bench: install ## Measure throughput and latency (ARGS=--help)
 bench-peers: $(PEERS)/.installed ## Measure durabus and its peers on one PostgreSQL, in one run (PYTHON=python3.13, ARGS=--help)
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
-bench-pipeline: install ## Measure the pipeline against the plain way from SQLite to Delta (ARGS=--help)
+bench-pipeline: install ## Measure the pipeline against the plain ways from a store to Delta (ARGS=--help)
 	$(BIN)/python -m benchmarks.pipeline $(ARGS)
 
 format: install ## Format the code and repair what ruff can repair

@@ -55,4 +55,3 @@ for row in spark.sql("SELECT customer, orders, amount FROM gold.spent ORDER BY c
     print(f"{row['customer']}: {row['orders']} orders, {row['amount']}")
 for row in spark.sql("SELECT status, count(*) AS n FROM silver.events GROUP BY status ORDER BY status").collect():
     print(f"{row['status']}: {row['n']}")
-spark.stop()

@@ -8,10 +8,12 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Iterator
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from hypothesis import settings
+from tests.lanes import Lanes, is_about, place_in_line
 from tests.servers.presence import installed
 
 from durabus.servers.kafka import KafkaServer
@@ -99,14 +101,15 @@ def _timeout_of(item: pytest.Function) -> float:
     return float(item.config.getini("timeout") if option is None else option)
 
 
-LONG = ("api", "chaos", "dev", "fold", "kafka", "nats", "pipeline", "redis", "servers")
-LONG_NAMES = ("postgresql", "[pipeline_", "pipeline.md")
-"""Parts of a test's id: servers that it starts, examples and pages that start Spark."""
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what takes many minutes: `make test` leaves it to `make long`."""
+    """Begin with what takes longest; leave the tests that start Spark to `make long`, all of them."""
     for item in items:
-        in_long = any(name in item.path.parts or item.path.stem == f"test_{name}" for name in LONG)
-        if in_long or any(name in item.nodeid for name in LONG_NAMES):
+        if is_about(item.nodeid, "pipeline"):
             item.add_marker(pytest.mark.long)
+    items.sort(key=lambda item: place_in_line(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
+    """Say which tests share a process."""
+    return Lanes(config, log)

@@ -17,10 +17,12 @@ from tests.servers.presence import installed
 from durabus import EventStore, open_store
 from durabus.cli.demo import demo
 from durabus.cli.failures import CommandFailed
+from durabus.demo.place import TITLES
 from durabus.demo.report import read_report
 from durabus.demo.run import DemoOptions, run_demo
 from durabus.demo.shop import MAIL, ORDER, PAYMENT
 from durabus.servers import server as server_module
+from durabus.servers.known import SERVERS, make_server
 from durabus.servers.postgresql import PostgreSQLServer
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
@@ -45,9 +47,18 @@ def demo_processes(folder: Path) -> list[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def kind(request: pytest.FixtureRequest) -> str:
-    if request.param == "postgresql":
-        installed(PostgreSQLServer())
-    return str(request.param)
+    return available(request.param)
+
+
+@pytest.fixture(params=TITLES)
+def any_kind(request: pytest.FixtureRequest) -> str:
+    return available(request.param)
+
+
+def available(kind: str) -> str:
+    if kind in SERVERS:
+        installed(make_server(kind))
+    return kind
 
 
 @pytest.fixture
@@ -58,9 +69,9 @@ def temporary(tmp_path: Path) -> Iterator[dict[str, str]]:
     assert demo_processes(tmp_path) == []
 
 
-def test_the_demo_adds_up(temporary: dict[str, str], kind: str) -> None:
+def test_the_demo_adds_up(temporary: dict[str, str], any_kind: str) -> None:
     done = subprocess.run(
-        [*DEMO, "--store", kind, "--orders", "200", "--json"],
+        [*DEMO, "--store", any_kind, "--orders", "200", "--json"],
         env=temporary,
         capture_output=True,
         text=True,

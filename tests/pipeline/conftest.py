@@ -1,5 +1,6 @@
 """One Spark session for all tests of the pipeline, and a small history whose every instant is known."""
 
+import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.pipeline.history import History
 
 from durabus import EventStore, ManualClock, open_store
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.session import spark_session
+from durabus.pipeline.session import QUICK, spark_session
 
 SECONDS = 900
 """A test that Spark takes part in may wait for a JVM and for neighbours on two cores."""
@@ -32,14 +33,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = spark_session(
         master="local[2]",
         memory="1g",
+        kafka=shutil.which("mvn") is not None,
         conf={
-            # Tests are short: what the better compiler costs is never earned back.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-            # Nor what generated code costs, on tables of some dozen rows: half of all the CPU time.
-            "spark.sql.codegen.wholeStage": "false",
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-            "spark.sql.adaptive.enabled": "false",
-            "spark.sql.shuffle.partitions": "2",
+            **QUICK,
             "spark.sql.warehouse.dir": str(warehouse),
             "spark.sql.streaming.pollingDelay": "10ms",
         },

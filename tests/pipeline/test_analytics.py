@@ -65,10 +65,13 @@ async def test_workers_that_hold_on_and_workers_that_died(tables: Tables, store:
 
 async def test_depth_and_throughput_over_time(tables: Tables, store: EventStore) -> None:
     log, _, _ = tables
-    depth = analytics.queue_depth(log).orderBy("minute").collect()
+    depth = analytics.queue_depth(log, 5).orderBy("since").collect()
     counts = await store.counts()
     assert (depth[-1]["waiting"], depth[-1]["working"]) == (counts.pending, counts.processing) == (0, 1)
     assert all(row["waiting"] >= 0 and row["working"] >= 0 for row in depth)
+    assert max(row["working"] for row in depth) == 1
+    assert all(row["since"].second % 5 == 0 for row in depth)
+    assert analytics.stretch_of(log) == 1
     total = (
         analytics.throughput(log)
         .agg(*(F.sum(n) for n in ("published", "completed", "dead", "failed_attempts")))

@@ -2,49 +2,50 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from pyspark.sql import SparkSession
 from tests.pipeline.history import History
 
-from durabus import EventStore
+from durabus import ManualClock, open_store
 from durabus.cli.main import main
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
 def durabus(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """Run ``durabus pipeline …`` in the test's folder, on the session of all tests; answers stdout."""
+    """Run ``durabus …`` in the test's folder, on the session of all tests; answers what it printed and said."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DURABUS_STORE", f"sqlite:///{tmp_path}/bus.db")
 
-    def run(*arguments: str) -> str:
+    def run(*arguments: str) -> tuple[str, str]:
         capsys.readouterr()
         with ThreadPoolExecutor(1) as thread:  # a command has no event loop around it
-            code = thread.submit(main, ["pipeline", *arguments]).result()
+            code = thread.submit(main, list(arguments)).result()
         out, err = capsys.readouterr()
         assert code == 0, err
-        return out
+        return out, err
 
     return run
 
 
-def test_the_first_run_prints_what_it_does_and_nothing_else(tmp_path: Path) -> None:
+def test_a_command_prints_its_answer_and_nothing_else(tmp_path: Path) -> None:
     """In a process of its own: Java and Spark have much to say that nobody asked for."""
-    url = f"sqlite:///{tmp_path}/bus.db"
-    environment = {**os.environ, "DURABUS_STORE": url}
-    command = [sys.executable, "-m", "durabus.cli.main"]
-    subprocess.run([*command, "publish", "order.placed", "--data", '{"order": 7}'], env=environment, check=True)
+    (tmp_path / "lake").mkdir()
     done = subprocess.run(
-        [*command, "pipeline", "run", "--once", "--entity", "order", "--json"],
+        [sys.executable, "-m", "durabus.cli.main", "pipeline", "tables", "--json"],
         cwd=tmp_path,
-        env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -52,39 +53,79 @@ def test_the_first_run_prints_what_it_does_and_nothing_else(tmp_path: Path) -> N
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    steps = {step["step"]: step["rows"] for step in json.loads(done.stdout)["steps"]}
-    assert steps == {
-        "bronze.event_log": 1, "bronze.quarantine": 0, "verify": 1, "silver.events": 1, "silver.attempts": 1,
-        "hourly_counters": 0, "latest_order": 0, "journeys_order": 0, "analyze": 8,
-    }  # fmt: skip
-    told = done.stderr.splitlines()
-    assert told[0] == "starting Spark …"
-    assert told[1] == f"store {url}, lake {tmp_path}/lake, Spark 4.2.0 on local[*]"
-    assert [line.split()[0] for line in told[2:]] == list(steps)
-    assert sorted(path.name for path in tmp_path.iterdir() if "bus.db" not in path.name) == ["lake"]
+    assert json.loads(done.stdout) == {"tables": []}
+    assert done.stderr.splitlines() == ["starting Spark …"]
+    assert [path.name for path in tmp_path.iterdir()] == ["lake"]
 
 
-async def test_from_tables_to_a_replay(durabus: Any, tmp_path: Path, store: EventStore, history: History) -> None:
+def documented_commands() -> list[str]:
+    """Of both pages, in their order; what both name is typed once."""
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/pipeline.md")]
+    typed = [line.removeprefix("$ ") for page in pages for line in page.splitlines()]
+    return list(dict.fromkeys(line for line in typed if line.startswith(("durabus pipeline", "durabus events show"))))
+
+
+async def test_every_documented_command_works_as_typed(
+    durabus: Any, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    monkeypatch.delenv("DURABUS_STORE")
+    store = await open_store(url, clock=clock)
+    history = History(store, clock)
     await history.varied()
-    durabus("run", "--entity", "order")
-    query = "select type, count(*) as n from silver.events group by type order by type"
-    assert json.loads(durabus("sql", query, "--json")) == [
-        {"type": "mail.requested", "n": 2}, {"type": "order.placed", "n": 3}, {"type": "payment.taken", "n": 2}
+    await history.publish("evil.type", {"order": 9})
+    for claim in await history.claim(limit=10):
+        await history.fail(claim, "<script>alert('x')</script>", None)
+    told: dict[str, str] = {}
+    said: dict[str, list[str]] = {}
+    for line in documented_commands():
+        _, *words = shlex.split(line)
+        name = " ".join(words[:2])
+        told[name], err = durabus(*words)
+        said[name] = err.splitlines()
+    assert said["pipeline run"][0] == f"store sqlite:///shop.db, lake {tmp_path}/lake, Spark 4.2.0 on local[*]"
+    assert [line.split()[0] for line in said["pipeline run"][1:]] == [
+        "bronze.event_log", "bronze.quarantine", "verify", "silver.events", "silver.attempts", "hourly_counters",
+        "analyze",
     ]  # fmt: skip
-    assert "mail.requested" in durabus("sql", query)
-    assert "silver.events" in durabus("tables")
-    assert "dry run: 2 events would be published; nothing was" in durabus("replay", "--type", "payment.*", "--dry-run")
-    assert (await store.counts()).pending == 1
-    done = json.loads(durabus("replay", "--status", "FAILED", "--id", "second", "--json"))
+    counts = {row.split()[0]: row.split()[-1] for row in told["pipeline sql"].splitlines() if "." in row}
+    assert counts == {"evil.type": "1", "mail.requested": "2", "order.placed": "3", "payment.taken": "2"}
+    assert told["pipeline report"].strip() == str(tmp_path / "durabus-report.html")
+    expect_every_chart(tmp_path / "durabus-report.html")
+    assert "dry run: 3 events would be published; nothing was" in told["pipeline replay"]
+    assert re.search(r"behind the store +0\b", told["pipeline status"])
+    assert "hourly_counters v1" in told["pipeline status"]
+    assert "silver.attempts" in told["pipeline tables"]
+    assert "log entries trimmed" in told["pipeline trim"]
+    assert await store.get_event(1) is None
+    assert '{"order":1,"total":9.5}' in told["events show"]
+    assert "silver.events" in told["pipeline compact"]
+
+    monkeypatch.setenv("DURABUS_STORE", url)
+    again = ("pipeline", "replay", "--type", "payment.*", "--status", "FAILED", "--id", "second")
+    done = json.loads(durabus(*again, "--json")[0])
     assert (done["chosen"], done["published"], done["known"]) == (2, 2, 0)
-    assert "0 published, 2 were there already" in durabus("replay", "--status", "FAILED", "--id", "second")
-    assert (await store.counts()).pending == 3
-    assert durabus("report").strip() == str(tmp_path / "durabus-report.html")
-    found = json.loads(durabus("status", "--json"))
+    assert "0 published, 2 were there already" in durabus(*again)[0]
+    assert (await store.counts()).pending == 2
+    await store.close()
+    found = json.loads(durabus("pipeline", "status", "--json")[0])
     assert (found["behind"], found["unverified"], found["quarantined"]) == (2, 0, 0)
-    assert {step["step"]: step["lag"] for step in found["steps"]}["latest_order"] == 0
-    assert "latest_order v1" in durabus("status")
-    assert "log entries trimmed" in durabus("trim", "--older-than", "0")
+    assert {step["step"]: step["lag"] for step in found["steps"]}["hourly_counters"] == 0
+
+
+def expect_every_chart(report: Path) -> None:
+    """One file with nothing to load, and nothing in it that an event could have smuggled in."""
+    page = report.read_text(encoding="utf-8")
+    assert "<!-- " not in page
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert not re.findall(r"(?:src|href)=", page)
+    charts = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
+    assert len(charts) == 5
+    for chart in charts:
+        ET.fromstring(chart)  # noqa: S314  (our own text)
+    assert "payment.taken" in page
+    assert "100.0% dead" in page
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -2,14 +2,19 @@
 
 import asyncio
 import os
+import runpy
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyspark
+import pytest
+from pyspark.sql import SparkSession
 
 from durabus import EventQueue, open_store
 from durabus.pipeline.jars import class_path
+from durabus.pipeline.session import QUICK
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -23,9 +28,11 @@ def run(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
-def test_the_notebook_prints_what_it_shows(tmp_path: Path) -> None:
-    printed = run([sys.executable, str(EXAMPLES / "pipeline_notebook.py")], tmp_path)
-    assert printed.splitlines() == [
+def test_the_notebook_prints_what_it_shows(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """On the session of all tests, as a notebook's cells share one."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(runpy.run_path, str(EXAMPLES / "pipeline_notebook.py"), run_name="__main__").result()
+    assert capsys.readouterr().out.splitlines() == [
         "log entries: 12",
         "ada: 2 orders, 15",
         "grace: 1 orders, 25",
@@ -48,5 +55,6 @@ def test_the_job_runs_by_spark_submit(tmp_path: Path, url: str) -> None:
     asyncio.run(publish())
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     job = [str(EXAMPLES / "pipeline_submit.py"), url, str(tmp_path / "lake")]
-    options = ["--master", "local[2]", "--driver-class-path", class_path()]
+    quick = [word for name, value in QUICK.items() for word in ("--conf", f"{name}={value}")]
+    options = ["--master", "local[2]", "--driver-class-path", class_path(), *quick]
     assert run([str(submit), *options, *job], tmp_path).splitlines() == ["COMPLETED: 1", "PENDING: 2"]

@@ -44,8 +44,9 @@ def test_a_missing_java_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_every_locked_jar_has_coordinates_and_a_hash_and_no_host() -> None:
-    locked = locked_jars()
-    assert {jar.artifact for jar in locked} >= {"delta-spark_4.2_2.13", "delta-storage"}
+    locked = locked_jars(kafka=True)
+    assert {jar.artifact for jar in locked_jars()} == {"delta-spark_4.2_2.13", "delta-storage"}
+    assert {jar.artifact for jar in locked} > {"delta-spark_4.2_2.13", "spark-sql-kafka-0-10_2.13", "kafka-clients"}
     assert all(re.fullmatch(r"[0-9a-f]{64}", jar.sha256) for jar in locked)
     assert all("/" not in jar.coordinates for jar in locked)
 
@@ -59,7 +60,7 @@ def test_a_jar_that_is_not_the_locked_one_is_not_used(tmp_path: Path, monkeypatc
     with pytest.raises(
         PipelineError, match=r"^io\.delta:delta-spark_.* has sha256 [0-9a-f]{64}, not .*: it was not used"
     ):
-        ensure_jars(cache)
+        ensure_jars(locked_jars(), cache)
     assert list(cache.iterdir()) == []
 
 
@@ -68,7 +69,7 @@ def test_a_failed_download_is_one_line_with_the_remedy(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(PipelineError) as caught:
-        ensure_jars()
+        ensure_jars(locked_jars())
     text = str(caught.value)
     assert "\n" not in text
     assert "cannot fetch io.delta:delta-spark" in text
@@ -77,7 +78,7 @@ def test_a_failed_download_is_one_line_with_the_remedy(tmp_path: Path, monkeypat
 
 
 def test_jars_that_are_there_are_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = ensure_jars()
+    kept = ensure_jars(locked_jars(kafka=True))
     monkeypatch.setattr(jars, "_fetch", lambda *_: pytest.fail("fetched again"))
-    assert ensure_jars() == kept
+    assert ensure_jars(locked_jars(kafka=True)) == kept
     assert all(path.is_file() for path in kept)

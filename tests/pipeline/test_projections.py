@@ -67,21 +67,24 @@ async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
 async def test_a_new_version_takes_the_name_when_it_is_complete(
     lake: Lake, url: str, store: EventStore, history: History
 ) -> None:
-    await history.varied()
-    Pipeline(lake, url, [PER_TYPE]).run(Part.ARCHIVE)
+    """Here because payloads have grown a field: what is new in them needs no change of the tables before."""
+    await history.completed("order.placed", {"order": 1})
+    Pipeline(lake, url).run(Part.ARCHIVE)
     Pipeline(lake, url, [PER_TYPE]).run(Part.PROJECT)
     lake.register()
     assert lake.spark.table("gold.per_type").columns == ["type", "events", "worst"]
 
     def build(events: DataFrame) -> DataFrame:
-        return events.groupBy("type").agg(F.sum("claims").alias("claims"))
+        coupon = F.get_json_object("payload", "$.coupon")
+        return events.groupBy("type").agg(F.sum("claims").alias("claims"), F.count(coupon).alias("coupons"))
 
+    await history.completed("order.placed", {"order": 2, "coupon": "spring"})
     newer = Projection(name="per_type", key={"type": "type"}, build=build, types=PER_TYPE.types, version=2)
+    Pipeline(lake, url).run(Part.ARCHIVE)
     Pipeline(lake, url, [newer]).run(Part.PROJECT)
     lake.register()
-    assert lake.spark.table("gold.per_type").columns == ["type", "claims"]
+    assert [tuple(row) for row in lake.spark.table("gold.per_type").collect()] == [("order.placed", 2, 1)]
     assert lake.spark.table("gold.per_type_v1").columns == ["type", "events", "worst"]
-    lake.register()
     assert lake.spark.table("bronze.event_log").count() == await store.log_lag("")
 
 

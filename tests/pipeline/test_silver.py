@@ -8,9 +8,11 @@ from tests.pipeline.history import History
 
 from durabus import Action, EventStore, LogEntry
 from durabus.model.statuses import TERMINAL
-from durabus.pipeline.archive import Archive
+from durabus.pipeline.archive import Archive, event_log
 from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.silver import events
+from durabus.pipeline.tables import EVENT_LOG, EVENTS
 
 
 def ms(start: float | None, end: float | None) -> float | None:
@@ -66,7 +68,7 @@ async def test_silver_is_the_log_folded(lake: Lake, url: str, store: EventStore,
     await history.varied()
     await store.requeue_dead_letters([3])
     Archive(lake, url).run()
-    for name, (table, _) in TRANSFORMS.items():
+    for name, (table, _, _) in TRANSFORMS.items():
         update_silver(lake, name)
         assertSchemaEqual(lake.read(name).schema, lake.spark.createDataFrame([], table.ddl).schema, ignoreNullable=True)
     rows = {row["id"]: row.asDict() for row in lake.read("silver.events").collect()}
@@ -103,3 +105,17 @@ async def test_incremental_is_rebuilt(
         assert update_silver(lake, name) == 0
         rebuild_silver(lake, name)
         assert content(lake.read(name)) == incremental
+
+
+async def test_tables_of_an_older_durabus_get_the_columns_they_lack(
+    lake: Lake, url: str, store: EventStore, history: History
+) -> None:
+    await history.completed()
+    log = lake.spark.read.format("durabus").option("url", url).load()
+    lake.append(event_log(log, 0).drop("results"), EVENT_LOG.name)
+    lake.append(events(event_log(log, 0)).drop("replay_of"), EVENTS.name)
+    await history.completed()
+    Archive(lake, url).run()
+    assert update_silver(lake, EVENTS.name) == lake.read(EVENT_LOG.name).count() == 6
+    assert set(lake.read(EVENT_LOG.name).columns) == set(EVENT_LOG.columns)
+    assert lake.read(EVENTS.name).columns == list(EVENTS.columns)

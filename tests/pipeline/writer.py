@@ -18,7 +18,7 @@ async def main() -> None:
         await store.add_events([new_event(kind, {"order": rnd.randrange(50)}) for kind in kinds])
         request = ClaimRequest(bus="default", worker_id=f"writer:{seed}", token=new_token(), limit=rnd.randint(1, 4))
         claims = await store.claim_next_events(request)
-        await asyncio.sleep(rnd.random())
+        await asyncio.sleep(rnd.uniform(0.0, 3.0))
         await store.settle_events([outcome(claim.ref, rnd) for claim in claims])
 
 

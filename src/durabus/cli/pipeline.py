@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 FOLLOW_EVERY = 10.0
 
 pipeline = App(
-    name="pipeline", help="The event log as tables, on Spark: run, status, tables, sql, report, replay, trim."
+    name="pipeline", help="The event log as tables, on Spark: run, status, tables, sql, report, replay, trim, compact."
 )
 
 
@@ -261,6 +261,31 @@ def trim(
         print_json({"trimmed_entries": gone})
     else:
         print(f"{gone:,} log entries trimmed")
+
+
+@pipeline.command
+def compact(
+    *,
+    keep_days: Annotated[float, Parameter(help="Versions of the tables stay readable for so many days.")] = 7.0,
+    options: LakeOptions = LAKE_DEFAULTS,
+    common: Common = DEFAULTS,
+) -> None:
+    """Make few large files of many small ones, and delete those that only older versions need.
+
+    Example: durabus pipeline compact --lake lake --keep-days 30
+    """
+    with opened_lake(options) as lake:
+        from durabus.pipeline.compact import compact as compact_all
+
+        done = compact_all(lake, keep_days=keep_days)
+    if common.json:
+        print_json({"tables": done})
+        return
+    number = {"justify": "right"}
+    made = table("table", ("files before", number), ("files after", number))
+    for one in done:
+        made.add_row(one.name, f"{one.before:,}", f"{one.after:,}")
+    console().print(made)
 
 
 def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:

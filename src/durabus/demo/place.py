@@ -11,9 +11,15 @@ from urllib.parse import quote
 
 from durabus.servers.known import make_server
 
-StoreKind = Literal["sqlite", "postgresql"]
+StoreKind = Literal["sqlite", "postgresql", "redis", "nats", "kafka"]
 
-TITLES: dict[StoreKind, str] = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+TITLES: dict[StoreKind, str] = {
+    "sqlite": "SQLite",
+    "postgresql": "PostgreSQL",
+    "redis": "Redis",
+    "nats": "NATS",
+    "kafka": "Kafka",
+}
 
 
 @contextmanager

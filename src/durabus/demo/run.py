@@ -8,18 +8,21 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
 
 from durabus.clock import monotonic
+from durabus.demo.dashboard import Dashboard
 from durabus.demo.fleet import WorkerDied, WorkerProcess
+from durabus.demo.pipeline import last_act
 from durabus.demo.place import TITLES, StoreKind, how_to_look, store_in
 from durabus.demo.report import Report, read_report, render
 from durabus.demo.screen import WIDTH, Progress, Screen, screen_for
 from durabus.demo.shop import order
+from durabus.demo.staying import stay_up
 from durabus.demo.tally import Tally
 from durabus.errors import ConfigurationError
 from durabus.store.connect import open_store
@@ -47,6 +50,8 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     orders: int = 3000
     keep: bool = False
     json: bool = False
+    pipeline: bool = False
+    stay: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what would not be a demo."""
@@ -95,11 +100,20 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
     folder = Path(tempfile.mkdtemp(prefix="durabus-demo-"))
     try:
         with store_in(folder, options.store) as url:
-            found = await _run(options, url, folder, console, before_report)
-        if options.json:
-            sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
-        console.print()
-        console.print(render(found))
+            async with (
+                last_act(folder, wanted=options.pipeline, keep=options.keep) as act,
+                _dashboard(options, url, folder, console) as dashboard,
+            ):
+                found = await _run(options, url, folder, console, before_report)
+                if options.json:
+                    sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
+                console.print()
+                console.print(render(found))
+                await act.play(url, console)
+                if dashboard:
+                    await stay_up(url, folder, console, placed=options.orders, lease=LEASE, dashboard=dashboard)
+                else:
+                    console.print("\nsee it in a browser, with orders coming in: durabus demo --stay", markup=False)
     except WorkerDied as error:
         console.print(f"✗ {error}", style="bold red", markup=False)
         return 1
@@ -110,6 +124,17 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
         else:
             shutil.rmtree(folder, ignore_errors=True)
     return 1 if found.problems else 0
+
+
+@contextlib.asynccontextmanager
+async def _dashboard(options: DemoOptions, url: str, folder: Path, console: Console) -> AsyncIterator[str]:
+    """Where the dashboard is, while there is one; empty if none is wanted."""
+    if not options.stay:
+        yield ""
+        return
+    async with Dashboard(url, folder / "dashboard.log") as dashboard:
+        console.print(f"dashboard: {dashboard.url}", markup=False)
+        yield dashboard.url
 
 
 async def _run(options: DemoOptions, url: str, folder: Path, console: Console, before_report: Hook | None) -> Report:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
@@ -13,6 +13,25 @@ from durabus.pipeline.tables import ATTEMPTS, EVENT_LOG, EVENTS
 
 STALE_AFTER = 300.0
 """Seconds after which a claim that neither ended nor was renewed by an entry counts as stale."""
+
+STRETCHES = (1, 5, 15, 60)
+"""Seconds that one row of what happens over time may stand for."""
+FINE = 600
+"""A history that needs no more rows than this is shown finer than by the minute."""
+
+AT_ONCE = 4
+"""Tables that are made side by side."""
+
+OF_THE_PAST = (
+    "gold.queue_depth",
+    "gold.throughput",
+    "gold.latency",
+    "gold.failure_rate",
+    "gold.handler_failures",
+    "gold.dead_letters",
+    "gold.abandoned_attempts",
+)
+"""What only news can change."""
 
 _DEAD = sorted(status.value for status in DEAD_LETTER)
 _TERMINAL = sorted(status.value for status in TERMINAL)
@@ -27,32 +46,47 @@ _FINGERPRINT = (
 )
 
 
-def queue_depth(log: DataFrame) -> DataFrame:
-    """Per bus and minute with news: how many events wait and how many are worked on at its end."""
+def queue_depth(log: DataFrame, seconds: int = 60) -> DataFrame:
+    """Per bus and stretch of ``seconds`` with news: how many events wait and how many are worked on at its end."""
     action, status = F.col("action"), F.col("status")
     entered = action.isin(Action.PUBLISHED.value, Action.REQUEUED.value)
     picked = action == Action.PICKED.value
     given_back = (status == "PENDING") & ~entered
     over = status.isin(_TERMINAL)
-    per_minute = log.groupBy("bus", F.date_trunc("MINUTE", "at").alias("minute")).agg(
+    changes = log.groupBy("bus", _stretch(seconds)).agg(
         (F.count_if(entered) + F.count_if(given_back) - F.count_if(picked)).alias("waiting"),
         (F.count_if(picked) - F.count_if(given_back) - F.count_if(over)).alias("working"),
     )
-    so_far = Window.partitionBy("bus").orderBy("minute").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    return per_minute.select(
-        "bus", "minute", F.sum("waiting").over(so_far).alias("waiting"), F.sum("working").over(so_far).alias("working")
+    so_far = Window.partitionBy("bus").orderBy("since").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return changes.select(
+        "bus",
+        "since",
+        F.lit(seconds).alias("seconds"),
+        F.sum("waiting").over(so_far).alias("waiting"),
+        F.sum("working").over(so_far).alias("working"),
     )
 
 
-def throughput(log: DataFrame) -> DataFrame:
-    """Per bus and minute: events that came in, ended well, ended as dead letters, and attempts that failed."""
+def throughput(log: DataFrame, seconds: int = 60) -> DataFrame:
+    """Per bus and stretch of ``seconds``: events that came in, ended well, or dead, and attempts that failed."""
     status = F.col("status")
-    return log.groupBy("bus", F.date_trunc("MINUTE", "at").alias("minute")).agg(
+    return log.groupBy("bus", _stretch(seconds), F.lit(seconds).alias("seconds")).agg(
         F.count_if(F.col("action") == Action.PUBLISHED.value).alias("published"),
         F.count_if(status == "COMPLETED").alias("completed"),
         F.count_if(status.isin(_DEAD)).alias("dead"),
         F.count_if(F.col("action").isin(Action.FAILED.value, Action.ABANDONED.value)).alias("failed_attempts"),
     )
+
+
+def _stretch(seconds: int) -> Column:
+    return F.timestamp_seconds(F.floor(F.unix_seconds("at") / seconds) * seconds).alias("since")
+
+
+def stretch_of(log: DataFrame) -> int:
+    """How many seconds are shown together: a minute, or less while the history is too short for that."""
+    found = log.agg(F.unix_seconds(F.max("at")) - F.unix_seconds(F.min("at"))).first()
+    span = 0 if found is None or found[0] is None else found[0]
+    return next((seconds for seconds in STRETCHES if span / seconds <= FINE), STRETCHES[-1])
 
 
 def latency(events: DataFrame) -> DataFrame:
@@ -142,20 +176,27 @@ def _share(part: Column, whole: Column) -> Column:
     return F.when(whole > 0, part / whole)
 
 
-def analyze(lake: Lake, as_of: float, stale_after: float = STALE_AFTER) -> list[str]:
-    """Make every table of analytics again. ``as_of`` is the store's now, in seconds. Answers their names."""
+def analyze(lake: Lake, as_of: float, stale_after: float = STALE_AFTER, *, news: bool = True) -> list[str]:
+    """Make the tables of analytics again. ``as_of`` is the store's now, in seconds. Answers their names.
+
+    Without ``news`` since the last time, only what depends on ``as_of``, unless a table is missing.
+    """
     log, events, attempts = (lake.read(table.name) for table in (EVENT_LOG, EVENTS, ATTEMPTS))
     now = F.timestamp_micros(F.lit(int(as_of * 1e6)))
-    made: dict[str, Callable[[], DataFrame]] = {
-        "gold.queue_depth": lambda: queue_depth(log),
-        "gold.throughput": lambda: throughput(log),
-        "gold.latency": lambda: latency(events),
-        "gold.failure_rate": lambda: failure_rate(events),
-        "gold.handler_failures": lambda: handler_failures(events),
-        "gold.dead_letters": lambda: dead_letters(events),
-        "gold.stale_workers": lambda: stale_workers(attempts, now, stale_after),
-        "gold.abandoned_attempts": lambda: abandoned_attempts(attempts),
-    }
-    for name, make in made.items():
-        lake.overwrite(make().coalesce(1), name)
+    made = {"gold.stale_workers": stale_workers(attempts, now, stale_after)}
+    if news or not all(lake.exists(name) for name in OF_THE_PAST):
+        seconds = stretch_of(log)
+        past = (
+            queue_depth(log, seconds),
+            throughput(log, seconds),
+            latency(events),
+            failure_rate(events),
+            handler_failures(events),
+            dead_letters(events),
+            abandoned_attempts(attempts),
+        )
+        made |= dict(zip(OF_THE_PAST, past, strict=True))
+    # Most of a small table's time is Spark's and Delta's own: side by side they share it.
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        list(threads.map(lambda name: lake.overwrite(made[name].coalesce(1), name), made))
     return list(made)

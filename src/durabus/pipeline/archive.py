@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
@@ -13,7 +12,7 @@ from durabus.errors import PipelineError
 from durabus.model.statuses import Action, EventStatus
 from durabus.pipeline.asking import ask_store
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.session import root_cause
+from durabus.pipeline.session import SPARK_ERRORS, absolute_url, root_cause
 from durabus.pipeline.tables import EVENT_LOG, QUARANTINE
 from durabus.store.log import START
 
@@ -73,7 +72,7 @@ class Archive:
 
     def __init__(self, lake: Lake, url: str, *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
         self._lake = lake
-        self._url = url
+        self._url = absolute_url(url)
         self._rows_per_batch = rows_per_batch
 
     def run(self, on_batch: OnBatch = lambda _: None) -> Archived:
@@ -110,7 +109,7 @@ class Archive:
         rows = log.option("after", after).option("until", until).load()
         try:
             self._lake.append(event_log(rows, first), EVENT_LOG.name, app=APP, version=first)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise PipelineError(f"archiving stopped: {root_cause(error)}") from error
 
 

@@ -116,8 +116,8 @@ def _grid(top: float, unit: str) -> list[str]:
 
 
 def _time_axis(start: float, end: float) -> list[str]:
-    long = end - start > 2 * 86_400
-    form = "%d %b" if long else "%H:%M"
+    span = end - start
+    form = "%d %b" if span > 2 * 86_400 else "%H:%M" if span > 10 * 60 else "%H:%M:%S"
     parts = []
     for step in range(5):
         x = LEFT + step / 4 * (WIDTH - LEFT - RIGHT)

@@ -9,13 +9,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.silver import attempts, events
+from durabus.pipeline.silver import OF_ATTEMPTS, attempts, events
 from durabus.pipeline.tables import ATTEMPTS, EVENT_LOG, EVENTS, Table
 
-TRANSFORMS: dict[str, tuple[Table, Callable[[DataFrame], DataFrame]]] = {
-    EVENTS.name: (EVENTS, events),
-    ATTEMPTS.name: (ATTEMPTS, attempts),
+TRANSFORMS: dict[str, tuple[Table, Callable[[DataFrame], DataFrame], list[str] | None]] = {
+    EVENTS.name: (EVENTS, events, None),
+    ATTEMPTS.name: (ATTEMPTS, attempts, OF_ATTEMPTS),
 }
+"""By name: the table, what makes it, and the actions it is made of, if not of all."""
 
 
 def update_silver(lake: Lake, name: str) -> int:
@@ -24,13 +25,15 @@ def update_silver(lake: Lake, name: str) -> int:
     The table's own ``last_seq`` says what it has seen, so data and progress are one commit: a run that is killed leaves
     the table as it was, and repeating a run changes nothing.
     """
-    table, transform = TRANSFORMS[name]
+    table, transform, actions = TRANSFORMS[name]
     lake.create(table)
     seen = lake.value(table.name, "max(last_seq)")
-    if seen is None:
+    if seen is None or lake.read(table.name).columns != list(table.columns):  # empty, or of an older durabus
         return rebuild_silver(lake, name)
     log = lake.read(EVENT_LOG.name)
     new = log.where(F.col("seq") > seen)
+    if actions is not None:
+        new = new.where(F.col("action").isin(actions))
     news = new.agg(F.count("*"), F.min(F.to_date("created_at"))).first()
     count, oldest = (0, None) if news is None else (int(news[0]), news[1])
     if count:
@@ -40,7 +43,7 @@ def update_silver(lake: Lake, name: str) -> int:
 
 def rebuild_silver(lake: Lake, name: str) -> int:
     """Make the whole table again from bronze. Answers how many entries it was made of."""
-    table, transform = TRANSFORMS[name]
+    table, transform, _ = TRANSFORMS[name]
     log = lake.read(EVENT_LOG.name)
     lake.overwrite(transform(log), table.name)
     return log.count()

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.errors import PipelineError
 from durabus.model.claim import default_worker_id, new_token
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.session import absolute_url
 from durabus.pipeline.tables import EVENT_LOG, LOG_COLUMNS
 from durabus.store.contract import EventStore
 from durabus.store.log import START
@@ -58,8 +59,8 @@ async def verify(lake: Lake, store: EventStore, url: str) -> Verified:
             f"the lake {lake.path} lacks position {since}, which was verified before: it is another lake"
         )
     archived = fingerprint(bronze.where(F.col("seq") > (-1 if seen is None else seen[0])))
-    log = lake.spark.read.format("durabus").option("url", url).option("after", since).option("until", until).load()
-    kept = fingerprint(log)
+    log = lake.spark.read.format("durabus").option("url", absolute_url(url))
+    kept = fingerprint(log.option("after", since).option("until", until).load())
     if archived != kept:
         raise PipelineError(
             f"the lake differs from the log between positions {since or 'START'} and {until}: {archived.rows} entries "

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -46,9 +47,10 @@ class Jar(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.artifact}-{self.version}.jar"
 
 
-def locked_jars() -> list[Jar]:
-    """What ``jars.lock`` lists."""
-    text = files(__package__).joinpath("jars.lock").read_text(encoding="utf-8")
+def locked_jars(*, kafka: bool = False) -> list[Jar]:
+    """What ``jars.lock`` lists; with ``kafka`` also Spark's own connector to Kafka."""
+    names = ["jars.lock", "jars_kafka.lock"] if kafka else ["jars.lock"]
+    text = "".join(files(__package__).joinpath(name).read_text(encoding="utf-8") for name in names)
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     return [
         Jar(group=group, artifact=artifact, version=version, sha256=sha256)
@@ -63,19 +65,18 @@ def cache_folder(name: str = "jars") -> Path:
     return Path(home) / "durabus" / name
 
 
-def ensure_jars(folder: Path | None = None) -> list[Path]:
-    """The locked jars as files in ``folder`` (the user's cache): fetched if absent, and checked in any case."""
+def ensure_jars(jars: Sequence[Jar], folder: Path | None = None) -> list[Path]:
+    """These jars as files in ``folder`` (the user's cache): fetched if absent, and checked in any case."""
     folder = cache_folder() if folder is None else folder
-    jars = locked_jars()
     missing = [jar for jar in jars if not _is_intact(folder / jar.file_name, jar)]
     if missing:
         _fetch(missing, folder)
     return [folder / jar.file_name for jar in jars]
 
 
-def class_path() -> str:
+def class_path(*, kafka: bool = False) -> str:
     """The jars as one class path, for ``spark-submit --driver-class-path``."""
-    return os.pathsep.join(str(jar) for jar in ensure_jars())
+    return os.pathsep.join(str(jar) for jar in ensure_jars(locked_jars(kafka=kafka)))
 
 
 def _is_intact(path: Path, jar: Jar) -> bool:

@@ -73,15 +73,19 @@ class Lake:
         if self.exists(table.name):
             return
         partitioned = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
-        properties = "'delta.appendOnly' = 'true'" if table.append_only else "'delta.enableDeletionVectors' = 'true'"
+        kind = "appendOnly" if table.append_only else "enableDeletionVectors"
         self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self._name(table.name)} ({table.ddl}) USING DELTA {partitioned} "
-            f"TBLPROPERTIES ({properties})"
+            # A run every ten seconds makes many small files: after some dozen, the writer makes one of them.
+            f"TBLPROPERTIES ('delta.{kind}' = 'true', 'delta.autoOptimize.autoCompact' = 'true')"
         )
 
     def append(self, rows: DataFrame, name: str, *, app: str = "", version: int = 0) -> None:
-        """Add rows in one commit. With ``app``, a version that this app wrote before is skipped."""
-        writer = rows.write.format("delta").mode("append")
+        """Add rows in one commit. With ``app``, a version that this app wrote before is skipped.
+
+        Columns that the table lacks are added to it.
+        """
+        writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
         if app:
             writer = writer.option("txnAppId", app).option("txnVersion", version)
         writer.save(self.location(name))

@@ -26,7 +26,7 @@ def update_projection(lake: Lake, projection: Projection) -> Projected:
 
     A run that is killed before its progress is written is repeated: it makes the same keys again, with the same result.
     """
-    seen = watermark(lake, projection)
+    seen = watermark(lake, projection.name, projection.version)
     if seen is None or not lake.exists(projection.table):
         return rebuild_projection(lake, projection)
     newest, events = _newest(lake), lake.read(EVENTS.name)
@@ -55,12 +55,12 @@ def with_keys(events: DataFrame, projection: Projection) -> DataFrame:
     return keyed.dropna(subset=list(projection.key))
 
 
-def watermark(lake: Lake, projection: Projection) -> int | None:
-    """The ``seq`` up to which the projection has seen everything; None if it never ran."""
+def watermark(lake: Lake, step: str, version: int | None = None) -> int | None:
+    """The ``seq`` up to which a step has seen everything; None if this version of it never ran to its end."""
     if not lake.exists(RUNS.name):
         return None
     done = lake.read(RUNS.name).where(
-        (F.col("step") == projection.name) & (F.col("version") == projection.version) & F.col("error").isNull()
+        (F.col("step") == step) & F.col("version").eqNullSafe(F.lit(version)) & F.col("error").isNull()
     )
     row = done.agg(F.max("watermark")).first()
     return None if row is None else row[0]

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from durabus.errors import PipelineError
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.session import first_line
+from durabus.pipeline.session import SPARK_ERRORS, first_line
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -25,7 +24,7 @@ def ask_sql(lake: Lake, query: str, *, limit: int) -> Answer:
     lake.register()
     try:
         return answer(lake.spark.sql(query), limit)
-    except PySparkException as error:
+    except SPARK_ERRORS as error:
         raise PipelineError(f"the query failed: {first_line(error)}") from error
 
 

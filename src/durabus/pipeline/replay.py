@@ -9,7 +9,6 @@ from datetime import datetime
 from itertools import islice
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
@@ -20,7 +19,7 @@ from durabus.model.payload import decode_payload
 from durabus.model.statuses import EventStatus
 from durabus.pipeline.projections import of_types
 from durabus.pipeline.query import Answer, answer
-from durabus.pipeline.session import first_line
+from durabus.pipeline.session import SPARK_ERRORS, first_line
 from durabus.pipeline.silver import REPLAY_OF
 from durabus.store.contract import EventStore
 
@@ -71,7 +70,7 @@ def chosen(events: DataFrame, choice: Choice) -> DataFrame:
     if choice.where is not None:
         try:
             found = found.where(choice.where)
-        except PySparkException as error:
+        except SPARK_ERRORS as error:
             raise PipelineError(f"where {choice.where!r}: {first_line(error)}") from error
     return found.orderBy("first_seq")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html import escape
 from importlib.resources import files
+from itertools import accumulate
 from typing import Any
 
-from pyspark.sql import DataFrame, Row
+import msgspec
+from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, short
@@ -71,37 +74,57 @@ def _tiles(lake: Lake) -> str:
     return "".join(f'<div class="tile {style}"><b>{value}</b><span>{name}</span></div>' for name, value, style in tiles)
 
 
-def _over_time(rows: DataFrame, how: dict[str, str]) -> list[Row]:
-    """Sums over all buses in at most ``POINTS`` stretches of time; ``last`` takes the value at a stretch's end."""
-    bounds = rows.agg(F.min("minute"), F.max("minute")).first()
+class OverTime(msgspec.Struct, frozen=True):
+    """What happened on all buses, in at most ``POINTS`` stretches of ``width`` seconds without a gap."""
+
+    width: int
+    starts: list[int]
+    sums: dict[str, list[float]]
+
+    def series(self, name: str, style: str, values: list[float]) -> Series:
+        """A line."""
+        return Series(name, style, [(float(at), value) for at, value in zip(self.starts, values, strict=True)])
+
+
+def _over_time(rows: DataFrame, names: Sequence[str]) -> OverTime | None:
+    since = F.unix_seconds("since")
+    bounds = rows.agg(F.min(since), F.max(since), F.max("seconds")).first()
     if bounds is None or bounds[0] is None:
-        return []
-    minutes = (bounds[1] - bounds[0]).total_seconds() / 60 + 1
-    width = 60 * max(1, -(-int(minutes) // POINTS))
-    stretch = (F.floor(F.unix_timestamp("minute") / width) * width).alias("at")
-    per_bus = rows.groupBy("bus", stretch).agg(
-        *(
-            F.max_by(name, "minute").alias(name) if kind == "last" else F.sum(name).alias(name)
-            for name, kind in how.items()
-        )
-    )
-    return per_bus.groupBy("at").agg(*(F.sum(name).alias(name) for name in how)).orderBy("at").collect()
+        return None
+    first, last, step = bounds
+    width = step * -(-(last - first + step) // (step * POINTS))
+    start = (first + F.floor((since - first) / width) * width).alias("start")
+    found = {row["start"]: row for row in rows.groupBy(start).agg(*(F.sum(n).alias(n) for n in names)).collect()}
+    starts = list(range(first, last + 1, width))
+    sums = {name: [float(found[at][name]) if at in found else 0.0 for at in starts] for name in names}
+    return OverTime(width, starts, sums)
 
 
 def _depth(rows: DataFrame) -> str:
-    found = _over_time(rows, {"waiting": "last", "working": "last"})
-    series = [_series(found, "waiting", "blue"), _series(found, "working", "orange")]
+    """A bus without news keeps its depth: so changes are summed up over the buses, and then over time."""
+    names = ("waiting", "working")
+    before = Window.partitionBy("bus").orderBy("since")
+    changes = rows.select(
+        "since", "seconds", *((F.col(n) - F.coalesce(F.lag(n).over(before), F.lit(0))).alias(n) for n in names)
+    )
+    found = _over_time(changes, names)
+    styles = dict(zip(names, ("blue", "orange"), strict=True))
+    series = [found.series(n, styles[n], list(accumulate(found.sums[n]))) for n in names] if found else []
     return line_chart(series, title="Queue depth over time")
 
 
 def _throughput(rows: DataFrame) -> str:
-    found = _over_time(rows, {"published": "sum", "completed": "sum", "dead": "sum"})
-    series = [_series(found, "published", "blue"), _series(found, "completed", "green"), _series(found, "dead", "red")]
-    return line_chart(series, title="Events over time")
-
-
-def _series(rows: list[Row], name: str, style: str) -> Series:
-    return Series(name, style, [(float(row["at"]), float(row[name])) for row in rows])
+    styles = {"published": "blue", "completed": "green", "dead": "red"}
+    found = _over_time(rows, list(styles))
+    if found is None:
+        return line_chart([], title="Events over time")
+    per_second = max(max(values) for values in found.sums.values()) >= found.width
+    scale, unit = (1, "/s") if per_second else (60, "/min")
+    series = [
+        found.series(name, style, [value * scale / found.width for value in found.sums[name]])
+        for name, style in styles.items()
+    ]
+    return line_chart(series, unit=unit, title="Events over time")
 
 
 def _latency(rows: DataFrame) -> str:

@@ -9,22 +9,19 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it ships no types
-from pyspark.errors import PySparkException
-
 from durabus.errors import PipelineError
 from durabus.pipeline.analytics import STALE_AFTER, analyze
-from durabus.pipeline.archive import Archive, quarantine
+from durabus.pipeline.archive import ROWS_PER_BATCH, Archive, quarantine
 from durabus.pipeline.asking import ask_store
 from durabus.pipeline.derive import TRANSFORMS, update_silver
 from durabus.pipeline.gate import verify
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lock import lake_lock
 from durabus.pipeline.progress import Listener, Silent
-from durabus.pipeline.project import update_projection
+from durabus.pipeline.project import update_projection, watermark
 from durabus.pipeline.projections import Projection
-from durabus.pipeline.session import root_cause
-from durabus.pipeline.tables import RUNS
+from durabus.pipeline.session import SPARK_ERRORS, root_cause
+from durabus.pipeline.tables import EVENT_LOG, RUNS
 
 Done = tuple[int, int | None]
 """Rows that a step took in, and the ``seq`` it has come to, if it keeps one."""
@@ -43,12 +40,19 @@ class Pipeline:
     """One store, one lake."""
 
     def __init__(
-        self, lake: Lake, url: str, projections: Sequence[Projection] = (), *, listener: Listener | None = None
+        self,
+        lake: Lake,
+        url: str,
+        projections: Sequence[Projection] = (),
+        *,
+        listener: Listener | None = None,
+        rows_per_batch: int = ROWS_PER_BATCH,
     ) -> None:
         self._lake = lake
         self._url = url
         self._projections = projections
         self._listener = Silent() if listener is None else listener
+        self._rows_per_batch = rows_per_batch
         self._run_id = ""
         self._noted: list[tuple[Any, ...]] = []
 
@@ -62,12 +66,17 @@ class Pipeline:
                 if part in (Part.PROJECT, Part.ALL):
                     self._project()
                 if part in (Part.ANALYZE, Part.ALL):
-                    self._step("analyze", lambda: (len(analyze(self._lake, self._now(), stale_after)), None))
-            finally:
-                self._note()
+                    self._step("analyze", lambda: self._analyzed(stale_after, up_to_date=part is Part.ALL))
+            except Exception as failure:
+                try:
+                    self._note()
+                except PipelineError as error:  # a full disk refuses this too; the failure says why
+                    failure.add_note(str(error))
+                raise
+            self._note()
 
     def _archive(self) -> None:
-        archive = Archive(self._lake, self._url)
+        archive = Archive(self._lake, self._url, rows_per_batch=self._rows_per_batch)
         first, position = archive.reached()
         lag = ask_store(self._url, lambda store: store.log_lag(position))
 
@@ -93,6 +102,12 @@ class Pipeline:
 
             self._step(projection.name, projected, version=projection.version)
 
+    def _analyzed(self, stale_after: float, *, up_to_date: bool) -> Done:
+        """Only after the steps before it, in the same run, is it sure which entries the tables speak of."""
+        newest = self._lake.value(EVENT_LOG.name, "max(seq)") if up_to_date else None
+        news = newest is None or newest != watermark(self._lake, "analyze")
+        return len(analyze(self._lake, self._now(), stale_after, news=news)), newest
+
     def _step(
         self, name: str, work: Callable[[], Done], *, total: int | None = None, version: int | None = None
     ) -> None:
@@ -101,7 +116,7 @@ class Pipeline:
         rows, watermark, failure = 0, None, None
         try:
             rows, watermark = work()
-        except (PySparkException, Py4JError) as error:
+        except SPARK_ERRORS as error:
             failure = root_cause(error)
             raise PipelineError(f"{name}: {failure}") from error
         except Exception as error:
@@ -117,6 +132,10 @@ class Pipeline:
         return ask_store(self._url, lambda store: store.now())
 
     def _note(self) -> None:
-        if self._noted:
+        if not self._noted:
+            return
+        try:
             self._lake.create(RUNS)
             self._lake.append(self._lake.spark.createDataFrame(self._noted, RUNS.ddl), RUNS.name)
+        except SPARK_ERRORS as error:
+            raise PipelineError(f"{RUNS.name}: {root_cause(error)}") from error

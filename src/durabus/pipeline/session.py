@@ -8,8 +8,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -17,6 +18,10 @@ from pyspark.sql import SparkSession
 from durabus.errors import PipelineError
 from durabus.pipeline.jars import cache_folder, class_path
 from durabus.pipeline.java import check_java
+
+SPARK_ERRORS = (PySparkException, Py4JError)
+"""What Spark raises. Delta's errors come as the second kind, where PySpark does not know them."""
+_UNKNOWN_CLASS = "Cannot find main error class"
 
 CONF: dict[str, str] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -39,6 +44,19 @@ CONF: dict[str, str] = {
 }
 """What every session of the pipeline needs, on a laptop and on a cluster."""
 
+QUICK: dict[str, str] = {
+    # The quick compiler alone has room for 48 MB of code, and Spark needs twice that.
+    "spark.driver.extraJavaOptions": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xmn320m -XX:-UsePerfData"
+    ),
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""For runs of less than a minute on small tables: they never earn back what better compilers, generated code and second
+plans cost, which is more than half of all their time."""
+
 
 def spark_session(
     *,
@@ -46,10 +64,12 @@ def spark_session(
     memory: str = "1g",
     conf: Mapping[str, str] | None = None,
     messages: Path | None = None,
+    kafka: bool = False,
 ) -> SparkSession:
     """A Spark session for the pipeline: the running one if there is one, else local Spark in this process.
 
-    ``messages``: a file for what Java and the workers print, instead of this process's stderr.
+    ``messages``: a file for what Java and the workers print, instead of this process's stderr. ``kafka``: with Spark's
+    own connector to Kafka, see ``durabus.pipeline.public_lane``.
     """
     if is_running():
         return SparkSession.builder.getOrCreate()
@@ -61,7 +81,7 @@ def spark_session(
         "spark.driver.memory": memory,
         # Names for SQL need a folder, though no table is kept in it.
         "spark.sql.warehouse.dir": str(cache_folder("warehouse")),
-        "spark.driver.extraClassPath": class_path(),
+        "spark.driver.extraClassPath": class_path(kafka=kafka),
         **CONF,
         **(conf or {}),
     }
@@ -72,7 +92,7 @@ def spark_session(
     try:
         with _stderr_to(messages):
             session: SparkSession = builder.getOrCreate()
-    except (PySparkException, RuntimeError) as error:
+    except (*SPARK_ERRORS, RuntimeError) as error:
         where = f" (more in {messages})" if messages else ""
         raise PipelineError(f"Spark did not start: {first_line(error)}{where}") from error
     session.sparkContext.setLogLevel("ERROR")
@@ -103,18 +123,33 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     """An error of Spark in one line: the rest is a Java stack."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = _lines(error)
     return lines[0] if lines else type(error).__name__
 
 
 def root_cause(error: BaseException) -> str:
     """The line of a failed query that says why: the durabus error of a worker, if there is one, or Java's cause."""
-    lines = [line.strip() for line in str(error).splitlines()]
+    lines = _lines(error)
     ours = [line for line in lines if line.startswith("durabus.errors.")]
     if ours:
         return ours[-1].removeprefix("durabus.errors.")
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     return causes[-1] if causes else first_line(error)
+
+
+def _lines(error: BaseException) -> list[str]:
+    if _UNKNOWN_CLASS in str(error) and error.__context__ is not None:
+        error = error.__context__  # Delta's own error, which PySpark failed to look up
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if isinstance(error, Py4JJavaError) and len(lines) > 1:
+        return [lines[1].removeprefix(": "), *lines[2:]]  # the first line only names the call
+    return lines
+
+
+def absolute_url(url: str) -> str:
+    """The same store for Spark's workers, whose folder is the one that Java was started in."""
+    relative = url.startswith("sqlite:///") and not url.startswith("sqlite:////")
+    return f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}" if relative else url
 
 
 def shown_url(url: str) -> str:

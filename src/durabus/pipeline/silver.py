@@ -20,7 +20,8 @@ _ENDS_ATTEMPT = sorted(
         Action.RESET,
     )
 )
-_OF_ATTEMPTS = [Action.PICKED.value, Action.STARTED.value, *_ENDS_ATTEMPT]
+OF_ATTEMPTS = [Action.PICKED.value, Action.STARTED.value, *_ENDS_ATTEMPT]
+"""The entries that ``silver.attempts`` is made of."""
 REPLAY_OF = "durabus_replay_of"
 """The key in an event's metadata that names the event it repeats."""
 
@@ -83,7 +84,7 @@ def attempts(log: DataFrame) -> DataFrame:
     action = F.col("action")
     over = action.isin(_ENDS_ATTEMPT)
     folded = (
-        log.where(action.isin(_OF_ATTEMPTS))
+        log.where(action.isin(OF_ATTEMPTS))
         .groupBy("id", "fence")
         .agg(
             F.max("event_id").alias("event_id"),

@@ -1,0 +1,142 @@
+"""The demo's last act: the pipeline on the store that the shop left, in a process of its own.
+
+The process starts with the workers, because Spark takes seconds to start, and waits for its task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.status import Status
+from rich.table import Table
+
+from durabus.errors import PipelineError
+from durabus.pipeline.jars import cache_folder
+from durabus.pipeline.java import check_java
+
+LARGEST_LINE = 1 << 20
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """What the process is told, as one line."""
+
+    url: str
+    lake: str
+    report: str
+
+
+class SmallTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A few rows for people."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+
+
+class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of what it answers: a step that begins, or in the end the tables, or why there are none."""
+
+    step: str | None = None
+    tables: list[SmallTable] = []
+    error: str | None = None
+
+
+class LastAct:
+    """A pipeline that waits for its task, or the reason why there is none; without either, nobody asked for one."""
+
+    def __init__(self, folder: Path, *, keep: bool, process: Process | None = None, missing: str | None = None) -> None:
+        self._lake = folder / "lake"
+        # The page is what a visitor takes home, so it outlives the folder.
+        self._report = folder / "report.html" if keep else cache_folder("demo-report.html")
+        self._process = process
+        self._missing = missing
+
+    async def play(self, url: str, console: Console) -> None:
+        """Run it, and print three tables and where the report is."""
+        if self._process is not None:
+            console.print("\n[bold]the same events, in tables[/]  the pipeline runs on Spark", soft_wrap=True)
+            task = Task(url=url, lake=str(self._lake), report=str(self._report))
+            with console.status("Spark starts") as status:
+                news = await self._news(self._process, task, status)
+            for table in news.tables:
+                console.print()
+                console.print(drawn(table))
+            if news.error is None:
+                console.print(f"\nreport: {self._report}", soft_wrap=True, markup=False)
+                return
+            self._missing = news.error
+        if self._missing is not None:
+            console.print(f"\nno tables and no report: {self._missing}", soft_wrap=True, markup=False)
+
+    async def _news(self, process: Process, task: Task, status: Status) -> News:
+        assert process.stdin is not None  # noqa: S101  (they are pipes)
+        assert process.stdout is not None  # noqa: S101
+        with suppress(ConnectionError):  # if it is gone it has said why, or its log does
+            process.stdin.write(msgspec.json.encode(task) + b"\n")
+            await process.stdin.drain()
+        async for line in process.stdout:
+            news = msgspec.json.decode(line, type=News)
+            if news.step is None:
+                return news
+            status.update(news.step)
+        return News(error=f"the process ended with code {await process.wait()}")
+
+
+@asynccontextmanager
+async def last_act(folder: Path, *, wanted: bool, keep: bool) -> AsyncIterator[LastAct]:
+    """Begin to start Spark, if that is wanted; whatever happens, nothing of it runs on afterwards."""
+    missing = why_not() if wanted else None
+    if missing is not None or not wanted:
+        yield LastAct(folder, keep=keep, missing=missing)
+        return
+    scratch = folder / "spark"
+    scratch.mkdir()
+    with (folder / "pipeline.log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "durabus.demo.tables"),
+            stdin=PIPE,
+            stdout=PIPE,
+            stderr=log,
+            env={**os.environ, "TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)},
+            limit=LARGEST_LINE,
+            start_new_session=True,
+        )
+    try:
+        yield LastAct(folder, keep=keep, process=process)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # Java too
+        await process.wait()
+
+
+def why_not() -> str | None:
+    """What this machine lacks for the pipeline, in one line."""
+    absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if absent:
+        return f"{' and '.join(absent)} cannot be found: pip install 'durabus[cli,spark]'"
+    try:
+        check_java()
+    except PipelineError as error:
+        return str(error)
+    return None
+
+
+def drawn(table: SmallTable) -> Table:
+    """As rich draws it."""
+    made = Table(title=table.title, title_justify="left", box=box.SIMPLE, pad_edge=False, show_edge=False)
+    for number, column in enumerate(table.columns):
+        made.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in table.rows:
+        made.add_row(*row)
+    return made

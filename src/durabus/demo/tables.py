@@ -1,0 +1,99 @@
+"""The process behind the demo's last act: ``python -m durabus.demo.tables``, its task on stdin, its news on stdout."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from durabus.demo.pipeline import News, SmallTable, Task
+from durabus.errors import DurabusError
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.projections import hourly_counters
+from durabus.pipeline.query import ask_sql
+from durabus.pipeline.report import report
+from durabus.pipeline.run import Pipeline
+from durabus.pipeline.session import QUICK, spark_session
+
+QUESTIONS = {
+    "silver.events": (
+        "SELECT type, count(*) AS events, count_if(status = 'COMPLETED') AS completed, "
+        "count_if(failures > 0) AS retried, "
+        "round(percentile(waiting_ms, 0.5)) AS `waits, p50 ms`, round(percentile(end_to_end_ms, 0.95)) AS `p95 ms` "
+        "FROM silver.events GROUP BY type ORDER BY type"
+    ),
+    "silver.attempts": (
+        "SELECT worker_id AS worker, count(*) AS attempts, count_if(outcome = 'COMPLETED') AS completed, "
+        "count_if(outcome IN ('FAILED', 'COMPLETED_WITH_ERRORS')) AS failed, "
+        "count_if(outcome = 'RELEASED') AS `given back`, count_if(outcome = 'ABANDONED') AS abandoned "
+        "FROM silver.attempts GROUP BY worker_id ORDER BY worker_id"
+    ),
+    "gold.dead_letters": (
+        "SELECT fingerprint AS error, type, events FROM gold.dead_letters ORDER BY events DESC, fingerprint"
+    ),
+}
+ROWS = 5
+JAVA = "spark.driver.extraJavaOptions"
+
+
+class Told:
+    """Hands each step on as it begins."""
+
+    def begins(self, step: str, total: int | None) -> None:  # noqa: ARG002  (the demo shows the step alone)
+        """See ``Listener``."""
+        tell(News(step=step))
+
+    def moves(self, rows: int) -> None:
+        """See ``Listener``."""
+
+    def ends(self, step: str, rows: int, seconds: float) -> None:
+        """See ``Listener``."""
+
+
+def tell(news: News) -> None:
+    """One line."""
+    sys.stdout.write(msgspec.json.encode(news).decode() + "\n")
+    sys.stdout.flush()
+
+
+def small_table(lake: Lake, title: str) -> SmallTable:
+    """The answer to a question, as text."""
+    found = ask_sql(lake, QUESTIONS[title], limit=ROWS)
+    return SmallTable(title=title, columns=found.columns, rows=[[shown(v) for v in row.values()] for row in found.rows])
+
+
+def shown(value: object) -> str:
+    """A value in a cell."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
+
+
+def main() -> int:
+    """Start Spark, wait for the task, do it; without a task (the demo is gone) just end."""
+    try:
+        # Killed at any time: so Java too keeps its scratch in the demo's folder.
+        java = f'{QUICK[JAVA]} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
+        spark = spark_session(conf={**QUICK, JAVA: java})
+        line = sys.stdin.readline()
+        if not line:
+            return 1
+        task = msgspec.json.decode(line, type=Task)
+        lake = Lake(spark, task.lake)
+        Pipeline(lake, task.url, [hourly_counters()], listener=Told()).run()
+        tell(News(step="report"))
+        page = report(lake, made_at=datetime.now(UTC))  # clock: printed on the page
+        Path(task.report).parent.mkdir(parents=True, exist_ok=True)
+        Path(task.report).write_text(page, encoding="utf-8")
+        tell(News(tables=[small_table(lake, title) for title in QUESTIONS]))
+    except DurabusError as error:
+        tell(News(error=str(error)))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

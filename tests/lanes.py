@@ -1,0 +1,28 @@
+"""Which tests run in one process, one after the other: those of a file, and those that share what starts slowly."""
+
+from __future__ import annotations
+
+from xdist.scheduler import LoadScopeScheduling
+
+LONGEST_FIRST = ("pipeline", "kafka", "processes", "postgresql", "nats", "dashboard", "api", "cli")
+"""Words of paths. What takes longest begins first, so that in the end nobody waits for one of it."""
+TOGETHER = {"pipeline": "one Spark session", "kafka": "one Kafka broker"}
+
+
+def place_in_line(node_id: str) -> int:
+    """Smaller begins earlier."""
+    return next((number for number, word in enumerate(LONGEST_FIRST) if is_about(node_id, word)), len(LONGEST_FIRST))
+
+
+class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Hands out the tests of a lane together, in the order of collection."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        lanes = [lane for word, lane in TOGETHER.items() if is_about(nodeid, word)]
+        return lanes[0] if lanes else nodeid.split("::", maxsplit=1)[0]
+
+
+def is_about(node_id: str, word: str) -> bool:
+    """Whether a test belongs to a directory, a file or an example of that name."""
+    path, _, test = node_id.partition("::")
+    return f"/{word}/" in path or path.endswith(f"test_{word}.py") or f"[{word}_" in test or f"[{word}.md" in test

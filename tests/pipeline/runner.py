@@ -1,0 +1,41 @@
+"""A process that runs the pipeline again and again until it is killed: ``python -m tests.pipeline.runner URL LAKE``.
+
+It prints each step as it begins, so that whoever kills it knows where it is.
+"""
+
+import sys
+
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
+from durabus.pipeline.run import Part, Pipeline
+from durabus.pipeline.session import QUICK, spark_session
+
+SHIPPED: list[Projection] = [hourly_counters(), latest_state("order"), journeys("order")]
+
+
+class Told:
+    """Says on stdout what begins."""
+
+    def begins(self, step: str, total: int | None) -> None:
+        sys.stdout.write(f"{step}\n")
+        sys.stdout.flush()
+
+    def moves(self, rows: int) -> None:
+        pass
+
+    def ends(self, step: str, rows: int, seconds: float) -> None:
+        pass
+
+
+def main() -> None:
+    url, place = sys.argv[1:]
+    lake = Lake(spark_session(master="local[2]", conf=QUICK), place)
+    # Small batches make many moments to die in.
+    pipeline = Pipeline(lake, url, SHIPPED, listener=Told(), rows_per_batch=200)
+    while True:
+        pipeline.run(Part.ARCHIVE)
+        pipeline.run(Part.PROJECT)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The demo's last act: three tables and a report, or one line that says why there are none."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from durabus.demo.pipeline import last_act
+
+pytestmark = [pytest.mark.processes, pytest.mark.slow]
+
+
+def test_the_demo_ends_with_three_tables_and_a_report(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "durabus.cli.main", "demo", "--orders", "60", "--pipeline", "--keep"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, told = done.stdout.split("the same events, in tables")
+    assert re.findall(r"^(?:silver|gold)\.\w+", told, flags=re.MULTILINE) == [
+        "silver.events",
+        "silver.attempts",
+        "gold.dead_letters",
+    ]
+    assert re.search(r"^order\.placed +60 ", told, flags=re.MULTILINE)
+    (report,) = re.findall(r"^report: (.+)$", told, flags=re.MULTILINE)
+    assert Path(report).is_relative_to(tmp_path)
+    assert "<svg" in Path(report).read_text(encoding="utf-8")
+
+
+async def test_without_java_the_demo_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    out = io.StringIO()
+    async with last_act(tmp_path, wanted=True, keep=False) as act:
+        await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
+    assert out.getvalue().strip().startswith("no tables and no report: no Java found: Spark needs Java 17 or newer")
+    assert len(out.getvalue().strip().splitlines()) == 1
+    assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)
+
+
+async def test_a_pipeline_that_ends_by_itself_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when memory is short and the system kills Java."""
+    monkeypatch.setattr("durabus.demo.pipeline.sys.executable", "/bin/false")
+    out = io.StringIO()
+    async with last_act(tmp_path, wanted=True, keep=False) as act:
+        await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
+    assert "no tables and no report: the process ended with code 1" in out.getvalue()
+
+
+async def test_nobody_who_did_not_ask_is_told_anything(tmp_path: Path) -> None:
+    out = io.StringIO()
+    async with last_act(tmp_path, wanted=False, keep=False) as act:
+        await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
+    assert out.getvalue() == ""
+    assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)
