@@ -14,7 +14,7 @@ POLL = 0.0005
 class SimulatedLog:
     """What the broker holds. Shared by the nodes of any thread: appending to a list is one step."""
 
-    def __init__(self, clock: Clock | None = None, *, largest: int = 1_000_000) -> None:
+    def __init__(self, clock: Clock | None = None, *, largest: int = 2_000_000) -> None:
         self.clock = clock or SystemClock()
         self.largest = largest
         self.entries: list[Entry] = []

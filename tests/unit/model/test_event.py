@@ -176,5 +176,5 @@ def test_a_terminal_status_is_also_the_action_that_logs_it() -> None:
     assert {Action(status.value).value for status in TERMINAL} == set(TERMINAL)
 
 
-def test_only_success_and_hopelessness_settle_a_handler() -> None:
-    assert {ResultStatus.SUCCEEDED, ResultStatus.UNRECOVERABLE} == SETTLED
+def test_success_hopelessness_and_an_answer_from_another_settle_a_handler() -> None:
+    assert {status.value for status in SETTLED} == {"SUCCEEDED", "UNRECOVERABLE", "CANCELLED", "ABORTED"}
