@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import shutil
@@ -77,7 +78,13 @@ def _fetch(jars: list[Jar], folder: Path) -> None:
     if maven is None:
         raise ServerError("the jars of this server are fetched with Maven, and there is no mvn here: install Maven")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as work:
+    with (
+        folder.with_suffix(".lock").open("w") as turn,
+        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as work,
+    ):
+        fcntl.flock(turn, fcntl.LOCK_EX)  # two Mavens would write into one local repository
+        if folder.is_dir():
+            return
         named = "\n".join(DEPENDENCY.format(group=jar.group, name=jar.name, version=jar.version) for jar in jars)
         Path(work, "pom.xml").write_text(POM.format(dependencies=named), encoding="ascii")
         options = ["-q", "-B", f"{PLUGIN}:copy-dependencies", "-DoutputDirectory=lib", "-DincludeScope=runtime"]
@@ -91,11 +98,7 @@ def _fetch(jars: list[Jar], folder: Path) -> None:
             raise ServerError(f"Maven could not fetch {len(jars)} jars: {_first_error(done.stdout + done.stderr)}")
         for jar in jars:
             _check(jar, Path(work, "lib", jar.file))
-        try:
-            Path(work, "lib").rename(folder)
-        except OSError:
-            if not folder.is_dir():  # unless somebody else was faster
-                raise
+        Path(work, "lib").rename(folder)
 
 
 def _check(jar: Jar, path: Path) -> None:
