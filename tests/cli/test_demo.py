@@ -92,9 +92,11 @@ def test_the_demo_adds_up(temporary: dict[str, str], any_kind: str) -> None:
     assert published[MAIL] == published[PAYMENT]
     assert found["dead_letters_by_error"]["UnrecoverableError: card declined"] == 2
     assert sum(found["dead_letters_by_error"].values()) == dead
-    assert found["takeovers"] > 0
     assert found["retries"] > 0
-    assert re.search(r"kill -9 \d+: worker 1 dies holding \d+ events", done.stderr)
+    held_by_victim = re.search(r"kill -9 \d+: worker 1 dies holding (\d+) events", done.stderr)
+    assert held_by_victim
+    # 200 orders are soon done: a victim that is late to die may hold nothing.
+    assert (found["takeovers"] > 0) == (int(held_by_victim[1]) > 0)
     assert "nothing lost" in done.stderr
     assert f"{found['retries']:,} failed attempts tried again, those taken over not counted" in done.stderr
     assert f"{found['completed_after_retry']:,} events completed after a failed or lost attempt" in done.stderr

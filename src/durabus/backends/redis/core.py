@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -69,9 +70,11 @@ class RedisCore:
             if loop is here:
                 await hints.close()
                 await line.close()
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(hints.hang_up)
-                loop.call_soon_threadsafe(line.hang_up)
+            else:
+                # A loop that is closed has hung up by itself, and it may close at any moment.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(hints.hang_up)
+                    loop.call_soon_threadsafe(line.hang_up)
 
     async def verify(self) -> None:
         self._check_open()
