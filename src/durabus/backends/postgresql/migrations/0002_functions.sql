@@ -314,6 +314,8 @@ $$;
 -- nothing happens at all (error DB001): then the kernel judges each by itself.
 -- The entry carries everything: from now on it is the event. What its handlers did comes twice: as p_results for the
 -- entry, and row by row for event_results. Relies on events_id.
+-- The trap: by token or status the planner would compare every claim there is with every one that is given, because
+-- it expects next to none. `|| ''` hides those indexes from it.
 CREATE FUNCTION complete_events(
     p_now double precision, p_channel text, p_ids bigint[], p_tokens text[], p_fences bigint[],
     p_times double precision[], p_codes integer[], p_results text[], p_result_ids bigint[], p_handler_ids text[],
@@ -339,8 +341,8 @@ BEGIN
                 AS g (id, token, fence, time_ms, code, results, n)
             ORDER BY g.id -- rows are locked in one order, here and in renew_event_claims.sql
         ) AS given
-        WHERE e.id = given.id AND e.token = given.token AND e.fence = given.fence AND e.status = 'PROCESSING'
-            AND NOT e.has_results
+        WHERE e.id = given.id AND e.token || '' = given.token AND e.fence = given.fence
+            AND e.status || '' = 'PROCESSING' AND NOT e.has_results
         RETURNING given.n, given.time_ms, given.code, given.results, e.*
     ), logged AS (
         INSERT INTO event_log (
