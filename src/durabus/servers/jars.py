@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -78,11 +79,7 @@ def _fetch(jars: list[Jar], folder: Path) -> None:
     if maven is None:
         raise ServerError("the jars of this server are fetched with Maven, and there is no mvn here: install Maven")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (
-        folder.with_suffix(".lock").open("w") as turn,
-        tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as work,
-    ):
-        fcntl.flock(turn, fcntl.LOCK_EX)  # two Mavens would write into one local repository
+    with _turn(folder.parent), tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as work:
         if folder.is_dir():
             return
         named = "\n".join(DEPENDENCY.format(group=jar.group, name=jar.name, version=jar.version) for jar in jars)
@@ -99,6 +96,17 @@ def _fetch(jars: list[Jar], folder: Path) -> None:
         for jar in jars:
             _check(jar, Path(work, "lib", jar.file))
         Path(work, "lib").rename(folder)
+
+
+@contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """Two Mavens at once would write into one local repository."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _check(jar: Jar, path: Path) -> None:
