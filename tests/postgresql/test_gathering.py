@@ -1,14 +1,16 @@
 """Publishers of one process share their commits, and nothing else."""
 
 import asyncio
+from collections.abc import Sequence
 
 import msgspec
 import psycopg
 import pytest
 
+from durabus.backends.postgresql.gathering import MOST_EVENTS, Gathering
 from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import InvalidEventError, StoreClosedError
-from durabus.model.event import new_event
+from durabus.model.event import Event, NewEvent, new_event
 
 
 async def test_publishers_that_meet_share_commits(store: PostgreSQLStore, admin: psycopg.Connection) -> None:
@@ -63,3 +65,23 @@ async def test_what_waits_is_stored_before_the_store_is_closed(url: str, store: 
     assert (await store.counts()).pending == 20
     with pytest.raises(StoreClosedError, match="is closed"):
         await leaving.add_events([new_event("a")])
+
+
+async def test_an_error_of_one_round_leaves_nobody_of_the_next_waiting() -> None:
+    """Whatever it is that breaks."""
+    rounds = 0
+
+    async def send(new: Sequence[NewEvent]) -> list[Event]:
+        nonlocal rounds
+        rounds += 1
+        await asyncio.sleep(0)
+        raise ZeroDivisionError(rounds)
+
+    gathering = Gathering(send)
+    first = asyncio.create_task(gathering.add([new_event("a")]))
+    await asyncio.sleep(0)
+    large = [new_event("a") for _ in range(MOST_EVENTS - 1)]
+    async with asyncio.timeout(10):
+        answers = await asyncio.gather(first, *(gathering.add(large) for _ in range(3)), return_exceptions=True)
+        await gathering.wait_until_idle()
+    assert [str(answer) for answer in answers] == ["1", "2", "3", "4"]

@@ -69,6 +69,8 @@ class Gathering:
         finally:
             self._task = None
             self._idle.set()
+            for left in self._waiting:  # none, unless the loop ends under us
+                left.answer.cancel()
 
     def _take(self) -> list[Waiting]:
         """As many calls as fit, but at least one. Those who gave up meanwhile are left out."""
@@ -90,26 +92,31 @@ class Gathering:
             return
         try:
             events = await self._send([one for call in calls for one in call.new])
-        except DurabusError as error:
-            if len(calls) == 1 or isinstance(error, StoreUnavailableError):
+        except asyncio.CancelledError:
+            for call in calls:
+                call.answer.cancel()
+            raise
+        except Exception as error:  # noqa: BLE001  (told to those who called; the others still wait for their turn)
+            if len(calls) == 1 or not isinstance(error, DurabusError) or isinstance(error, StoreUnavailableError):
                 _refuse(calls, error)
                 return
-            # One of them is to blame, and all were refused: each has to stand for itself.
+            # One of them may be to blame, and all were refused: each has to stand for itself.
             for call in calls:
                 await self._send_together([call])
-        except BaseException as error:
-            _refuse(calls, error)
-            raise
         else:
-            first = 0
-            for call in calls:
-                last = first + len(call.new)
-                if not call.answer.done():
-                    call.answer.set_result(events[first:last])
-                first = last
+            _answer(calls, events)
 
 
-def _refuse(calls: list[Waiting], error: BaseException) -> None:
+def _answer(calls: list[Waiting], events: list[Event]) -> None:
+    first = 0
+    for call in calls:
+        last = first + len(call.new)
+        if not call.answer.done():
+            call.answer.set_result(events[first:last])
+        first = last
+
+
+def _refuse(calls: list[Waiting], error: Exception) -> None:
     for call in calls:
         if not call.answer.done():
             call.answer.set_exception(error)
