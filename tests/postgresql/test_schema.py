@@ -27,7 +27,7 @@ async def test_up_verify_down_and_verify_must_fail(url: str, postgresql_url: str
     await schemas.migrate(connection, address)
     await schemas.verify(connection, address)
     await schemas.revert(connection, address)
-    with pytest.raises(SchemaError, match="lacks 0001_tables, 0002_functions"):
+    with pytest.raises(SchemaError, match="lacks 0001_tables, 0002_publishing"):
         await schemas.verify(connection, address)
     with psycopg.connect(postgresql_url) as admin:
         assert {name for (name,) in admin.execute(OBJECTS, [schema])} == {"durabus_migrations", "durabus_objects"}
@@ -41,7 +41,7 @@ async def test_one_step_can_be_taken_back_alone(url: str) -> None:
     connection = await connect(address)
     await schemas.migrate(connection, address)
     await schemas.revert(connection, address, to=1)
-    with pytest.raises(SchemaError, match="lacks 0002_functions"):
+    with pytest.raises(SchemaError, match="lacks 0002_publishing"):
         await schemas.verify(connection, address)
     await connection.close()
     await (await opened(url)).close()

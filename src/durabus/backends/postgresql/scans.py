@@ -2,7 +2,8 @@
 
 A row that was claimed stays in the index as a dead entry until PostgreSQL may clean it up, and a transaction that
 somebody keeps open forbids that. Then each claim would walk past everything that was claimed meanwhile. So a store
-object remembers how far it has come, and as soon as looking everywhere takes long, it does so only now and then.
+object remembers how far it has come; under load, when claims find all they ask for, it looks everywhere only now and
+then.
 """
 
 from __future__ import annotations
@@ -12,10 +13,8 @@ import msgspec
 from durabus.clock import monotonic
 from durabus.model.claim import Claim, ClaimRequest
 
-LONG = 0.05
-"""Seconds from which on looking everywhere is too dear to be done every time."""
 SHARE = 20
-"""Then it is done once in so many times as long as it took."""
+"""Under load, looking everywhere is done once in so many times as long as it took."""
 _REMEMBERED_BUSES = 10_000
 
 
@@ -50,10 +49,11 @@ class Scans:
         if len(self._floors) > _REMEMBERED_BUSES:
             self._floors.clear()
             self._whole_again.clear()
-        if scan.thorough:
+        if len(claims) < request.limit:
+            self._whole_again[request.bus] = 0.0  # it looked everywhere, by itself if it was not told to
+        elif scan.thorough:
             now = monotonic()
-            took = now - began
-            self._whole_again[request.bus] = now + SHARE * took if took > LONG else 0.0
+            self._whole_again[request.bus] = now + SHARE * (now - began)
         if claims:
             last = claims[-1].event
             # Only what was never claimed, delayed or preferred is in the lane that has a floor; claims are in order.

@@ -63,6 +63,23 @@ CREATE INDEX events_token ON events (token) WHERE token IS NOT NULL;
 CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX events_tags ON events USING gin (tags) WITH (fastupdate = off) WHERE lane > 0 AND tags IS NOT NULL;
 
+-- The key that an event with this metadata has. In plpgsql, so that the planner sees the same call everywhere.
+CREATE FUNCTION line_of(p_metadata text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+BEGIN
+    IF position('"ordering_key"' IN p_metadata) = 0 THEN
+        RETURN NULL;
+    END IF;
+    IF json_typeof(p_metadata::json -> 'ordering_key') IS DISTINCT FROM 'string' THEN
+        RETURN NULL;
+    END IF;
+    RETURN nullif(p_metadata::json ->> 'ordering_key', '');
+END
+$$;
+
+CREATE INDEX events_line ON events (bus, line_of(metadata), status, id)
+WHERE metadata IS NOT NULL AND line_of(metadata) IS NOT NULL;
+
 CREATE TABLE dead_letters (
     id bigint PRIMARY KEY,
     fence bigint NOT NULL,

@@ -1,0 +1,1 @@
+DROP FUNCTION drop_log_day, make_log_days;
