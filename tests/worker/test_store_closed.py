@@ -20,8 +20,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def worker_task() -> asyncio.Task[object]:
-    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "durabus-worker-default"]
-    return task
+    return next(task for task in asyncio.all_tasks() if task.get_name() == "durabus-worker-default")
 
 
 async def test_a_publish_that_waits_for_a_handler_that_runs_here_is_told(store: EventStore) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeVar, Unpack, overload
+from collections.abc import Mapping
+from typing import Any, Self, Unpack
 
 from durabus.bus.finder import Finder, Wanted, Where
 from durabus.bus.forwarding import copy_for, refuse_itself
 from durabus.bus.handle import Handle
 from durabus.bus.history import History, check_archive_after, leave
-from durabus.bus.naming import choice, pattern_and_function, pattern_of, result_type, typed_event
+from durabus.bus.naming import choice, pattern_of, result_type, typed_event
 from durabus.bus.nested import Nested
 from durabus.bus.outbox import Outbox
 from durabus.bus.registry import Registry
+from durabus.bus.subscribing import Subscribing
 from durabus.errors import ConfigurationError, EventBusShutdownError
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
 from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event, ordering_key_of
@@ -25,9 +26,9 @@ from durabus.model.settlement import Settled, Settlement
 from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
+from durabus.worker.appetite import POLL_FLOOR
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.handler import DEFAULT_TIMEOUT, Handler, HandlerFunction, derived_id
-from durabus.worker.loop import POLL_FLOOR, Worker
+from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock, handled_here
 from durabus.worker.threads import HandlerThreads
@@ -41,10 +42,8 @@ HANDLERS_KEPT_FOR = 300.0
 ARCHIVE_AFTER = 86_400.0
 """How long a bus that nobody serves any more is remembered."""
 
-F = TypeVar("F", bound=HandlerFunction)
 
-
-class EventBus:
+class EventBus(Subscribing):
     """A named queue with the handlers that this process adds to it.
 
     Processes that open the same store and ``name`` form one fleet: every event is claimed by one of them. If they have
@@ -81,11 +80,10 @@ class EventBus:
         self.name = check_name(name, "bus")
         self.store: EventStore = make_store(store) if isinstance(store, str) else store
         self._owns_store = isinstance(store, str)
-        self._retry = RetryPolicy().merged(retry)
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         kept_for = None if handlers_kept_for is None else seconds(handlers_kept_for, "handlers_kept_for")
         self._registry = Registry(self.store, self.name, kept_for=kept_for)
-        self._dispatcher = Dispatcher(
+        dispatcher = Dispatcher(
             worker_id=default_worker_id(),
             threads=HandlerThreads(check_batch(concurrency, "concurrency"), f"durabus-{self.name}"),
             elsewhere=self._registry,
@@ -96,7 +94,9 @@ class EventBus:
             tracing=tracing,
             emitter=self.emit,
         )
-        self._slow_timeout = _seconds(handler_slow_timeout, "handler_slow_timeout")
+        super().__init__(
+            dispatcher, RetryPolicy().merged(retry), _seconds(handler_slow_timeout, "handler_slow_timeout")
+        )
         self._tracing = tracing
         self._archive_after = check_archive_after(seconds(archive_after, "archive_after"))
         self.metrics = Metrics()
@@ -136,98 +136,6 @@ class EventBus:
     def in_flight(self) -> int:
         """Events that this process has claimed and not yet settled."""
         return 0 if self._worker is None else self._worker.in_flight
-
-    def subscribe(
-        self,
-        pattern: str | type | HandlerFunction = ANY,
-        handler: HandlerFunction | None = None,
-        *,
-        id: str | None = None,  # noqa: A002  (the word users know)
-        timeout: Duration | None = DEFAULT_TIMEOUT,
-        slow_timeout: Duration | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-    ) -> str:
-        """Call ``handler`` for every event whose type the pattern covers; ``subscribe(handler)`` takes all events.
-
-        What it returns for an event class with an ``event_result_type`` must be of that type.
-
-        ``retry`` replaces the whole policy, or, as a mapping, only the fields it names. Answers the subscription's id:
-        ``id`` if one is given, else one derived from pattern and function, equal on every node that runs the same code.
-        """
-        self._refuse_if_shut("subscribe")
-        if self._started:
-            self._outbox.bind()
-        glob, function = pattern_and_function(pattern, handler)
-        subscription = Handler(
-            handler_id=id if id is not None else self._free_id(glob, function),
-            pattern=glob,
-            function=function,
-            timeout=timeout,
-            slow_timeout=self._slow_timeout if slow_timeout is None else slow_timeout,
-            result_type=result_type(pattern) if isinstance(pattern, type) else None,
-            retry=self._retry.merged(retry),
-        )
-        self._dispatcher.add(subscription)
-        self._registry.announce(self._dispatcher.handlers)
-        if self._started:
-            self._start_worker()
-        if self._worker is not None:
-            self._worker.nudge()
-        return subscription.id
-
-    @overload
-    def on(self, pattern: F) -> F: ...
-
-    @overload
-    def on(
-        self,
-        pattern: str | type = ANY,
-        *,
-        id: str | None = None,
-        timeout: Duration | None = DEFAULT_TIMEOUT,
-        slow_timeout: Duration | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-    ) -> Callable[[F], F]: ...
-
-    def on(
-        self,
-        pattern: Any = ANY,
-        *,
-        id: str | None = None,  # noqa: A002  (the word users know)
-        timeout: Duration | None = DEFAULT_TIMEOUT,
-        slow_timeout: Duration | None = None,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
-    ) -> Any:
-        """``subscribe`` as a decorator: ``@bus.on("order.*")``, or ``@bus.on`` for all events."""
-
-        def decorate(handler: HandlerFunction) -> HandlerFunction:
-            glob = ANY if handler is pattern else pattern
-            self.subscribe(glob, handler, id=id, timeout=timeout, slow_timeout=slow_timeout, retry=retry)
-            return handler
-
-        return decorate if isinstance(pattern, str | type) else decorate(pattern)
-
-    def unsubscribe(self, subscription_id: str) -> bool:
-        """Stop calling a handler. False if there is no such subscription."""
-        if self._started:
-            self._outbox.bind()
-        removed = self._dispatcher.remove(subscription_id) is not None
-        if removed:
-            self._registry.announce(self._dispatcher.handlers)
-        return removed
-
-    def off(self, pattern: str | type = ANY, handler: HandlerFunction | str | None = None) -> int:
-        """Stop calling a handler (a function, or a subscription's id) for ``pattern``; None: all of that pattern.
-
-        Answers how many subscriptions that were.
-        """
-        glob = pattern_of(pattern)
-        found = [
-            known.id
-            for known in self._dispatcher.handlers
-            if known.pattern == glob and (handler is None or handler in (known.id, known.function))
-        ]
-        return sum(self.unsubscribe(subscription_id) for subscription_id in found)
 
     def forward(self, target: EventBus, pattern: str | type = ANY, *, id: str | None = None) -> str:  # noqa: A002
         """Hand every event that the pattern covers on to another bus, as a child of itself; answers a subscription.
@@ -389,6 +297,19 @@ class EventBus:
         """Shut down."""
         await self.shutdown()
 
+    def _before_subscriptions_change(self, verb: str | None) -> None:
+        if verb is not None:
+            self._refuse_if_shut(verb)
+        if self._started:
+            self._outbox.bind()
+
+    def _subscriptions_changed(self) -> None:
+        self._registry.announce(self._dispatcher.handlers)
+        if self._started:
+            self._start_worker()
+        if self._worker is not None:
+            self._worker.nudge()
+
     def _start_worker(self) -> None:
         """A bus without handlers claims nothing: its events are for those who have some."""
         self._registry.start()
@@ -456,20 +377,6 @@ class EventBus:
                     parent.children = []
                 parent.children.append(handle)
         return handle
-
-    def _free_id(self, pattern: str, handler: HandlerFunction) -> str:
-        """Two subscriptions of one function to one pattern are told apart by their order, which every node shares."""
-        wanted = derived_id(pattern, handler)
-        taken = {known.id for known in self._dispatcher.handlers}
-        candidates: Iterable[str] = (wanted if n == 1 else f"{wanted}#{n}" for n in range(1, len(taken) + 2))
-        chosen = next(candidate for candidate in candidates if candidate not in taken)
-        if chosen != wanted:
-            logger.warning(
-                "subscription %r is told apart from others of that name only by the order of subscribing: give it an "
-                "id=, or its results may be taken for another handler's when that order changes",
-                chosen,
-            )
-        return chosen
 
     def _refuse_if_shut(self, verb: str) -> None:
         if self._shut:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import random
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,14 +21,16 @@ from durabus.errors import (
 )
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.event import Event
-from durabus.model.limits import MAX_BATCH, check_batch
+from durabus.model.limits import check_batch
 from durabus.model.pattern import matches
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
+from durabus.worker.appetite import POLL_FLOOR, Appetite
 from durabus.worker.awaited import awaited_events, until_withdrawn
 from durabus.worker.children import Children
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.exchange import STORE_PAUSE, Exchange, Outcome
 from durabus.worker.heartbeat import SAFETY, Heartbeat
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock
@@ -36,19 +38,19 @@ from durabus.worker.slots import EventLock, Running, Slots
 
 logger = logging.getLogger("durabus.worker")
 
-POLL_FLOOR = 1.0
-STORE_PAUSE = 0.5
-"""How long to wait after the store failed before it is asked again."""
-
-PAUSES_ASIDE = 10
-"""How many such pauses a settlement rests that broke a call by itself."""
-HINT_PAUSE = 0.05
 TAKE_BACK_STEP = 0.005
 GRACE = 2.0
 """How long a shutdown waits for handlers that it had to cancel."""
 
 OnSettled = Callable[[Claim, Settlement, Settled], None]
 OnDied = Callable[[DurabusError], None]
+
+
+class Asked(NamedTuple):
+    """A claim, and when it was first sent. If its answer is lost it may hold events, so it is asked for again."""
+
+    request: ClaimRequest
+    sent: float
 
 
 class Worker:
@@ -86,39 +88,32 @@ class Worker:
         halves = concurrency >= 8 and store.features.shared_between_processes  # noqa: PLR2004
         self._batch = concurrency // 2 if halves else concurrency
         self._lease = lease
-        self._poll_interval = poll_interval
         self._mode = mode
         self._serial = mode is not EventMode.PARALLEL
         self.metrics = metrics or Metrics()
         self._on_settled = on_settled
         self._on_died = on_died
         self._running: dict[int, Running] = {}
-        self._outcomes: list[tuple[Running, Settlement]] = []
-        self._settling: list[tuple[Running, Settlement]] = []
-        self._at_once = MAX_BATCH
-        """How many outcomes are settled in one call: few, after one of them broke a call."""
         self._wake = asyncio.Event()
+        self._calls_at_once = 2 if halves and not self._serial else 1
+        self._exchange = Exchange(store, enough=self._batch if self._calls_at_once > 1 else None, wake=self._wake.set)
+        self._appetite = Appetite(store, bus, poll_interval, self._wake.set)
         self._slots = Slots(
             dispatcher,
             concurrency,
-            done=self._done,
+            done=self._exchange.add,
             died=self._slot_died,
             freed=self._wake.set,
             lock=event_lock(store, mode, bus),
             children=Children(store, may_wait=mode is EventMode.PARALLEL) if waits_for_children else None,
         )
-        self._hungry = True
-        self._sated = asyncio.Event()
-        self._hinted = False
-        self._hinted_in_vain = False
         self._stopping = False
         self._died = False
-        self._unanswered: tuple[ClaimRequest, float] | None = None
-        """A claim whose answer was lost, and when it was first sent: it may hold events, so it is asked for again."""
         self._heartbeat = Heartbeat(
             store, lease=lease, held=self._held, allowance=self._allowance, lost=self._lost_from_thread
         )
-        self._tasks: list[asyncio.Task[None]] = []
+        self._serving: list[asyncio.Task[None]] = []
+        self._listening: asyncio.Task[None] | None = None
         self._watching: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -135,18 +130,18 @@ class Worker:
         """Begin to claim."""
         self._loop = asyncio.get_running_loop()
         self._heartbeat.start()
-        self._tasks = [
-            self._loop.create_task(self._serve(), name=f"durabus-worker-{self._bus}"),
-            self._loop.create_task(self._listen(), name=f"durabus-listen-{self._bus}"),
+        self._serving = [
+            self._loop.create_task(self._serve(), name=f"durabus-worker-{self._bus}")
+            for _ in range(self._calls_at_once)
         ]
-        for task in self._tasks:
+        listening = self._appetite.listen(lambda: self._dispatcher.gave_away)
+        self._listening = self._loop.create_task(listening, name=f"durabus-listen-{self._bus}")
+        for task in (*self._serving, self._listening):
             task.add_done_callback(self._task_ended)
 
     def nudge(self) -> None:
         """There may be something to claim."""
-        self._hungry = True
-        self._sated.clear()
-        self._wake.set()
+        self._appetite.nudge()
 
     def has_handlers(self, event_type: str) -> bool:
         """Whether events of this type have handlers here."""
@@ -173,6 +168,9 @@ class Worker:
         await self._dispatcher.prepare(claims[0])
         running = Running(claims[0], sent + self._lease * SAFETY)
         self._running[claims[0].event.id] = running
+        if self._came_late(running.deadline, 1):
+            self._put_back(running)
+            return None
         self._slots.put_first(running, under)
         return running
 
@@ -213,7 +211,7 @@ class Worker:
 
     async def take_back(self, running: Running) -> None:
         """Nobody waits any more for an event that was run at once: it goes back to the queue if it has not ended."""
-        if self._running.get(running.ref.id) is running and not self._is_done(running):
+        if self._running.get(running.ref.id) is running and not self._exchange.has(running):
             self._slots.give_back(running)
             for _ in range(int(GRACE / TAKE_BACK_STEP)):  # a handler that refuses to be cancelled is left behind
                 if not running.has_begun:
@@ -222,19 +220,18 @@ class Worker:
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109  (the whole of it is bounded)
         """Claim nothing more, finish what runs, give back what does not finish in ``timeout`` seconds."""
-        if self._stopping or not self._tasks:
+        if self._stopping or self._listening is None:
             self._stopping = True
             return
         self._stopping = True
         self._wake.set()
-        serve, listen = self._tasks
-        listen.cancel()
-        await asyncio.wait({serve}, timeout=timeout)
-        if not serve.done():
+        self._listening.cancel()
+        _, pending = await asyncio.wait(self._serving, timeout=timeout)
+        if pending:
             for running in list(self._running.values()):
                 self._slots.give_back(running)
-            await asyncio.wait({serve}, timeout=GRACE)
-        left = {*self._tasks, *self._slots.tasks, *self._watching}
+            await asyncio.wait(self._serving, timeout=GRACE)
+        left = {*self._serving, self._listening, *self._slots.tasks, *self._watching}
         for task in left:
             task.cancel()
         # A handler that refuses to be cancelled is left behind: what it holds runs out with its lease.
@@ -255,8 +252,9 @@ class Worker:
                 "shut the bus down before its event loop ends"
             )
         logger.error("%s", error)
-        for other in self._tasks:
-            other.cancel()
+        for other in (*self._serving, self._listening):
+            if other is not None:
+                other.cancel()
         self._heartbeat.end()
         for running in list(self._running.values()):
             self._lose(running, "the worker has ended")
@@ -264,71 +262,62 @@ class Worker:
             self._on_died(error)
 
     async def _serve(self) -> None:
-        """Settle and claim until stopped and drained. A failing store is asked again; nothing is dropped."""
-        while not self._stopping or self._running or self._outcomes or self._unanswered:
-            # What is done frees its slot in the very call that claims the next.
-            if self._serial:
-                free = 1 if len(self._running) == len(self._outcomes) else 0  # its lock is not to be had twice
-                if not free and not self._outcomes and self._slots.lent and self._hungry:
-                    self._hungry, self._hinted_in_vain = False, True
-                    self._sated.set()
-                    await self._look_for_awaited()
-                    continue
-            else:
-                busy = len(self._running) - len(self._outcomes) - self._slots.lent
-                free = min(self._batch, self._concurrency - busy)
-            claim = free > 0 and self._hungry and not self._stopping and bool(self._dispatcher)
-            if not self._outcomes and not claim and self._unanswered is None:
+        """Settle and claim until stopped and drained. A failing store is asked again; nothing is dropped.
+
+        As many of these run as there may be calls at once.
+        """
+        unanswered: Asked | None = None
+        while not self._stopping or self._running or self._exchange.waiting or unanswered:
+            if self._serial and self._waits_for_another_node():
+                self._appetite.leave_it()
+                await self._look_for_awaited()
+                continue
+            free = self._free()
+            claim = free > 0 and self._appetite.hungry and not self._stopping and bool(self._dispatcher)
+            may_call = self._exchange.is_open and (claim or self._exchange.waiting)
+            if not may_call and unanswered is None:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
+            asked = unanswered or (Asked(self._request(free), monotonic()) if claim else None)
             try:
-                await self._settle_and_claim(free if claim else 0)
+                await self._settle_and_claim(asked)
+                unanswered = None
             except StoreClosedError:
                 raise
             except StoreError as error:
+                unanswered = asked
                 logger.warning("store failed, trying again in %s s: %s", STORE_PAUSE, error)
                 await asyncio.sleep(STORE_PAUSE)
             except Exception:
-                # One settlement may be what breaks the call: once it is found, it is put aside for a while, so that it
-                # keeps neither the others from their end nor new ones from being claimed.
-                self._at_once = 1
+                unanswered = asked
                 logger.exception("worker of bus %r failed, trying again in %s s", self._bus, STORE_PAUSE)
                 await asyncio.sleep(STORE_PAUSE)
 
-    async def _settle_and_claim(self, limit: int) -> None:
-        batch, self._outcomes = self._outcomes, []
-        if len(batch) > self._at_once:
-            batch, self._outcomes = batch[: self._at_once], batch[self._at_once :]
-        self._settling = batch
-        asked = self._unanswered or ((self._request(limit), monotonic()) if limit else None)
-        request = None if asked is None else asked[0]
+    def _free(self) -> int:
+        """How many events may be claimed: what is done frees its slot in the very call that claims the next."""
+        done = len(self._exchange.waiting)
+        if self._serial:
+            return 1 if len(self._running) == done else 0  # its lock is not to be had twice
+        busy = len(self._running) - done - self._slots.lent + self._exchange.expected
+        return min(self._batch, self._concurrency - busy)
+
+    def _waits_for_another_node(self) -> bool:
+        """Whether the event that holds the lock waits for a child, and there may be work behind the lock."""
+        return bool(not self._exchange.waiting and self._running and self._slots.lent and self._appetite.hungry)
+
+    async def _settle_and_claim(self, asked: Asked | None) -> None:
+        call = self._exchange.begin(0 if asked is None else asked.request.limit)
         try:
-            if batch:
-                settlements = [settlement for _, settlement in batch]
-                answer = await self._store.settle_events(settlements, then_claim=request)
-                outcomes, claims = answer.outcomes, answer.claims
-            else:
-                outcomes, claims = [], [] if request is None else await self._store.claim_next_events(request)
-        except Exception as error:
-            if len(batch) == 1 and self._loop is not None and not isinstance(error, StoreError):
-                self._loop.call_later(PAUSES_ASIDE * STORE_PAUSE, self._settle_again, *batch[0])
-            else:
-                self._outcomes += batch
-            self._settling, self._unanswered = [], asked
-            raise
-        self._settling, self._unanswered = [], None
-        if self._at_once < MAX_BATCH:
-            self._at_once *= 2
-        if asked is not None:
-            self._hinted_in_vain, self._hinted = self._hinted and not claims, False
-            if len(claims) < asked[0].limit:
-                self._hungry = False
-                self._sated.set()
-            if claims:
-                await self._dispatcher.prepare(claims[0])
-            self._accept(claims, asked[1], batch)
-        self._settled(batch, outcomes)
+            outcomes, claims = await self._exchange.send(call, None if asked is None else asked.request)
+            if asked is not None:
+                self._appetite.ate(len(claims), asked.request.limit)
+                if claims:
+                    await self._dispatcher.prepare(claims[0])
+                self._accept(claims, asked.sent)
+            self._settled(call.batch, outcomes)
+        finally:
+            self._exchange.end(call)
         if self._serial and asked is not None and not claims:
             await self._look_for_awaited()
 
@@ -343,29 +332,40 @@ class Worker:
             max_attempts=self._dispatcher.max_attempts,
         )
 
-    def _accept(self, claims: Sequence[Claim], sent: float, batch: list[tuple[Running, Settlement]]) -> None:
-        """Run what was claimed; ``sent`` is when it was first asked for, because the lease may have begun then.
-
-        ``batch`` was settled in the same call, before the claim: its events may be among the claimed.
-        """
-        deadline, put = sent + self._lease * SAFETY, self._put_back if self._stopping else self._slots.put
-        settled: set[Running] = set()
+    def _accept(self, claims: Sequence[Claim], sent: float) -> None:
+        """Run what was claimed; ``sent`` is when it was first asked for, because the lease may have begun then."""
+        deadline = sent + self._lease * SAFETY
+        late = bool(claims) and self._came_late(deadline, len(claims))
+        put = self._put_back if self._stopping or late else self._slots.put
         for claim in claims:
             event = claim.event
             running = Running(claim, deadline)
             before = self._running.get(event.id)
-            if before is not None:
-                settled = settled or {running for running, _ in batch}
-                if before not in settled:
-                    self._lose(before, "its lease ended and this worker claimed it again")
+            # What is under way was settled before it could be claimed again.
+            if before is not None and not self._exchange.is_under_way(before):
+                self._lose(before, "its lease ended and this worker claimed it again")
             self._running[event.id] = running
             put(running)
         self._slots.go()
 
-    def _put_back(self, running: Running) -> None:
-        self._done(running, Release(running.ref))
+    def _came_late(self, deadline: float, claims: int) -> bool:
+        """Whether the answer took so long that others may have the events by now: then no handler may begin."""
+        late = deadline <= monotonic()
+        if late:
+            logger.warning(
+                "%s claims on bus %r came after %.0f %% of their lease of %g s and go back unworked: take a longer "
+                "lease, or find out why the store answers so late",
+                claims,
+                self._bus,
+                SAFETY * 100,
+                self._lease,
+            )
+        return late
 
-    def _settled(self, batch: list[tuple[Running, Settlement]], outcomes: Sequence[Settled | LeaseLost]) -> None:
+    def _put_back(self, running: Running) -> None:
+        self._exchange.add(running, Release(running.ref))
+
+    def _settled(self, batch: list[Outcome], outcomes: Sequence[Settled | LeaseLost]) -> None:
         for (running, settlement), outcome in zip(batch, outcomes, strict=True):
             event = running.claim.event
             if self._running.get(event.id) is running:
@@ -382,39 +382,9 @@ class Worker:
                 except Exception:
                     logger.exception("the end of event %s could not be told to who waits for it", event.event_id)
 
-    def _done(self, running: Running, settlement: Settlement) -> None:
-        self._outcomes.append((running, settlement))
-        if len(self._outcomes) == 1:
-            self._wake.set()
-
-    def _settle_again(self, running: Running, settlement: Settlement) -> None:
-        if not running.lost:
-            self._done(running, settlement)
-
     def _slot_died(self, running: Running) -> None:
         self._running.pop(running.claim.event.id, None)
         self._wake.set()
-
-    async def _listen(self) -> None:
-        """Turn the store's hints into wake-ups; without any, wake at the poll floor."""
-        while True:
-            await self._sated.wait()
-            asked = monotonic()
-            try:
-                heard = await self._store.wait_for_work(self._bus, timeout=self._poll_interval)
-            except StoreClosedError:
-                raise
-            except Exception as error:  # noqa: BLE001  (hints may fail in any way; the poll floor stands behind them)
-                logger.warning("no hints from the store, polling: %s", error)
-                await asyncio.sleep(self._poll_interval)
-                heard = False
-            in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
-            if heard and (in_vain or self._dispatcher.gave_away):
-                # There is work that this worker may not have, such as behind a lock, or that others have the handler
-                # for: do not ask in circles, and let the others ask first.
-                await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))
-            self._hinted = heard
-            self.nudge()
 
     def _held(self) -> list[Running]:
         return list(self._running.copy().values())  # copied at once: this runs in the heartbeat's thread
@@ -435,16 +405,13 @@ class Worker:
 
     def _cancel_lost(self, held: Running, reason: str) -> None:
         # What is done is with the store, or on the way: that will judge it.
-        if self._running.get(held.ref.id) is held and not self._is_done(held):
+        if self._running.get(held.ref.id) is held and not self._exchange.has(held):
             self._lose(held, reason)
-
-    def _is_done(self, running: Running) -> bool:
-        return any(done is running for done, _ in (*self._settling, *self._outcomes))
 
     def _lose(self, running: Running, reason: str) -> None:
         """Another claim may hold the event already: stop the handler, write nothing."""
         del self._running[running.ref.id]
-        self._outcomes = [outcome for outcome in self._outcomes if outcome[0] is not running]
+        self._exchange.remove(running)
         self._report_lost(running.claim.event, reason)
         self._slots.lose(running)
         self._wake.set()

@@ -1,0 +1,75 @@
+"""Whether there may be something to claim: the store's hints, and the poll floor behind them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+
+from durabus.clock import monotonic
+from durabus.errors import StoreClosedError
+from durabus.store.contract import EventStore
+
+logger = logging.getLogger("durabus.worker")
+
+POLL_FLOOR = 1.0
+HINT_PAUSE = 0.05
+
+
+class Appetite:
+    """A worker asks as long as it is hungry, and listens for hints once it is not."""
+
+    def __init__(self, store: EventStore, bus: str, poll_interval: float, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._bus = bus
+        self._poll_interval = poll_interval
+        self._wake = wake
+        self.hungry = True
+        self._sated = asyncio.Event()
+        self._hinted = False
+        self._hinted_in_vain = False
+
+    def nudge(self) -> None:
+        """There may be something to claim."""
+        self.hungry = True
+        self._sated.clear()
+        self._wake()
+
+    def ate(self, found: int, limit: int) -> None:
+        """A claim brought ``found`` of at most ``limit`` events."""
+        self._hinted_in_vain, self._hinted = self._hinted and not found, False
+        if found < limit:
+            self.hungry = False
+            self._sated.set()
+        elif not self.hungry:
+            self.nudge()  # another claim found less, but that was earlier
+
+    def leave_it(self) -> None:
+        """There may be work, but not for this worker now."""
+        self.hungry, self._hinted_in_vain = False, True
+        self._sated.set()
+
+    async def listen(self, gave_away: Callable[[], bool]) -> None:
+        """Turn the store's hints into wake-ups; without any, wake at the poll floor.
+
+        ``gave_away`` tells whether the last events went back to the queue for others.
+        """
+        while True:
+            await self._sated.wait()
+            asked = monotonic()
+            try:
+                heard = await self._store.wait_for_work(self._bus, timeout=self._poll_interval)
+            except StoreClosedError:
+                raise
+            except Exception as error:  # noqa: BLE001  (hints may fail in any way; the poll floor stands behind them)
+                logger.warning("no hints from the store, polling: %s", error)
+                await asyncio.sleep(self._poll_interval)
+                heard = False
+            in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
+            if heard and (in_vain or gave_away()):
+                # There is work that this worker may not have, such as behind a lock, or that others have the handler
+                # for: do not ask in circles, and let the others ask first.
+                await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))
+            self._hinted = heard
+            self.nudge()
