@@ -69,8 +69,9 @@ class Children:
             try:
                 await child.stored()
             except Exception as error:  # noqa: BLE001  (whatever kept it from being stored, the work is not done)
+                # No result is kept: the handler that emitted it must run again, and which one it was is not known.
                 text = f"child event {child.event_id} was not stored: {type(error).__name__}: {error}"
-                return Fail(claim.ref, text, TROUBLE_PAUSE, done.results)
+                return Fail(claim.ref, text, TROUBLE_PAUSE)
         if self._may_wait and not all(child.done for child in emitted):
             await _wait(emitted)
         if not await self._any_lives(claim.event, emitted):

@@ -144,19 +144,7 @@ class Heartbeat(Generic[H]):
     async def _renew(self, due: list[H], now: float) -> None:
         # Never longer than to the first deadline. What is past it, as after a sleep of the machine, gets one more try.
         limit = min(held.deadline - now if held.deadline > now else self._tick for held in due)
-        answers: list[float | LeaseLost] = []
-        try:
-            async with asyncio.timeout(limit):
-                answers = await self._store.renew_event_claims([held.ref for held in due], lease=self._lease)
-        except StoreClosedError as error:
-            for held in due:
-                self._give_up(held, str(error))
-        except StoreError as error:
-            logger.warning("cannot renew %s claims, will try again: %s", len(due), error)
-        except TimeoutError:
-            logger.warning("cannot renew %s claims: no answer from the store in %.3g s", len(due), limit)
-        except Exception:
-            logger.exception("cannot renew %s claims, will try again", len(due))
+        answers = await self._ask(due, limit)
         for held, answer in zip(due, answers, strict=False):
             if isinstance(answer, LeaseLost):
                 self._give_up(held, answer.reason)
@@ -166,9 +154,37 @@ class Heartbeat(Generic[H]):
             if held.deadline <= monotonic() and held not in self._given_up:
                 self._give_up(held, "could not be renewed in time")
 
+    async def _ask(self, due: list[H], limit: float) -> list[float | LeaseLost]:
+        """What the store answers; nothing if it fails, or not within ``limit`` seconds."""
+        # Not under a timeout: a store may take its time to end a call that is cancelled, and a deadline cannot wait.
+        refs = [held.ref for held in due]
+        asking = asyncio.ensure_future(self._store.renew_event_claims(refs, lease=self._lease))
+        try:
+            if (await asyncio.wait({asking}, timeout=limit))[0]:
+                return asking.result()
+            logger.warning("cannot renew %s claims: no answer from the store in %.3g s", len(due), limit)
+        except StoreClosedError as error:
+            for held in due:
+                self._give_up(held, str(error))
+        except (StoreError, TimeoutError) as error:
+            logger.warning("cannot renew %s claims, will try again: %s", len(due), error)
+        except Exception:
+            logger.exception("cannot renew %s claims, will try again", len(due))
+        finally:
+            if not asking.done():
+                asking.add_done_callback(_take_notice)
+                asking.cancel()
+        return []
+
     def _give_up(self, held: H, reason: str) -> None:
         self._given_up.add(held)
         self._lost(held, reason)
+
+
+def _take_notice(asking: asyncio.Future[list[float | LeaseLost]]) -> None:
+    """Nobody waits for this answer any more, so nobody else asks what became of it."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:

@@ -8,6 +8,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from durabus.errors import StoreError
 from durabus.model.claim import Claim
 from durabus.model.result import HandlerResult
@@ -245,9 +247,10 @@ class Slots:
         handlers = [handler.id for handler in self._dispatcher.route(running.claim.event.type)]
         self.lend(running)
         try:
-            return await self._children.after(running.claim, running.children or (), settlement, handlers)
+            after = await self._children.after(running.claim, running.children or (), settlement, handlers)
         finally:
             self.take_back(running)
+        return replace(after, delay=None) if isinstance(after, Fail) and self._is_last_attempt(running) else after
 
     def _is_last_attempt(self, running: Running) -> bool:
         event = running.claim.event
