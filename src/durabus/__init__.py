@@ -15,6 +15,7 @@ from durabus.errors import (
     InvalidEventError,
     InvalidPayloadError,
     LeaseLost,
+    LockHeld,
     NotADeadLetter,
     PayloadDecodeError,
     SchemaError,
@@ -26,6 +27,7 @@ from durabus.errors import (
 )
 from durabus.event_manager import EventHandler, EventManager
 from durabus.event_queue import EventQueue
+from durabus.lock_manager import LockManager
 from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
@@ -75,6 +77,8 @@ __all__ = [
     "InvalidEventError",
     "InvalidPayloadError",
     "LeaseLost",
+    "LockHeld",
+    "LockManager",
     "LogEntry",
     "ManualClock",
     "NewEvent",

@@ -17,6 +17,7 @@
     ├── ServerError                a server that durabus starts for tests and first tries did not start or stop
     ├── ApiError                   the HTTP API refused a call
     ├── LeaseLost                  the claim is no longer yours: nothing was written
+    ├── LockHeld                   somebody else holds the lock that was waited for
     ├── EventNotFound              no event under this id
     ├── NotADeadLetter             retry of an event that is not in the dead letters
     ├── EventFailed                the event whose result was awaited ended in the dead letters
@@ -112,6 +113,14 @@ class LeaseLost(DurabusError):  # noqa: N818  (public name fixed by the design)
         super().__init__(f"claim on {subject!r} lost: {reason}")
         self.subject = subject
         self.reason = reason
+
+
+class LockHeld(DurabusError):  # noqa: N818  (reads as the sentence it is)
+    """Somebody else holds the lock, and did so for as long as the caller would wait."""
+
+    def __init__(self, key: str, waited: float) -> None:
+        super().__init__(f"lock {key!r} is held by somebody else after {waited:g} s of waiting: try again later")
+        self.key = key
 
 
 class EventNotFound(DurabusError):  # noqa: N818  (reads as the sentence it is)

@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, StoreError
-from durabus.model.claim import LockClaim, default_worker_id, new_token
+from durabus.errors import ConfigurationError, LeaseLost, LockHeld, StoreClosedError, StoreError
+from durabus.lock_manager import LockManager
+from durabus.model.claim import LockClaim
 from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.log_entry import LogEntry
 from durabus.model.pattern import check_pattern, matches
@@ -61,13 +62,17 @@ class EventLogProjectionBuilder:
         self._apply = apply
         self._pattern = check_pattern(event_type)
         self._batch = check_batch(batch, "batch")
-        self._lease = seconds(lease, "lease", allow_zero=False)
+        self._locks = LockManager(store, lease=lease)
         self._poll_interval = seconds(poll_interval, "poll_interval", allow_zero=False)
         self._stop = asyncio.Event()
 
     @property
     def _key(self) -> str:
         return f"{self.name}@{self.version}"
+
+    @property
+    def _lock_key(self) -> str:
+        return f"projection:{self._key}"
 
     async def status(self) -> ProjectionStatus:
         """Position and lag."""
@@ -77,26 +82,22 @@ class EventLogProjectionBuilder:
 
     async def run_once(self) -> int | None:
         """Bring the projection up to date; answers how many entries were applied, or None if another runner has it."""
-        lock = await self._claim()
-        if lock is None:
-            return None
         try:
-            return await self._catch_up(lock)
-        finally:
-            await self._release(lock)
+            async with self._locks.hold(self._lock_key, wait=0) as lock:
+                return await self._catch_up(lock)
+        except LockHeld:
+            return None
 
     async def run(self) -> None:
         """Follow the log until ``stop()``. A store that fails is asked again; what ``apply`` raises ends it."""
         while not self._stop.is_set():
             try:
-                lock = await self._claim()
-                if lock is not None:
-                    try:
-                        await self._follow(lock)
-                    finally:
-                        await self._release(lock)
+                async with self._locks.hold(self._lock_key, wait=0) as lock:
+                    await self._follow(lock)
             except LeaseLost:
                 continue
+            except LockHeld:
+                pass  # another one runs it
             except StoreClosedError:
                 raise
             except StoreError as error:
@@ -112,7 +113,6 @@ class EventLogProjectionBuilder:
         while not self._stop.is_set():
             await self._catch_up(lock)
             await self._pause()
-            lock = await self._store.renew_lock(lock, lease=self._lease)
 
     async def _catch_up(self, lock: LockClaim) -> int:
         position, applied = await self._store.read_position(self._key), 0
@@ -122,48 +122,12 @@ class EventLogProjectionBuilder:
                 return applied
             wanted = [e for e in page.entries if e.status in TERMINAL and matches(self._pattern, e.type)]
             if wanted:
-                await self._apply_under(lock, wanted)
-            lock = await self._store.renew_lock(lock, lease=self._lease)
+                done = self._apply(wanted)
+                if inspect.isawaitable(done):
+                    await done
             await self._store.save_position(self._key, page.next, lock=lock)
             position, applied = page.next, applied + len(wanted)
         return applied
-
-    async def _apply_under(self, lock: LockClaim, entries: list[LogEntry]) -> None:
-        """Apply a batch while the lock is kept alive, however long it takes. A lock that is lost cancels it."""
-        done = self._apply(entries)
-        if not inspect.isawaitable(done):
-            return
-        applying, keeping = asyncio.ensure_future(done), asyncio.create_task(self._keep(lock))
-        try:
-            await asyncio.wait({applying, keeping}, return_when=asyncio.FIRST_COMPLETED)
-            if not applying.done():
-                keeping.result()  # raises: it ends only when the lock is lost
-            await applying
-        finally:
-            for task in (applying, keeping):
-                task.cancel()
-            await asyncio.gather(applying, keeping, return_exceptions=True)
-
-    async def _keep(self, lock: LockClaim) -> None:
-        while True:
-            await asyncio.sleep(self._lease / 3)
-            try:
-                await self._store.renew_lock(lock, lease=self._lease)
-            except StoreError as error:
-                logger.warning("projection %s: lock not renewed, trying again: %s", self._key, error)
-
-    async def _claim(self) -> LockClaim | None:
-        return await self._store.claim_lock(
-            f"projection:{self._key}", worker_id=default_worker_id(), token=new_token(), lease=self._lease
-        )
-
-    async def _release(self, lock: LockClaim) -> None:
-        try:
-            await self._store.release_lock(lock)
-        except LeaseLost:
-            return  # another runner took over, and the lock is its own now
-        except StoreError as error:
-            logger.warning("projection %s: its lock comes back only with its lease: %s", self._key, error)
 
     async def _pause(self) -> None:
         try:

@@ -6,8 +6,8 @@ import msgspec
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.errors import PipelineError
-from durabus.model.claim import default_worker_id, new_token
+from durabus.errors import LockHeld, PipelineError
+from durabus.lock_manager import LockManager
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.session import absolute_url
 from durabus.pipeline.tables import EVENT_LOG, LOG_COLUMNS
@@ -16,7 +16,6 @@ from durabus.store.log import START
 
 READER = "pipeline.archive"
 """The name under which the store remembers the verified position."""
-_LEASE = 60.0
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
@@ -67,13 +66,11 @@ async def verify(lake: Lake, store: EventStore, url: str) -> Verified:
             f"with hash {archived.hashes} against {kept.rows} with {kept.hashes}: nothing is trimmed; "
             "if the log was trimmed by other means since, this stretch cannot be verified any more"
         )
-    lock = await store.claim_lock(READER, worker_id=default_worker_id(), token=new_token(), lease=_LEASE)
-    if lock is None:
-        raise PipelineError(f"another run verifies this store just now (lock {READER})")
     try:
-        await store.save_position(READER, until, lock=lock)
-    finally:
-        await store.release_lock(lock)
+        async with LockManager(store).hold(READER, wait=0) as lock:
+            await store.save_position(READER, until, lock=lock)
+    except LockHeld as error:
+        raise PipelineError(f"another run verifies this store just now: {error}") from error
     return Verified(position=until, rows=archived.rows)
 
 

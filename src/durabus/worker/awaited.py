@@ -11,9 +11,11 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from durabus.clock import monotonic
 from durabus.errors import DurabusError, LeaseLost, StoreError
-from durabus.model.claim import LockClaim, new_token
+from durabus.model.claim import new_token
 from durabus.store.contract import EventStore
+from durabus.worker.lock_keeping import keep_lock
 
 logger = logging.getLogger("durabus.worker")
 
@@ -30,12 +32,12 @@ def _prefix(bus: str) -> str:
 @asynccontextmanager
 async def announced(store: EventStore, bus: str, event_id: str, worker_id: str, lease: float) -> AsyncIterator[None]:
     """While this is open, nodes that have the handlers may run the event without its bus's lock."""
-    token, shorter = new_token(), lease * SHORTER
+    token, shorter, sent = new_token(), lease * SHORTER, monotonic()
     lock = await store.claim_lock(_prefix(bus) + event_id, worker_id=worker_id, token=token, lease=shorter)
     if lock is None:
         yield  # somebody else waits for it too
         return
-    renewing = asyncio.create_task(_keep(store, lock, shorter))
+    renewing = asyncio.create_task(keep_lock(store, lock, shorter, sent))
     try:
         yield
     finally:
@@ -68,14 +70,3 @@ async def until_withdrawn(store: EventStore, bus: str, event_id: str, lease: flo
             return
         if all(lock.key != key for lock in locks):
             return
-
-
-async def _keep(store: EventStore, lock: LockClaim, lease: float) -> None:
-    while True:
-        await asyncio.sleep(lease / 4)
-        try:
-            lock = await store.renew_lock(lock, lease=lease)
-        except LeaseLost:
-            return
-        except StoreError as error:
-            logger.warning("cannot renew %s, will try again: %s", lock.key, error)
