@@ -36,7 +36,14 @@ class Service:
     def submit(self, make: Callable[[Pool], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run a coroutine in the thread, from any other one."""
         loop, pool = self._start()
-        return asyncio.run_coroutine_threadsafe(make(pool), loop)
+
+        async def run() -> T:
+            task = asyncio.current_task()
+            if task is not None:
+                task.add_done_callback(_take_notice)
+            return await make(pool)
+
+        return asyncio.run_coroutine_threadsafe(run(), loop)
 
     def at_the_end(self, farewell: Callable[[], Awaitable[None]]) -> None:
         """What to await in the thread before it ends."""
@@ -74,3 +81,9 @@ class Service:
                 await farewell()
             await self._pool.close()
         await asyncio.sleep(0)  # sockets close in the next turn of the loop
+
+
+def _take_notice(task: asyncio.Task[Any]) -> None:
+    """Who asked may have given up in the same moment, and then nobody else asks what became of it."""
+    if not task.cancelled():
+        task.exception()
