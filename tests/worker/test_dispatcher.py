@@ -254,6 +254,9 @@ class OtherNode:
             return None
         return ("theirs",) if event_type == "user.created" else ()
 
+    def nodes(self) -> int:
+        return 2
+
     async def learn(self, revision: str) -> None:
         self.known.add(revision)
 

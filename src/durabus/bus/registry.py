@@ -17,6 +17,8 @@ logger = logging.getLogger("durabus.bus")
 
 REFRESH = 10.0
 RETRY = 2.0
+HEARD = 3 * REFRESH
+"""A node that was not heard of for so long is counted no more."""
 MAX_TYPES = 10_000
 """Types made up at run time must not fill the memory."""
 RESTART = 30.0
@@ -42,6 +44,7 @@ class Registry:
         self._talking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._theirs: list[HandlerInfo] = []
+        self._others = 0
         self._known: set[str] = set()
         self._by_type: dict[str, tuple[str, ...]] = {}
 
@@ -98,6 +101,10 @@ class Registry:
         """Whether, as far as is known, other nodes have handlers for this type that this one has not."""
         return bool(_matching(self._theirs, event_type) - _matching(self._mine, event_type))
 
+    def nodes(self) -> int:
+        """How many nodes serve the bus, this one included, as far as is known."""
+        return self._others + 1
+
     async def learn(self, revision: str) -> None:
         """Know the handlers as of a claim that was granted at ``revision``, or later ones."""
         async with self._talking:
@@ -108,6 +115,8 @@ class Registry:
     async def _look(self) -> None:
         registered = await self._store.list_handlers(self._bus)
         self._theirs = [info for info in registered.handlers if info.node != self._node]
+        newest = max((info.last_seen_ts for info in self._theirs), default=0.0)
+        self._others = len({info.node for info in self._theirs if info.last_seen_ts > newest - HEARD})
         self._known = {registered.revision}
         self._by_type.clear()
 

@@ -15,16 +15,36 @@ logger = logging.getLogger("durabus.worker")
 
 POLL_FLOOR = 1.0
 HINT_PAUSE = 0.05
+AT_ONCE = 3
+"""So many idle workers of a bus may ask for what a hint told all of them; if there are more, they take turns."""
+TURN = 0.005
+LONGEST_TURN = 0.25
+LOOK = 0.03
+"""How long a look may take whether there is still something to be had."""
 
 
 class Appetite:
-    """A worker asks as long as it is hungry, and listens for hints once it is not."""
+    """A worker asks as long as it is hungry, and listens for hints once it is not.
 
-    def __init__(self, store: EventStore, bus: str, poll_interval: float, wake: Callable[[], None]) -> None:
+    ``nodes`` tells how many serve the bus, ``gave_away`` whether the last events went back to the queue for others.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        bus: str,
+        *,
+        poll_interval: float,
+        wake: Callable[[], None],
+        nodes: Callable[[], int],
+        gave_away: Callable[[], bool],
+    ) -> None:
         self._store = store
         self._bus = bus
         self._poll_interval = poll_interval
         self._wake = wake
+        self._nodes = nodes
+        self._gave_away = gave_away
         self.hungry = True
         self._sated = asyncio.Event()
         self._hinted = False
@@ -50,26 +70,36 @@ class Appetite:
         self.hungry, self._hinted_in_vain = False, True
         self._sated.set()
 
-    async def listen(self, gave_away: Callable[[], bool]) -> None:
-        """Turn the store's hints into wake-ups; without any, wake at the poll floor.
-
-        ``gave_away`` tells whether the last events went back to the queue for others.
-        """
+    async def listen(self) -> None:
+        """Turn the store's hints into wake-ups; without any, wake at the poll floor."""
         while True:
             await self._sated.wait()
             asked = monotonic()
-            try:
-                heard = await self._store.wait_for_work(self._bus, timeout=self._poll_interval)
-            except StoreClosedError:
-                raise
-            except Exception as error:  # noqa: BLE001  (hints may fail in any way; the poll floor stands behind them)
-                logger.warning("no hints from the store, polling: %s", error)
-                await asyncio.sleep(self._poll_interval)
-                heard = False
+            heard = await self._hint(self._poll_interval)
+            if heard and not await self._is_for_us():
+                continue
             in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
-            if heard and (in_vain or gave_away()):
+            if heard and (in_vain or self._gave_away()):
                 # There is work that this worker may not have, such as behind a lock, or that others have the handler
                 # for: do not ask in circles, and let the others ask first.
                 await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))
             self._hinted = heard
             self.nudge()
+
+    async def _is_for_us(self) -> bool:
+        """Whether something is left after a while that is the longer, the more workers heard the same hint."""
+        turns = self._nodes() - AT_ONCE
+        if turns <= 0:
+            return True
+        await asyncio.sleep(random.uniform(0, min(turns * TURN, LONGEST_TURN)))
+        return await self._hint(LOOK)
+
+    async def _hint(self, seconds: float) -> bool:
+        try:
+            return await self._store.wait_for_work(self._bus, timeout=seconds)
+        except StoreClosedError:
+            raise
+        except Exception as error:  # noqa: BLE001  (hints may fail in any way; the poll floor stands behind them)
+            logger.warning("no hints from the store, polling: %s", error)
+            await asyncio.sleep(self._poll_interval)
+            return False

@@ -46,6 +46,10 @@ class Elsewhere(Protocol):
         """Know the handlers as of ``revision``, or later ones."""
         ...
 
+    def nodes(self) -> int:
+        """How many nodes serve the bus, this one included, as far as is known."""
+        ...
+
 
 class Dispatcher:
     """Holds the handlers of one process and runs a claimed event through those that match its type.
@@ -122,6 +126,10 @@ class Dispatcher:
             found = tuple(h for h in self._handlers.values() if matches(h.pattern, event_type))
             self._routes[event_type] = found
         return found
+
+    def nodes(self) -> int:
+        """How many nodes serve the bus, as far as is known."""
+        return 1 if self._elsewhere is None else self._elsewhere.nodes()
 
     async def prepare(self, claim: Claim) -> None:
         """Learn what has to be learned before the events of a batch begin, so that they begin in their order."""

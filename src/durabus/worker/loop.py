@@ -97,7 +97,14 @@ class Worker:
         self._wake = asyncio.Event()
         self._calls_at_once = 2 if halves and not self._serial else 1
         self._exchange = Exchange(store, enough=self._batch if self._calls_at_once > 1 else None, wake=self._wake.set)
-        self._appetite = Appetite(store, bus, poll_interval, self._wake.set)
+        self._appetite = Appetite(
+            store,
+            bus,
+            poll_interval=poll_interval,
+            wake=self._wake.set,
+            nodes=dispatcher.nodes,
+            gave_away=lambda: dispatcher.gave_away,
+        )
         self._slots = Slots(
             dispatcher,
             concurrency,
@@ -134,8 +141,7 @@ class Worker:
             self._loop.create_task(self._serve(), name=f"durabus-worker-{self._bus}")
             for _ in range(self._calls_at_once)
         ]
-        listening = self._appetite.listen(lambda: self._dispatcher.gave_away)
-        self._listening = self._loop.create_task(listening, name=f"durabus-listen-{self._bus}")
+        self._listening = self._loop.create_task(self._appetite.listen(), name=f"durabus-listen-{self._bus}")
         for task in (*self._serving, self._listening):
             task.add_done_callback(self._task_ended)
 

@@ -1,0 +1,49 @@
+"""Many idle workers and one event: a hint that all of them hear must not make all of them ask."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.worker.support import WatchedStore, all_completed, filled, until
+
+from durabus import EventBus
+from durabus.bus import registry
+
+pytestmark = pytest.mark.timeout(30)
+
+WORKERS = 50
+EVENTS = 5
+
+
+async def test_of_fifty_idle_workers_three_at_most_ask_for_one_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "REFRESH", 0.2)
+    store = WatchedStore()
+    async with AsyncExitStack() as stack:
+        buses = [await stack.enter_async_context(_bus(store)) for _ in range(WORKERS)]
+        await until(lambda: all(bus._registry.nodes() == WORKERS for bus in buses))
+        monkeypatch.setattr(registry, "REFRESH", 60.0)
+        await asyncio.sleep(0.3)
+        for number in range(1, EVENTS + 1):
+            store.calls.clear()
+            await filled(store)
+            await all_completed(store, number)
+            await asyncio.sleep(0.4)  # all others have had their turn
+            assert store.calls["claim"] <= 3
+
+
+async def test_few_workers_ask_at_once() -> None:
+    store = WatchedStore()
+    async with _bus(store):
+        await asyncio.sleep(0.05)
+        store.calls.clear()
+        await filled(store)
+        await all_completed(store, 1)
+        assert store.calls["wait"] <= 2  # it did not look twice whether it was meant
+
+
+def _bus(store: WatchedStore) -> EventBus:
+    async def handler(_event: object) -> None: ...
+
+    bus = EventBus(store, poll_interval=60)
+    bus.subscribe("*", handler, id="handler")
+    return bus
