@@ -57,6 +57,7 @@ async def run_through(store: RedisStore, events: int) -> None:
                     bus=buses[n % BUSES_PER_BATCH],
                     tags=["eu"] if n % 7 == 0 else (),
                     idempotency_key=f"key-{n}" if n % 5 == 0 else None,
+                    ordering_key=f"line-{n % 12}" if n % 3 == 0 else None,
                 )
                 for n in range(min(BATCH, events - start))
             ]

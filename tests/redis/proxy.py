@@ -5,6 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
+GREETINGS = (b"+OK", b"-ERR Unknown subcommand", b"INFO ", b"PONG")
+"""How Redis and NATS begin: nothing was asked yet."""
+
 
 class Proxy:
     """Passes everything on, until it is told to swallow answers, to cut, or to stand still."""
@@ -15,6 +18,7 @@ class Proxy:
         self._target = (parts.hostname, parts.port)
         self._server: asyncio.Server | None = None
         self._writers: list[asyncio.StreamWriter] = []
+        self._serving: set[asyncio.Task[None] | None] = set()
         self.swallow_answers = 0
         """So many connections are cut, each when its next request was passed on and before its answer is."""
         self.still = False
@@ -28,13 +32,14 @@ class Proxy:
         return self._url.replace(f"{self._target[0]}:{self._target[1]}", f"{host}:{port}")
 
     @contextlib.asynccontextmanager
-    async def running(self) -> AsyncIterator["Proxy"]:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+    async def running(self, port: int = 0) -> AsyncIterator["Proxy"]:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
         try:
             yield self
         finally:
             self._server.close()
             self.cut()
+            await asyncio.gather(*(task for task in self._serving if task is not None))
 
     def cut(self) -> None:
         """Every connection, now."""
@@ -43,8 +48,20 @@ class Proxy:
         self._writers.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        self._serving.add(task)
+        try:
+            await self._pass_on(reader, writer)
+        finally:
+            self._serving.discard(task)
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        far_reader, far_writer = await asyncio.open_connection(*self._target)
+        try:
+            far_reader, far_writer = await asyncio.open_connection(*self._target)
+        except OSError:  # it is down, and that is what its client is told
+            writer.close()
+            return
         self._writers += [writer, far_writer]
         with contextlib.suppress(OSError):
             await asyncio.gather(self._requests(reader, far_writer), self._answers(far_reader, writer, far_writer))
@@ -63,8 +80,7 @@ class Proxy:
         self, far: asyncio.StreamReader, writer: asyncio.StreamWriter, far_writer: asyncio.StreamWriter
     ) -> None:
         while data := await far.read(65536):
-            # the greeting of a connection is short and says only OK
-            if self.swallow_answers and not data.startswith((b"+OK", b"-ERR Unknown subcommand")):
+            if self.swallow_answers and not data.startswith(GREETINGS):
                 self.swallow_answers -= 1
                 break
             writer.write(data)

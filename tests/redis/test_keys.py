@@ -2,7 +2,7 @@
 
 import pytest
 import redis
-from tests.redis.cardinality import forget_all, run_through
+from tests.redis.cardinality import forget_all, main, run_through
 from tests.redis.server import keys_of
 
 from durabus.backends.redis.layout import KEYS
@@ -13,7 +13,6 @@ from durabus.model.claim import new_token
 
 @pytest.mark.slow
 async def test_four_thousand_events_on_forty_buses_leave_no_key(url: str, admin: redis.Redis) -> None:
-    """The million is `python -m tests.redis.cardinality 1000000`."""
     clock = ManualClock()
     store = RedisStore.from_url(url, clock)
     await store.open()
@@ -34,3 +33,9 @@ async def test_four_thousand_events_on_forty_buses_leave_no_key(url: str, admin:
     assert {name for name in keys_of(admin, prefix) if "locks:" not in name} == baseline
     assert admin.hlen(f"{{{prefix}}}:locks:data") == 1
     await store.close()
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+async def test_a_million_events_leave_no_key() -> None:
+    await main(1_000_000)

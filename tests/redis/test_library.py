@@ -8,7 +8,7 @@ import pytest
 
 import durabus.backends.redis
 from durabus.backends.redis import claims, core, dead_letters, events, locks, log, registrations, results
-from durabus.backends.redis.layout import KEYS, key_names
+from durabus.backends.redis.layout import KEYS, SCHEMA, key_names
 from durabus.backends.redis.library import library
 
 FOLDER = files(durabus.backends.redis) / "functions"
@@ -18,7 +18,7 @@ MODULES = (claims, core, dead_letters, events, locks, log, registrations, result
 
 def test_the_name_tells_the_content() -> None:
     name, code = library()
-    assert re.fullmatch(r"durabus_1_[0-9a-f]{12}", name)
+    assert re.fullmatch(rf"durabus_{SCHEMA}_[0-9a-f]{{12}}", name)
     assert code.startswith(f"#!lua name={name}\n")
 
 

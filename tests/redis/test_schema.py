@@ -44,6 +44,21 @@ async def test_a_newer_schema_is_refused(url: str, store: RedisStore, admin: red
     await other.close()
 
 
+async def test_a_store_of_the_first_schema_is_opened_as_it_is_and_then_closed_to_its_nodes(
+    url: str, store: RedisStore, admin: redis.Redis
+) -> None:
+    (event,) = await store.add_events([new_event("order.placed")])
+    admin.hset(key(url, "meta"), "schema", "1")
+    with pytest.raises(SchemaError, match="has schema 1"):
+        await store.counts()
+    other = RedisStore.from_url(url)
+    await other.open()
+    assert await other.get_event(event.id) == event
+    assert admin.hget(key(url, "meta"), "schema") == SCHEMA.encode()
+    assert (await store.counts()).pending == 1
+    await other.close()
+
+
 async def test_keys_of_somebody_else_are_left_alone(url: str, admin: redis.Redis) -> None:
     admin.set(key(url, "events:state"), "mine")
     store = RedisStore.from_url(url)

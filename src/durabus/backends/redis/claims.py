@@ -35,8 +35,6 @@ class RedisClaims(RedisCore):
     """Claims on events."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
-        if request.event_id is not None:
-            require(self.features, "claims_by_event_id", f"claim_next_events(event_id={request.event_id!r})")
         return _claims(request.token, await self._call("claim_next_events", *_asked(request)))
 
     async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
@@ -105,7 +103,7 @@ class RedisClaims(RedisCore):
 def _asked(request: ClaimRequest) -> tuple[Any, ...]:
     return (
         request.bus, request.worker_id, request.token, request.limit, request.lease, request.mode.value, request.tags,
-        request.max_attempts,
+        request.max_attempts, request.event_id,
     )  # fmt: skip
 
 

@@ -50,6 +50,8 @@ class RedisCore:
             shared_between_processes=True,
             caller_transactions=False,
             manual_clock=True,
+            ordering_keys=True,
+            claims_by_event_id=True,
         )
 
     async def open(self) -> None:

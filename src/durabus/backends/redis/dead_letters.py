@@ -41,3 +41,10 @@ class RedisDeadLetters(RedisCore):
             if count < at_once:
                 break
         return purged
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        self._check_open()
+        known, purged = [id_ for id_ in dict.fromkeys(ids) if id_ > 0], list[int]()
+        for start in range(0, len(known), FORGET_AT_ONCE):
+            purged += await self._call("purge_dead_letters_by_id", *known[start : start + FORGET_AT_ONCE])
+        return purged

@@ -9,10 +9,10 @@ import msgspec
 from durabus.backends.redis.core import RedisCore
 from durabus.backends.redis.records import data_of, event_of, events_of
 from durabus.errors import InvalidPayloadError
-from durabus.model.event import Event, NewEvent
+from durabus.model.event import Event, NewEvent, ordering_key_of
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.store.events import EventRef
-from durabus.store.features import refuse_unordered, require
+from durabus.store.features import require
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024
 """What one call may bring; the server closes a connection that sends it much more."""
@@ -35,7 +35,6 @@ class RedisEvents(RedisCore):
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         if connection is not None:
             require(self.features, "caller_transactions", "add_events(connection=…)")
-        refuse_unordered(self.features, (one.metadata_json for one in new))
         if not new:
             self._check_open()
             return []
@@ -46,7 +45,7 @@ class RedisEvents(RedisCore):
                 f"{len(new)} events of {size} bytes in one call: the limit is {MAX_BATCH_BYTES}, publish fewer at once"
             )
         delays = [one.delay for one in new] if any(one.delay for one in new) else False
-        packed, *records = await self._call("add_events", delays, blobs=blobs)
+        packed, *records = await self._call("add_events", delays, _ordering_keys(new), blobs=blobs)
         now, ids = _stored(packed)
         known = {event.id: event for event in events_of(records)}
         events: list[Event] = []
@@ -123,6 +122,14 @@ class RedisEvents(RedisCore):
             elif count < at_once:
                 break
         return gone
+
+
+def _ordering_keys(new: Sequence[NewEvent]) -> list[str | bool] | bool:
+    """What ``add_events.lua`` takes: the key of each event, ``False`` where it has none."""
+    keys: list[str | bool] = [
+        one.metadata_json is not None and (ordering_key_of(one.metadata_json) or False) for one in new
+    ]
+    return keys if any(keys) else False
 
 
 def _added(new: NewEvent, id_: int, now: float) -> Event:

@@ -12,6 +12,8 @@
                                   └─────────────── │ dead, dead_by_bus   (bus 0) created id   │
                                                    │ counts              status (0 bus) -> n  │
                                                    └──────────────────────────────────────────┘
+    events:fronts   bus 0 ordering key -> id of the one live event that may be ready, delayed or leased
+    events:blocked  bus 0 ordering key 0 id, of those behind it: no claim looks at them
     events:state   id -> what changes: status, claim, times, errors, positions of its log entries, last settlement
     events:data    id -> what does not: when it was created, and what the publisher said, the payload last
     events:order   all ids;  events:by_bus   bus 0 id      find, trim
@@ -39,7 +41,9 @@ work on one server.
 
 from __future__ import annotations
 
-SCHEMA = "1"
+SCHEMA = "2"
+OLDER_SCHEMAS = ("1",)
+"""They know fewer keys, and their records are good as they are: opening a store marks it as the newer one."""
 
 KEYS = {
     "META": "meta",
@@ -53,6 +57,8 @@ KEYS = {
     "READY_TAGS": "events:ready_tags",
     "DELAYED": "events:delayed",
     "LEASES": "events:leases",
+    "FRONTS": "events:fronts",
+    "BLOCKED": "events:blocked",
     "HELD": "events:held",
     "DEAD_LETTERS": "events:dead",
     "DEAD_BY_BUS": "events:dead_by_bus",
@@ -86,6 +92,7 @@ TYPES = {
             "events:ready_tags",
             "events:delayed",
             "events:leases",
+            "events:blocked",
             "events:dead",
             "events:dead_by_bus",
             "event_results:done",

@@ -7,12 +7,16 @@ from typing import Any
 
 from durabus.backends.redis.address import Address
 from durabus.backends.redis.connection import command
-from durabus.backends.redis.layout import KEYS, SCHEMA, TYPES
+from durabus.backends.redis.layout import KEYS, OLDER_SCHEMAS, SCHEMA, TYPES
 from durabus.backends.redis.library import library
 from durabus.backends.redis.line import Line
 from durabus.errors import SchemaError, StoreError
 
 COUNTERS = ("id", "position", "lock_fence", "revision")
+_UPGRADE = """
+if redis.call('HGET', KEYS[1], 'schema') == ARGV[1] then redis.call('HSET', KEYS[1], 'schema', ARGV[2]) end
+"""
+"""From then on nodes of the older schema are refused. Two may do it at once; neither undoes what a newer one did."""
 
 
 async def install(line: Line, address: Address, keys: list[str]) -> None:
@@ -30,6 +34,8 @@ async def install(line: Line, address: Address, keys: list[str]) -> None:
         for counter in COUNTERS:
             await line.call(command("HSETNX", meta, counter, 0))
         await line.call(command("HSETNX", meta, "schema", SCHEMA))
+    elif _text(found) in OLDER_SCHEMAS:
+        await line.call(command("EVAL", _UPGRADE, 1, meta, found, SCHEMA))
     name, code = library()
     if not await line.call(command("FUNCTION", "LIST", "LIBRARYNAME", name)):
         await line.call(command("FUNCTION", "LOAD", "REPLACE", code))

@@ -9,7 +9,7 @@ register('counts', READS, function(tx, asked)
     return tonumber(redis.call('HGET', tx[COUNTS], bus and status .. '\0' .. bus or status) or 0)
   end
   return {
-    live(tx[READY]) + live(tx[DELAYED]),
+    live(tx[READY]) + live(tx[DELAYED]) + live(tx[BLOCKED]),
     live(tx[LEASES]),
     ended('COMPLETED'),
     ended('COMPLETED_WITH_ERRORS'),

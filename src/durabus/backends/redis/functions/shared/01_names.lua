@@ -6,6 +6,7 @@ local ID, STATUS, ATTEMPTS, GENERATION, FENCE, WORKER, TOKEN = 1, 2, 3, 4, 5, 6,
 local CREATED, UPDATED, DUE, PICKED, STARTED, EXPIRES = 8, 9, 10, 11, 12, 13
 local BUS, ERRORS, TRAIL, LOCK_KEY, LOCK_FENCE, SETTLED, HANDLERS, TAGGED = 14, 15, 16, 17, 18, 19, 20, 21
 local STATE_PLACES = 21
+local LINE = 22 -- the ordering key; a state without one ends before it
 
 -- how the last claim ended, inside the state
 local BY_TOKEN, BY_FENCE, BY_ACTION, TO_RETRY = 1, 2, 3, 4

@@ -1,6 +1,8 @@
 -- One call is one unit of work: everything is decided first and written by `flush`, so that a call that fails on the
 -- way has written nothing. What is removed goes before what is added.
 
+local lines = {} -- ordering keys: 08_lines
+
 local function begin(keys, args)
   local tx = keys
   local meta = redis.call('HMGET', tx[META], 'schema', 'id', 'position', 'lock_fence', 'revision')
@@ -19,7 +21,7 @@ local function begin(keys, args)
   tx.changed, tx.changed_results, tx.changed_locks, tx.packed = {}, {}, {}, {}
   tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
   tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
-  tx.counted, tx.granted, tx.let_go, tx.woken = {}, {}, {}, {}
+  tx.counted, tx.granted, tx.let_go, tx.woken, tx.lines = {}, {}, {}, {}, {}
   return tx
 end
 
@@ -154,6 +156,7 @@ local function write_records(tx)
 end
 
 local function flush(tx)
+  lines.settle(tx)
   -- the log first: if somebody else wrote to the stream it takes no entry of ours, and then nothing is written
   local entries = tx.entries
   for n = 1, #entries, 3 do

@@ -8,7 +8,8 @@ local function read_state(blob)
     return false
   end
   local ok, state = pcall(cmsgpack.unpack, blob)
-  return ok and type(state) == 'table' and #state == STATE_PLACES and state or false
+  local whole = ok and type(state) == 'table' and (#state == STATE_PLACES or #state == LINE)
+  return whole and state or false
 end
 
 function states.load(tx, id)

@@ -1,9 +1,9 @@
--- Where an event waits: ready, delayed or leased.
+-- Where an event waits: ready, delayed, leased, or behind another one of its ordering key.
 
 local queue = {}
 
--- PENDING and indexed by when and in which order it may be claimed
-function queue.enter(tx, state, priority, tags)
+-- indexed by when and in which order it may be claimed
+function queue.place(tx, state, priority, tags)
   local id, bus = state[ID], state[BUS]
   if state[DUE] <= tx.now then
     add(tx, tx[READY], by_rank(bus, priority, id))
@@ -16,6 +16,15 @@ function queue.enter(tx, state, priority, tags)
   tx.woken[bus] = true
 end
 
+-- PENDING now
+function queue.enter(tx, state, priority, tags)
+  if state[LINE] then
+    lines.join(tx, state, priority, tags)
+  else
+    queue.place(tx, state, priority, tags)
+  end
+end
+
 -- out of where a PENDING event waits
 function queue.leave(tx, state, priority, tags)
   local id, bus = state[ID], state[BUS]
@@ -23,6 +32,9 @@ function queue.leave(tx, state, priority, tags)
   drop(tx, tx[READY], by_rank(bus, priority, id))
   for _, tag in ipairs(tags or {}) do
     drop(tx, tx[READY_TAGS], by_rank(bus .. '\0' .. tag, priority, id))
+  end
+  if state[LINE] then
+    drop(tx, tx[BLOCKED], by_bus(bus .. '\0' .. state[LINE], id))
   end
 end
 
@@ -57,7 +69,7 @@ function queue.promote(tx, bus, limit)
     drop(tx, tx[DELAYED], due[n])
     if state and state[STATUS] == 'PENDING' then
       local head = states.head(tx, id)
-      queue.enter(tx, state, head[PRIORITY], head[TAGS])
+      queue.place(tx, state, head[PRIORITY], head[TAGS])
     end
   end
 end

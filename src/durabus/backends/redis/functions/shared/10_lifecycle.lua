@@ -39,6 +39,9 @@ local function ended(tx, state, status, time, code)
   queue.end_claim(tx, state)
   state[STATUS], state[UPDATED], state[EXPIRES] = status, tx.now, false
   local id, bus, dead = state[ID], state[BUS], status ~= 'COMPLETED'
+  if state[LINE] then
+    lines.leave(tx, state)
+  end
   count(tx, status, bus, 1)
   if dead then
     add(tx, tx[DEAD_LETTERS], by_created(state[CREATED], id))

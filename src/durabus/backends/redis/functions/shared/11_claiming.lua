@@ -63,6 +63,30 @@ local function read_candidates(tx, members, request)
   return found
 end
 
+-- the member of the event that is asked for, if it may be claimed
+local function asked_for(tx, request)
+  local state = states.find(tx, request.event_id)
+  if
+    not state
+    or state[BUS] ~= request.bus
+    or state[STATUS] ~= 'PENDING'
+    or state[DUE] > tx.now
+    or not lines.is_front(tx, state)
+  then
+    return {}
+  end
+  -- it is due, but may be behind more others than one call makes ready
+  drop(tx, tx[DELAYED], by_time(state[BUS], state[DUE], state[ID]))
+  return { by_rank(state[BUS], states.head(tx, state[ID])[PRIORITY], state[ID]) }
+end
+
+local function candidates(tx, request, limit)
+  if request.event_id then
+    return asked_for(tx, request)
+  end
+  return queue.candidates(tx, request.bus, request.tags, limit)
+end
+
 local function grant(tx, state, request)
   local id, bus = state[ID], state[BUS]
   if state[TAGGED] then
@@ -89,7 +113,7 @@ local function claim(tx, request)
   if limit < 1 or (key and not locks.may_claim(tx, key, request.token)) then
     return {}
   end
-  found = read_candidates(tx, queue.candidates(tx, bus, request.tags, key and 1 or limit), request)
+  found = read_candidates(tx, candidates(tx, request, key and 1 or limit), request)
   for _, state in ipairs(found) do
     if key then
       local lock =
@@ -113,6 +137,7 @@ function claiming.answer(tx, asked, answer)
     mode = asked[6],
     tags = asked[7],
     max_attempts = asked[8],
+    event_id = asked[9],
   }
   local found = claim(tx, request)
   local bus = redis.call('HGET', tx[BUSES], request.bus)

@@ -7,6 +7,9 @@ function forgetting.forget(tx, state, keeps_entries)
   local id, bus, status = state[ID], state[BUS], state[STATUS]
   local data = redis.call('HGET', tx[DATA], id)
   local head = states.head_of(data)
+  if state[LINE] and (status == 'PENDING' or status == 'PROCESSING') then
+    lines.leave(tx, state)
+  end
   if status == 'PENDING' then
     queue.leave(tx, state, head[PRIORITY], head[TAGS])
   elseif status == 'PROCESSING' then
