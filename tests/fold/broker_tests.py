@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -262,12 +263,15 @@ class BrokerTests:
         store = await broker.open()
         with Fleet(broker.url, tmp_path / "ledger", handler_seconds=0.2, lease=2.0, concurrency=20) as fleet:
             killed, frozen, _ = fleet.start(), fleet.start(), fleet.start()
-            await fleet.all_up()
+            async with asyncio.timeout(30):
+                while {worker.pid for worker in fleet.workers} - {pid for _, _, pid in fleet.lines("up")}:  # noqa: ASYNC110  (files)
+                    await asyncio.sleep(0.01)
             await EventQueue(store).publish_batch([new_event("race.event", {"number": n}) for n in range(400)])
             async with asyncio.timeout(40):
                 while {killed.pid, frozen.pid} - {pid for _, _, pid in fleet.lines("start")}:  # noqa: ASYNC110  (files)
                     await asyncio.sleep(0.01)
-                fleet.freeze(frozen, 3.0)
+                frozen.send_signal(signal.SIGSTOP)
+                asyncio.get_running_loop().call_later(3.0, frozen.send_signal, signal.SIGCONT)
                 fleet.kill(killed)
                 while (await store.counts()).completed < 400:  # noqa: ASYNC110  (other processes work)
                     await asyncio.sleep(0.2)

@@ -42,7 +42,7 @@ async def opened(stack: AsyncExitStack, store: FoldStore) -> FoldStore:
 
 async def random_commands(store: FoldStore, clock: ManualClock, seed: int, length: int) -> None:
     """Whatever a worker may do, right or wrong."""
-    side, chance = Side(store), random.Random(seed)
+    side, chance = Side(store, keys=True, names=True), random.Random(seed)
     for step in random_steps(seed, length):
         if step.verb == "advance":
             clock.advance(chance.choice([0.5, 3.0, 11.0]))

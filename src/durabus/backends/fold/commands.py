@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from durabus.backends.fold.wire import Completion, Failure, Ref, Returned
+from durabus.backends.fold.wire import Ref, Sent
 from durabus.backends.memory.store import MemoryStore
 from durabus.errors import InvalidEventError
 from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
@@ -112,12 +112,13 @@ class RenewEventClaims(Command, frozen=True, tag="renew_event_claims"):
 class SettleEvents(Command, frozen=True, tag="settle_events"):
     """See ``Claims``."""
 
-    settlements: tuple[Completion | Failure | Returned, ...]
+    settlements: tuple[Sent, ...]
     then_claim: ClaimRequest | None
 
     def apply(self, core: MemoryStore) -> SettleAnswer:
         """As the contract says."""
-        return finish(core.settle_events([one.settlement() for one in self.settlements], then_claim=self.then_claim))
+        settlements = [settlement for one in self.settlements for settlement in one.settlements()]
+        return finish(core.settle_events(settlements, then_claim=self.then_claim))
 
 
 class ExpireEvents(Command, frozen=True, tag="expire_events"):
@@ -229,6 +230,12 @@ class PurgeDeadLetters(Command, frozen=True, tag="purge_dead_letters"):
     limit: int
 
 
+class PurgeDeadLettersById(Command, frozen=True, tag="purge_dead_letters_by_id"):
+    """See ``DeadLetters``."""
+
+    ids: tuple[int, ...]
+
+
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
     """A node says what it takes the log for. The first one in the log settles it for all."""
 
@@ -284,6 +291,7 @@ Written = (
     | TrimLog
     | RequeueDeadLetters
     | PurgeDeadLetters
+    | PurgeDeadLettersById
     | Now
     | Attach
     | Join

@@ -68,8 +68,7 @@ class FoldCore(MemoryStore):
             self._held = {token: dict.fromkeys(ids) for token, ids in tables.held}
             self._positions = dict(tables.positions)
             self._log.restore(tables.log, tables.last_number)
-            for state in tables.states:
-                self._put_back(state, now)
+            self._put_back(tables.states, now)
             for info, revision in tables.buses:
                 self._buses[info.bus] = info
                 if revision is not None:
@@ -78,23 +77,28 @@ class FoldCore(MemoryStore):
                 known = self._handlers.setdefault(bus, {})
                 known[handler.handler_id, handler.node] = Registration(handler, kept_until)
 
-    def _put_back(self, state: EventState, now: float) -> None:
-        event = state.event
-        self._states[event.id] = state
-        self._ids[event.event_id] = event.id
-        if event.idempotency_key is not None:
-            self._keys[event.bus, event.idempotency_key] = event.id
-        lane = self._lane(event.bus)
-        match event.status:
-            case EventStatus.PENDING:
+    def _put_back(self, states: list[EventState], now: float) -> None:
+        """There may be millions, and nearly all of them PENDING on few buses."""
+        known, ids, lane, bus = self._states, self._ids, Lane({}), None
+        for state in states:
+            event = state.event
+            id_, status = event.id, event.status
+            known[id_] = state
+            ids[event.event_id] = id_
+            if event.idempotency_key is not None:
+                self._keys[event.bus, event.idempotency_key] = id_
+            if event.bus != bus:
+                bus = event.bus
+                lane = self._lane(bus)
+            if status is EventStatus.PENDING:
                 lane.pending(event, now)
-            case EventStatus.PROCESSING:
-                lane.live.add(event.id)
+            elif status is EventStatus.PROCESSING:
+                lane.live.add(id_)
                 lane.leased(event)
-            case EventStatus.COMPLETED:
-                lane.history[event.id] = None
-            case _:
-                self._dead[event.id] = None
+            elif status is EventStatus.COMPLETED:
+                lane.history[id_] = None
+            else:
+                self._dead[id_] = None
 
     def _forget_excess(self, lane: Lane, keep: int, limit: int | None = None) -> int:
         """What nobody asked to forget stays while a reader that saved its position has not come to its end.

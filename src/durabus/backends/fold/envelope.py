@@ -31,7 +31,8 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     checksum: int
 
 
-FORMAT = 1
+FORMAT = 2
+"""Which records a node can read; one that meets a larger number stops."""
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Envelope)
 

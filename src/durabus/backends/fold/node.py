@@ -145,6 +145,7 @@ class Node:
         try:
             return await asyncio.shield(call.future)
         except asyncio.CancelledError:
+            call.future.add_done_callback(_take_notice)
             with anyio.move_on_after(CANCEL_WITHIN, shield=True):
                 await self._withdraw(call)
             raise
@@ -159,7 +160,6 @@ class Node:
             call.future.cancel()
         else:
             await asyncio.wait([call.future])
-            call.future.exception()  # nobody else asks for it
 
     async def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
@@ -305,3 +305,9 @@ class Node:
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("a task of the store failed", exc_info=error)
             self._break(StoreUnavailableError(f"the store's own work failed: {type(error).__name__}: {error}"))
+
+
+def _take_notice(future: asyncio.Future[Any]) -> None:
+    """Its caller was cancelled: nobody else asks what became of it."""
+    if not future.cancelled():
+        future.exception()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,7 +25,7 @@ from durabus.backends.fold.snapshot_rows import (
     record_of,
     session_of,
     session_row,
-    without_handlers,
+    state_row,
 )
 from durabus.backends.fold.transport import Manifest, Part
 from durabus.errors import SchemaError
@@ -68,7 +69,7 @@ async def _parts(tables: CoreTables, fold: FoldRow, sessions: list[SessionRow]) 
         ("event_buses", _bucketed(bus_rows(tables), lambda row: row.info.bus)),
         ("event_handlers", _bucketed(handler_rows(tables), lambda row: row.bus)),
         ("locks", _bucketed(tables.locks, lambda lock: lock.key)),
-        ("events", _blocks((state.event.id, without_handlers(state)) for state in tables.states)),
+        ("events", _blocks((state.event.id, state_row(state)) for state in tables.states)),
         (
             "event_results",
             _blocks((state.event.id, (state.event.id, state.handlers)) for state in tables.states if state.handlers),
@@ -105,7 +106,7 @@ class Loader:
         handlers = dict(rows["event_results"])
         states = [
             state if state.event.id not in handlers else replace(state, handlers=handlers[state.event.id])
-            for state in sorted(rows["events"], key=lambda state: int(state.event.id))
+            for state in sorted(rows["events"], key=attrgetter("event.id"))
         ]
         events = {state.event.id: state.event for state in states}
         replica = Replica(session, clock)
@@ -115,8 +116,8 @@ class Loader:
         replica.marks = list(fold.marks)
         replica.attached = {one.event_id: one for one in fold.attached}
         replica.sessions = {row.name: session_of(row) for row in rows["sessions"]}
-        buses = sorted(rows["event_buses"], key=lambda row: int(row.place))
-        registered = sorted(rows["event_handlers"], key=lambda row: int(row.place))
+        buses = sorted(rows["event_buses"], key=attrgetter("place"))
+        registered = sorted(rows["event_handlers"], key=attrgetter("place"))
         replica.core.restore(
             CoreTables(
                 next_id=fold.next_id,
@@ -128,8 +129,7 @@ class Loader:
                 locks=rows["locks"],
                 event_locks=fold.event_locks,
                 log=[
-                    (row.number, record_of(row, events))
-                    for row in sorted(rows["event_log"], key=lambda row: int(row.number))
+                    (row.number, record_of(row, events)) for row in sorted(rows["event_log"], key=attrgetter("number"))
                 ],
                 positions=fold.positions,
                 buses=[(row.info, row.revision) for row in buses],

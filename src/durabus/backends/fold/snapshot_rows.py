@@ -66,26 +66,39 @@ class HandlerRow(msgspec.Struct, frozen=True, array_like=True):
     kept_until: float | None
 
 
-class LogRow(msgspec.Struct, frozen=True, array_like=True):
-    """A log record without what its event says too; ``event`` is there if that is gone."""
+class LogRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """A log record without what its event says too; ``event`` is there if that is gone.
+
+    The defaults are those of a PUBLISHED record, of which there may be millions.
+    """
 
     number: int
     id: int
     action: Action
     at_ts: float
-    status: EventStatus
-    attempts: int
-    generation: int
-    fence: int
-    errors: tuple[str, ...]
-    worker_id: str | None
-    error: str | None
-    execution_time_ms: float | None
-    status_code: int | None
-    next_retry_ts: float | None
-    results: tuple[HandlerResult, ...]
-    event: Event | None
+    status: EventStatus = EventStatus.PENDING
+    attempts: int = 0
+    generation: int = 0
+    fence: int = 0
+    errors: tuple[str, ...] = ()
+    worker_id: str | None = None
+    error: str | None = None
+    execution_time_ms: float | None = None
+    status_code: int | None = None
+    next_retry_ts: float | None = None
+    results: tuple[HandlerResult, ...] = ()
+    event: Event | None = None
 
+
+_GIVEN = ("id", "event_id", "bus", "type", "payload_json", "created_ts", "updated_ts", "due_ts")
+_MAY_BE_GIVEN = {
+    "metadata_json": None,
+    "tags": (),
+    "priority": 0,
+    "max_attempts": None,
+    "parent_id": None,
+    "idempotency_key": None,
+}
 
 DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "event_buses": msgspec.msgpack.Decoder(list[BusRow]),
@@ -99,8 +112,15 @@ DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 }
 
 
-def without_handlers(state: EventState) -> EventState:
-    """Its handlers are rows of their own."""
+def state_row(state: EventState) -> EventState | dict[str, Any]:
+    """Its handlers are rows of their own. One that nobody ever claimed has only what its publisher gave it."""
+    event = state.event
+    if event.fence == 0:
+        given = {name: getattr(event, name) for name in _GIVEN}
+        for name, default in _MAY_BE_GIVEN.items():
+            if (value := getattr(event, name)) != default:
+                given[name] = value
+        return {"event": given}
     return replace(state, handlers=()) if state.handlers else state
 
 
@@ -160,6 +180,8 @@ def _as_published(event: Event) -> Event:
 def record_of(row: LogRow, events: dict[int, Event]) -> Record:
     """The record again."""
     event = row.event or events[row.id]
+    if row.action is Action.PUBLISHED and event.fence == 0:
+        return Record(Action.PUBLISHED, event, row.at_ts)
     here = (row.status, row.attempts, row.generation, row.fence, row.errors)
     if here != (event.status, event.attempts, event.generation, event.fence, event.errors):
         event = replace(

@@ -138,7 +138,7 @@ class FoldStore(FoldReads):
             require(self.features, "caller_transactions", "settle_events(connection=…)")
         if not settlements:
             return SettleAnswer([], [] if then_claim is None else await self.claim_next_events(then_claim))
-        answer: SettleAnswer = await self._write(c.SettleEvents(tuple(map(wire, settlements)), then_claim))
+        answer: SettleAnswer = await self._write(c.SettleEvents(wire(settlements), then_claim))
         return answer
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
@@ -196,6 +196,9 @@ class FoldStore(FoldReads):
 
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
         return await self._count(c.PurgeDeadLetters(created_until_ts, bus, limit))
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        return await self._list(ids and c.PurgeDeadLettersById(tuple(ids)))
 
     async def _write(self, command: c.Written) -> Any:
         return await self._node.command(command)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from durabus.model.claim import ClaimRef
@@ -21,9 +23,26 @@ class Completion(msgspec.Struct, frozen=True, array_like=True, tag="c", omit_def
     results: tuple[HandlerResult, ...] = ()
     errors: tuple[str, ...] = ()
 
-    def settlement(self) -> Settlement:
+    def settlements(self) -> list[Settlement]:
         """As the kernel knows it."""
-        return Complete(ClaimRef(*self.ref), self.results, self.errors, self.execution_time_ms, self.status_code)
+        return [Complete(ClaimRef(*self.ref), self.results, self.errors, self.execution_time_ms, self.status_code)]
+
+
+class Completions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+    """What one claim brought and is plainly done: most of what a busy log holds."""
+
+    token: str
+    fence: int
+    ids: tuple[int, ...]
+    times: tuple[float | None, ...]
+    """``execution_time_ms`` of each."""
+
+    def settlements(self) -> list[Settlement]:
+        """As the kernel knows them."""
+        token, fence = self.token, self.fence
+        return [
+            Complete(ClaimRef(id_, token, fence), (), (), time) for id_, time in zip(self.ids, self.times, strict=True)
+        ]
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag="f", omit_defaults=True):
@@ -36,10 +55,10 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag="f", omit_defaul
     status_code: int | None = None
     results: tuple[HandlerResult, ...] = ()
 
-    def settlement(self) -> Settlement:
+    def settlements(self) -> list[Settlement]:
         """As the kernel knows it."""
         ref = ClaimRef(*self.ref)
-        return Fail(ref, self.error, self.delay, self.results, self.execution_time_ms, self.status_code)
+        return [Fail(ref, self.error, self.delay, self.results, self.execution_time_ms, self.status_code)]
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r", omit_defaults=True):
@@ -49,13 +68,43 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r", omit_defau
     delay: float = 0.0
     results: tuple[HandlerResult, ...] = ()
 
-    def settlement(self) -> Settlement:
+    def settlements(self) -> list[Settlement]:
         """As the kernel knows it."""
-        return Release(ClaimRef(*self.ref), self.delay, self.results)
+        return [Release(ClaimRef(*self.ref), self.delay, self.results)]
 
 
-def wire(settlement: Settlement) -> Completion | Failure | Returned:
-    """A settlement as ``SettleEvents`` carries it."""
+Sent = Completion | Completions | Failure | Returned
+
+
+def wire(settlements: Sequence[Settlement]) -> tuple[Sent, ...]:
+    """Settlements as ``SettleEvents`` carries them: neighbours of one claim that are plainly done go as one."""
+    sent: list[Sent] = []
+    ids: list[int] = []
+    times: list[float | None] = []
+    token, fence = "", 0
+
+    def end_run() -> None:
+        if ids:
+            sent.append(Completions(token, fence, tuple(ids), tuple(times)))
+            ids.clear()
+            times.clear()
+
+    for one in settlements:
+        ref = one.ref
+        if type(one) is not Complete or one.results or one.errors or one.status_code is not None:
+            end_run()
+            sent.append(_single(one))
+            continue
+        if ref.token != token or ref.fence != fence:
+            end_run()
+            token, fence = ref.token, ref.fence
+        ids.append(ref.id)
+        times.append(one.execution_time_ms)
+    end_run()
+    return tuple(sent)
+
+
+def _single(settlement: Settlement) -> Sent:
     ref = wire_ref(settlement.ref)
     match settlement:
         case Complete(results=results, errors=errors, execution_time_ms=ms, status_code=code):

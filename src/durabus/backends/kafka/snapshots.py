@@ -6,6 +6,7 @@ All snapshotters have one transactional id: who begins later fences who began be
 from __future__ import annotations
 
 import asyncio
+import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,8 @@ T = TypeVar("T")
 
 ANSWER_WITHIN = 30.0
 TRANSACTION_WITHIN = 600.0
+STEP = 2.0
+"""Seconds after which a call that waits for the broker looks whether the store was closed meanwhile."""
 MANIFEST_KEY = b"manifest"
 _OVERTAKEN = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})  # noqa: SLF001
 
@@ -47,6 +50,11 @@ class Snapshots:
         self._threads = threads
         self._written: tuple[Kept, dict[tuple[str, str], int]] | None = None
         """What this node wrote last, by checksum: it need not be written again, unless another node wrote since."""
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Let threads that wait for the broker go: a process that ends waits for them."""
+        self._closed.set()
 
     async def newest(self) -> Manifest | None:
         """What the manifest says."""
@@ -78,7 +86,7 @@ class Snapshots:
             }
         )
         try:
-            await self._in_thread(lambda: producer.init_transactions(ANSWER_WITHIN))
+            await self._in_thread(lambda: self._persist(producer.init_transactions, ANSWER_WITHIN))
             before = await self._in_thread(self._kept)
             if before is not None and (before.fence > fence or before.manifest.position >= manifest.position):
                 return False
@@ -86,7 +94,7 @@ class Snapshots:
             written = await self._write_changed(producer, parts, before)
             kept = Kept(manifest=manifest, fence=fence)
             producer.produce(self._layout.manifest, key=MANIFEST_KEY, value=msgspec.json.encode(kept), partition=0)
-            await self._in_thread(lambda: producer.commit_transaction(TRANSACTION_WITHIN))
+            await self._in_thread(lambda: self._persist(producer.commit_transaction, TRANSACTION_WITHIN))
         except KafkaException as error:
             if error.args[0].code() in _OVERTAKEN:
                 return False
@@ -120,6 +128,17 @@ class Snapshots:
                 producer.poll(0)
                 return
 
+    def _persist(self, call: Callable[[float], None], seconds: float) -> None:
+        """A call that goes on where it was when it is repeated, until it is through or its time is over."""
+        deadline = monotonic() + seconds
+        while True:
+            try:
+                return call(min(seconds, STEP))
+            except KafkaException as error:
+                late = self._closed.is_set() or monotonic() > deadline
+                if late or error.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001
+                    raise
+
     def _kept(self) -> Kept | None:
         newest = self._newest_values([self._layout.manifest]).get((self._layout.manifest, MANIFEST_KEY))
         return None if newest is None else msgspec.json.decode(newest, type=Kept)
@@ -151,6 +170,8 @@ class Snapshots:
             consumer.assign([TopicPartition(topic, 0, 0) for topic in existing])
             left, deadline = set(existing), monotonic() + TRANSACTION_WITHIN
             while left:
+                if self._closed.is_set():
+                    raise StoreUnavailableError("the store was closed before the snapshot came")
                 if monotonic() > deadline:
                     raise StoreUnavailableError(f"the snapshot did not come within {TRANSACTION_WITHIN:g} s")
                 for message in consumer.consume(1000, 0.1):

@@ -81,6 +81,7 @@ class KafkaTransport:
     async def close(self) -> None:
         opened, self._opened, self._follower = self._opened, None, None
         if opened is not None:
+            opened.snapshots.close()
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(opened.threads, opened.producer.close)
             await loop.run_in_executor(opened.threads, opened.asker.close)

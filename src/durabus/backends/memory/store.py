@@ -144,11 +144,18 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
         """See ``Events``."""
         with self._lock:
             self._check_open()
-            totals = dict.fromkeys(EventStatus, 0)
-            for state in self._states.values():
-                if bus is None or state.event.bus == bus:
-                    totals[state.event.status] += 1
-            return Counts(**{status.value.lower(): total for status, total in totals.items()})
+            lanes = [lane for name, lane in self._lanes.items() if bus in (None, name)]
+            held = [self._states[id_].event.bus for ids in self._held.values() for id_ in ids]
+            processing = sum(bus is None or one == bus for one in held)
+            dead = [self._states[id_].event for id_ in self._dead]
+            failed = [event.status is EventStatus.FAILED for event in dead if bus is None or event.bus == bus]
+            return Counts(
+                pending=sum(len(lane.live) for lane in lanes) - processing,
+                processing=processing,
+                completed=sum(len(lane.history) for lane in lanes),
+                completed_with_errors=len(failed) - sum(failed),
+                failed=sum(failed),
+            )
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         """See ``Log``."""
@@ -260,6 +267,15 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
             for id_ in old:
                 self._forget(self._states[id_])
             return len(old)
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        """See ``DeadLetters``."""
+        with self._lock:
+            self._check_open()
+            gone = [id_ for id_ in dict.fromkeys(ids) if id_ in self._dead]
+            for id_ in gone:
+                self._forget(self._states[id_])
+            return gone
 
     def _add(self, new: NewEvent, now: float) -> Event:
         known = self._ids.get(new.event_id)

@@ -1,0 +1,23 @@
+"""The NATS store through a slow server and a network that is cut."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from tests.fold.trouble_tests import BrokerTroubleTests
+from tests.redis.proxy import Proxy
+from tests.servers.presence import installed
+
+from durabus.servers.nats import NatsServer
+from durabus.servers.server import Server
+
+
+class TestNatsTroubles(BrokerTroubleTests):
+    @pytest.fixture
+    def own_server(self) -> Iterator[Server]:
+        with installed(NatsServer()) as server:
+            yield server
+
+    @pytest.fixture
+    async def behind(self, nats_url: str) -> AsyncIterator[Proxy]:
+        async with Proxy(nats_url).running() as proxy:
+            yield proxy
