@@ -18,10 +18,18 @@ def clock() -> ManualClock:
     return ManualClock(EARLY)
 
 
+def store_url(name: str, folder: Path) -> str:
+    urls = {
+        "memory": "memory://",
+        "sqlite": f"sqlite:///{folder}/api.db",
+        "sharded": f"sharded://memory://|sqlite:///{folder}/1.db|memory://",
+    }
+    return urls[name]
+
+
 @pytest.fixture(params=["memory", "sqlite"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[EventStore]:
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/api.db"
-    opened = await open_store(url, clock=clock)
+    opened = await open_store(store_url(request.param, tmp_path), clock=clock)
     yield opened
     await opened.close()
 

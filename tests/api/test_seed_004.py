@@ -3,11 +3,15 @@
 Only ids are the store's own. The clock of the tests goes through the instants of the document.
 """
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+
 import msgspec
 import pytest
+from tests.api.conftest import store_url
 from tests.api.support import Desk, same
 
-from durabus import EventStore, ManualClock
+from durabus import EventStore, ManualClock, open_store
 
 EMAIL = """{
   "title": "Send Email Notification",
@@ -26,6 +30,17 @@ EMAIL = """{
 PAYLOAD = msgspec.json.encode(msgspec.json.decode(EMAIL)["payload"]).decode()
 WORKER = "worker-02:8742"
 JSON = {"Content-Type": "application/json"}
+
+
+ORDERED = pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=True)
+"""Newest first is by id, and ids have no order between shards."""
+
+
+@pytest.fixture(params=["memory", "sqlite", "sharded"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[EventStore]:
+    opened = await open_store(store_url(request.param, tmp_path), clock=clock)
+    yield opened
+    await opened.close()
 
 
 async def publish_email(desk: Desk) -> int:
@@ -237,6 +252,7 @@ async def test_5_logs_are_left_out_by_default(desk: Desk) -> None:
     assert "logs" not in (await desk.get(f"/events/{id_}?include_logs=false")).json()
 
 
+@ORDERED
 async def test_6_list_events(store: EventStore, clock: ManualClock) -> None:
     async with Desk(store, clock) as desk:
         await list_events(desk)
@@ -289,6 +305,7 @@ async def list_events(desk: Desk) -> None:
     assert ([event["id"] for event in pending["events"]], pending["total"]) == ([paid], 1)
 
 
+@ORDERED
 async def test_6_filters_and_defaults(desk: Desk) -> None:
     ids = [await desk.publish(tags=tags) for tags in ("a", "b", "a,b", "c")]
     page = (await desk.get("/events")).json()

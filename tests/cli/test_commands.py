@@ -3,9 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from tests.cli.conftest import Durabus
 
-from durabus import EventQueue, EventStatus, EventStore
+from durabus import EventQueue, EventStatus, EventStore, new_event
+from durabus.cli.options import Common, shown_url
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.settlement import Fail
 
 
 async def test_publish_stores_an_event_with_all_its_options(durabus: Durabus, store: EventStore) -> None:
@@ -98,6 +102,62 @@ async def test_dlq_list_and_retry(durabus: Durabus, queue: EventQueue) -> None:
     retried = durabus("dlq", "retry", "2", "--json").json
     assert (retried["requeued"], retried["events"][0]["status"]) == (1, "PENDING")
     assert durabus("dlq", "list").err == "no dead letters\n"
+
+
+async def test_events_retry_brings_back_what_ended_badly(
+    durabus: Durabus, queue: EventQueue, store: EventStore
+) -> None:
+    assert durabus("events", "retry", "2").out == "1 back in the queue\n"
+    event = await store.get_event(2)
+    assert event is not None
+    assert (event.status, event.generation) == ("PENDING", 1)
+    assert durabus("events", "retry", "3").code == 5
+    assert durabus("events", "retry").code == 2
+
+
+async def test_dlq_show_has_the_errors_and_refuses_what_is_no_dead_letter(durabus: Durabus, queue: EventQueue) -> None:
+    shown = durabus("dlq", "show", "2", "--json").json
+    assert shown["event"]["errors"] == ["UnrecoverableError: no such customer"]
+    assert "no such customer" in durabus("dlq", "show", "2").out
+    assert durabus("dlq", "show", "1").code == 5
+    assert durabus("dlq", "show", "99").code == 4
+
+
+async def test_dlq_purge_takes_the_named_ones_or_none(durabus: Durabus, queue: EventQueue, store: EventStore) -> None:
+    assert durabus("dlq", "purge", "2").code == 2
+    assert durabus("dlq", "purge", "2", "3", "--yes").code == 5
+    assert durabus("dlq", "purge", "2", "99", "--yes").code == 4
+    assert durabus("dlq", "purge", "2", "--bus", "default", "--yes").code == 2
+    assert (await store.counts()).completed_with_errors == 1
+    assert durabus("dlq", "purge", "2", "--yes", "--json").json == {"purged": 1}
+    assert (await store.counts()).completed_with_errors == 0
+
+
+async def test_many_are_retried_and_purged_in_steps_that_are_told(
+    durabus: Durabus, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.cli.dlq.AT_ONCE", 2)
+
+    async def bury() -> None:
+        wanted = ClaimRequest(bus="default", worker_id="w:1", token=new_token(), limit=10)
+        claims = await store.claim_next_events(wanted)
+        await store.settle_events([Fail(claim.ref, "boom", None) for claim in claims])
+
+    await store.add_events([new_event("a.b") for _ in range(5)])
+    await bury()
+    done = durabus("dlq", "retry", "--all")
+    assert done.out == "5 back in the queue\n"
+    assert "retry" in done.err
+    assert "5 events" in done.err
+    await bury()
+    done = durabus("dlq", "purge", "--older-than-days", "0", "--yes")
+    assert done.out == "5 purged\n"
+    assert "5 events" in done.err
+
+
+def test_a_password_is_not_asked_back(durabus: Durabus) -> None:
+    url = "postgresql://shop:s3cret@db.example/shop?sslkey=s3cret"
+    assert shown_url(Common(store=url)) == "postgresql://db.example/shop"
 
 
 async def test_dlq_retry_all_takes_every_dead_letter(durabus: Durabus, queue: EventQueue, store: EventStore) -> None:

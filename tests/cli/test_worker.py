@@ -1,6 +1,7 @@
 """`durabus worker MODULE:BUS` in a real process, stopped by real signals."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -33,6 +34,7 @@ def worker(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "durabus.cli.main", "worker", "app:bus", *options],
         cwd=folder,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -43,8 +45,9 @@ def worker(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait()
-        assert process.stderr is not None
-        process.stderr.close()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()
 
 
 async def until_one_is_processing(store: EventStore) -> None:
@@ -93,3 +96,16 @@ async def test_a_second_signal_quits_at_once(store: EventStore, tmp_path: Path) 
         assert process.stderr.readline().startswith("stopping: ")
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(timeout=20) == 128 + signal.SIGTERM
+
+
+async def test_programs_read_when_it_serves_and_what_it_did(store: EventStore, tmp_path: Path) -> None:
+    with worker(tmp_path, "--json") as process:
+        event = await EventQueue(store).publish("order.placed", {"seconds": 0})
+        while not (found := await store.get_event(event.id)) or found.status != "COMPLETED":  # noqa: ASYNC110  (it happens in another process)
+            await asyncio.sleep(0.02)
+        os.kill(process.pid, signal.SIGTERM)
+        out, _ = process.communicate(timeout=20)
+    assert [json.loads(line) for line in out.splitlines()] == [
+        {"bus": "default", "pid": process.pid},
+        {"completed": 1, "retried": 0, "dead_letters": 0, "claims_lost": 0},
+    ]

@@ -8,7 +8,7 @@ import pytest
 from durabus import EventStore, ManualClock, new_event, open_store
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest, new_token
-from durabus.model.query import EventQuery
+from durabus.model.query import Counts, EventQuery
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import EventStatus
 from durabus.server.access import EVERYBODY, Principal, Scope
@@ -24,7 +24,7 @@ from durabus.server.dashboard.dead_letters import (
 )
 from durabus.server.dashboard.figures import MAX_TAG_SETS, Slots, percentiles, step_of
 from durabus.server.dashboard.pulse import Pulse, Pulses
-from durabus.server.dashboard.readings import Reading, oldest
+from durabus.server.dashboard.readings import Reading, count_queue, oldest
 from durabus.server.dashboard.timeline import attempts_of
 from durabus.server.dashboard.words import UNKNOWN, ago, duration, percent, pretty, rate
 from durabus.server.settings import Settings
@@ -171,6 +171,34 @@ async def test_the_oldest_is_found_by_halves(api: Api, store: EventStore, claime
     assert found.id == events[claimed].id
     await claim(store, 13)
     assert await oldest(api, EventQuery(bus=BUS, statuses=(EventStatus.PENDING,), limit=1)) == []
+
+
+async def test_the_queue_is_told_as_it_was_at_one_moment(
+    api: Api, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await store.add_events([new_event("a.b") for _ in range(3)])
+    stale = await store.counts(BUS)
+    await claim(store, 3)
+    answers, real = [stale], store.counts
+
+    async def counts(bus: str | None = None) -> Counts:
+        return answers.pop() if answers else await real(bus)
+
+    monkeypatch.setattr(store, "counts", counts)
+    found = await count_queue(api, EVERYBODY, BUS)
+    assert (found.counts.pending, found.counts.processing, found.oldest) == (0, 3, None)
+    answers += [stale] * 10  # emptied by somebody at every look
+    found = await count_queue(api, EVERYBODY, BUS)
+    assert (found.counts.pending, found.oldest) == (3, None)
+
+
+async def test_the_oldest_comes_with_its_number(api: Api, store: EventStore, clock: ManualClock) -> None:
+    events = await store.add_events([new_event("a.b") for _ in range(3)])
+    await claim(store, 1)
+    clock.advance(5)
+    found = await count_queue(api, EVERYBODY, BUS)
+    assert found.oldest is not None
+    assert (found.counts.pending, found.oldest.id, found.oldest.age) == (2, events[1].id, 5.0)
 
 
 async def test_a_reading_is_shared_and_survives_a_store_that_fails() -> None:

@@ -10,6 +10,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
+from durabus.cli.completion import completion
 from durabus.cli.db import db
 from durabus.cli.demo import demo
 from durabus.cli.dev import dev
@@ -23,6 +24,7 @@ from durabus.cli.serve import serve
 from durabus.cli.stats import stats
 from durabus.cli.tokens import tokens
 from durabus.cli.worker import worker
+from durabus.cli.workers import locks, workers
 from durabus.errors import DurabusError
 
 DEBUG_VARIABLE = "DURABUS_DEBUG"
@@ -48,12 +50,15 @@ app.command(dlq)
 app.command(stats)
 app.command(db)
 app.command(worker)
+app.command(workers)
+app.command(locks)
 app.command(pipeline)
 app.command(serve)
 app.command(tokens)
 app.command(dev)
 app.command(doctor)
 app.command(guarantees)
+app.command(completion)
 
 
 def run(argv: Sequence[str]) -> int:

@@ -37,6 +37,10 @@ def sqlite_file(url: str) -> Path | None:
 
 def refuse_absent_file(url: str) -> None:
     """A mistyped path must not become a new, empty store."""
+    if urlsplit(url).scheme == "sharded":
+        for part in import_module("durabus.backends.sharded.address").parse_url(url):
+            refuse_absent_file(part)
+        return
     path = sqlite_file(url)
     if path is not None and not path.exists():
         raise CommandFailed(

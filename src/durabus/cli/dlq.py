@@ -8,19 +8,23 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from durabus.cli.backend import refuse_absent_file
-from durabus.cli.events import event_ref, event_table, refuse_without_events
+from durabus.cli.events import event_ref, event_table, print_event, refuse_without_events
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
+from durabus.cli.options import DEFAULTS, Common, opened_store, shown_url, store_url
 from durabus.cli.output import console, event_document, print_json, say
+from durabus.cli.progress import progress_bars
 from durabus.dead_letters import DLQInspector
+from durabus.errors import EventNotFound, NotADeadLetter
 from durabus.model.event import Event
-from durabus.model.limits import MAX_BATCH
+from durabus.model.limits import MAX_BATCH, seconds
+from durabus.model.statuses import DEAD_LETTER
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
 
-dlq = App(name="dlq", help="Dead letters: list, retry, purge.")
+dlq = App(name="dlq", help="Dead letters: list, show, retry, purge.")
 
-RETRY_BATCH = 500
+AT_ONCE = 500
+DAY = 86_400.0
 YES = {"y", "yes"}
 
 BusOption = Annotated[str | None, Parameter(help="Only this bus; without it all.")]
@@ -50,6 +54,27 @@ async def list_dead_letters(
     say(f"{len(page.events)} of {page.total}; `durabus dlq retry ID` tries one again")
 
 
+@dlq.command
+async def show(
+    event: Annotated[str, Parameter(name="EVENT", help="Its id (a number) or event_id (a UUID).")],
+    /,
+    *,
+    common: Common = DEFAULTS,
+) -> None:
+    """Show one dead letter: its data, one error for each attempt, its handlers' results, and its audit trail.
+
+    Example: durabus dlq show 7
+    """
+    ref = event_ref(event)
+    async with opened_store(common) as store:
+        found = await store.get_event(ref)
+        if found is None:
+            raise EventNotFound(ref)
+        if found.status not in DEAD_LETTER:
+            raise NotADeadLetter(ref, found.status)
+        await print_event(store, found, as_json=common.json)
+
+
 @dlq.command(usage="Usage: durabus dlq retry [OPTIONS] [EVENT...]")
 async def retry(
     *event: Annotated[str, Parameter(name="EVENT", help="Ids (numbers) or event_ids (UUIDs).")],
@@ -57,45 +82,106 @@ async def retry(
     bus: Annotated[str | None, Parameter(help="With --all: only of this bus.")] = None,
     common: Common = DEFAULTS,
 ) -> None:
-    """Put dead letters back into the queue, all or none: PENDING, with no attempts and no errors.
+    """Put dead letters back into the queue: PENDING, with no attempts and no errors. Named ones all or none.
 
     Example: durabus dlq retry 7 12
     """
     refuse_without_events(event, everything=every)
     async with opened_store(common) as store:
-        refs = await _all_dead(store, bus) if every else [event_ref(one) for one in event]
-        requeued: list[Event] = []
-        for start in range(0, len(refs), RETRY_BATCH):
-            requeued += await store.requeue_dead_letters(refs[start : start + RETRY_BATCH])
+        if every:
+            requeued = await _retry_all(store, bus)
+        else:
+            requeued = await store.requeue_dead_letters([event_ref(one) for one in event])
     if common.json:
         print_json({"requeued": len(requeued), "events": [event_document(one) for one in requeued]})
     else:
         print(f"{len(requeued)} back in the queue")
 
 
-@dlq.command
+@dlq.command(usage="Usage: durabus dlq purge [OPTIONS] [EVENT...]")
 async def purge(
-    *,
-    older_than_days: Annotated[float, Parameter(help="Only those published so long ago; 0 is all.")] = 30.0,
+    *event: Annotated[str, Parameter(name="EVENT", help="Only these: ids (numbers) or event_ids (UUIDs).")],
+    older_than_days: Annotated[
+        float | None, Parameter(help="Without EVENT: those published so long ago, 30 days unless told; 0 is all.")
+    ] = None,
     bus: BusOption = None,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", negative="", show_default=False)] = False,
     common: Common = DEFAULTS,
 ) -> None:
-    """Delete old dead letters for good. Their log entries stay.
+    """Delete dead letters for good: the named ones, or old ones. Their log entries stay.
 
     Example: durabus dlq purge --older-than-days 90 --yes
     """
-    which = f"dead letters older than {older_than_days:g} days" if older_than_days else "all dead letters"
-    where = f"{store_url(common)}, {f'bus {bus}' if bus else 'every bus'}"
+    days = 30.0 if older_than_days is None else older_than_days
+    if event and (older_than_days is not None or bus is not None):
+        raise CommandFailed(
+            "which events?",
+            "events were named, and --older-than-days or --bus besides",
+            "name events, or give conditions",
+            code=Exit.USAGE,
+        )
+    if event:
+        which = f"{len(event)} dead letters"
+    else:
+        seconds(days * DAY, "older_than_days in seconds")  # refuses what is no time
+        which = f"dead letters older than {days:g} days" if days else "all dead letters"
+    where = shown_url(common) if event else f"{shown_url(common)}, {f'bus {bus}' if bus else 'every bus'}"
     refuse_absent_file(store_url(common))
     if not yes:
         _confirm(f"Delete {which} ({where}) for good? [y/N] ")
     async with opened_store(common) as store:
-        purged = await DLQInspector(store, bus=bus).purge(older_than_days)
+        purged = await _purge_named(store, event) if event else await _purge_old(store, bus, days)
     if common.json:
         print_json({"purged": purged})
     else:
         print(f"{purged} purged")
+
+
+async def _retry_all(store: EventStore, bus: str | None) -> list[Event]:
+    """In steps. What somebody else retried or purged meanwhile is left as it is."""
+    refs = await _all_dead(store, bus)
+    requeued: list[Event] = []
+    with progress_bars("events", quiet=len(refs) <= AT_ONCE) as bars, bars.step("retry", len(refs)) as moved:
+        for start in range(0, len(refs), AT_ONCE):
+            requeued += await _requeue(store, refs[start : start + AT_ONCE])
+            moved(min(start + AT_ONCE, len(refs)))
+    return requeued
+
+
+async def _requeue(store: EventStore, refs: list[EventRef]) -> list[Event]:
+    try:
+        return await store.requeue_dead_letters(refs)
+    except (EventNotFound, NotADeadLetter):
+        if len(refs) == 1:
+            return []
+        # All or none, and one of them is gone: each by itself.
+        return [event for ref in refs for event in await _requeue(store, [ref])]
+
+
+async def _purge_named(store: EventStore, named: tuple[str, ...]) -> int:
+    """All or none as far as it can be known before: a name that is wrong deletes nothing."""
+    ids: list[int] = []
+    for ref in map(event_ref, named):
+        found = await store.get_event(ref)
+        if found is None:
+            raise EventNotFound(ref)
+        if found.status not in DEAD_LETTER:
+            raise NotADeadLetter(ref, found.status)
+        ids.append(found.id)
+    return len(await store.purge_dead_letters_by_id(ids))
+
+
+async def _purge_old(store: EventStore, bus: str | None, days: float) -> int:
+    until = await store.now() - days * DAY
+    total = (await store.list_dead_letters(bus=bus, limit=0)).total
+    purged = 0
+    with progress_bars("events", quiet=total <= AT_ONCE) as bars, bars.step("purge", None) as moved:
+        while True:
+            gone = await store.purge_dead_letters(created_until_ts=until, bus=bus, limit=AT_ONCE)
+            purged += gone
+            moved(purged)
+            if gone < AT_ONCE:
+                return purged
 
 
 def _confirm(question: str) -> None:

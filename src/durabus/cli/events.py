@@ -1,4 +1,4 @@
-"""``durabus events``: list, show, tail."""
+"""``durabus events``: list, show, tail, retry."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from durabus.model.log_entry import LogEntry
 from durabus.model.pattern import matches
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
+from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
 from durabus.store.log import START
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from durabus.model.result import HandlerResult
 
-events = App(name="events", help="Look at events: list, show, tail.")
+events = App(name="events", help="Events: list, show, tail, retry.")
 
 FOLLOW_EVERY = 0.2
 
@@ -115,8 +116,13 @@ async def show(
             return
         if found is None:
             raise EventNotFound(ref)
-        trail, results = await store.read_event_log(ref), await store.list_results(ref)
-    if common.json:
+        await print_event(store, found, as_json=common.json)
+
+
+async def print_event(store: EventStore, found: Event, *, as_json: bool) -> None:
+    """One event with its handlers' results and its audit trail."""
+    trail, results = await store.read_event_log(found.id), await store.list_results(found.id)
+    if as_json:
         print_json(
             {
                 "event": event_document(found),
@@ -163,6 +169,24 @@ async def tail(
                 if not follow:
                     return
                 await asyncio.sleep(FOLLOW_EVERY)
+
+
+@events.command(usage="Usage: durabus events retry [OPTIONS] EVENT...")
+async def retry(
+    *event: Annotated[str, Parameter(name="EVENT", help="Ids (numbers) or event_ids (UUIDs).")],
+    common: Common = DEFAULTS,
+) -> None:
+    """Put events that ended badly back into the queue, all or none: PENDING, with no attempts and no errors.
+
+    Example: durabus events retry 7 12
+    """
+    refuse_without_events(event, everything=False)
+    async with opened_store(common) as store:
+        requeued = await store.requeue_dead_letters([event_ref(one) for one in event])
+    if common.json:
+        print_json({"requeued": len(requeued), "events": [event_document(one) for one in requeued]})
+    else:
+        print(f"{len(requeued)} back in the queue")
 
 
 def event_table(found: list[Event], now: float) -> Table:

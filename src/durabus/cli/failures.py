@@ -83,11 +83,13 @@ def from_error(error: DurabusError) -> CommandFailed:
 
 
 def _from_schema_error(why: str) -> CommandFailed:
-    """One class for the library, but three things to do: told apart by what the error says."""
+    """One class for the library, but four things to do: told apart by what the error says."""
     what = "the store's tables do not fit this version"
     hint = "`durabus db status` shows the difference, `durabus db migrate` upgrades an older schema"
     if "by a newer durabus" in why:
         what, hint = "the store is from a newer durabus", "upgrade durabus: pip install --upgrade durabus"
+    elif "was made as shard" in why or "published through shards" in why:
+        what, hint = "these stores are not these shards", "name them in --store as at the first time, or empty ones"
     elif "is not an SQLite database" in why:
         what, hint = "not a database", "check the path in --store"
     return CommandFailed(what, why, hint, code=Exit.STORE)

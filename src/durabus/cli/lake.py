@@ -48,7 +48,7 @@ def opened_lake(options: LakeOptions, *, create: bool = False) -> Iterator[Lake]
         )
     from durabus.pipeline.jars import cache_folder
     from durabus.pipeline.lake import Lake
-    from durabus.pipeline.session import is_running, spark_session
+    from durabus.pipeline.session import SPARK_ERRORS, is_running, root_cause, spark_session
 
     messages = cache_folder("spark.log")
     messages.parent.mkdir(parents=True, exist_ok=True)
@@ -58,6 +58,8 @@ def opened_lake(options: LakeOptions, *, create: bool = False) -> Iterator[Lake]
     spark = spark_session(master=options.master, memory=options.memory, messages=messages)
     try:
         yield Lake(spark, options.lake)
+    except SPARK_ERRORS as error:
+        raise CommandFailed("the pipeline failed", root_cause(error)) from error
     finally:
         if not running:
             spark.stop()

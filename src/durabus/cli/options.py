@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 
 STORE_VARIABLE = "DURABUS_STORE"
+JsonOption = Annotated[
+    bool, Parameter(negative="", show_default=False, help="Print JSON for programs instead of text for people.")
+]
 
 
 @Parameter(name="*")
@@ -25,9 +29,7 @@ class Common:
     store: Annotated[str | None, Parameter(env_var=STORE_VARIABLE, help="URL of the store, as sqlite:///bus.db.")] = (
         None
     )
-    json: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Print JSON for programs instead of text for people.")
-    ] = False
+    json: JsonOption = False
 
 
 DEFAULTS = Common()
@@ -43,6 +45,11 @@ def store_url(common: Common) -> str:
             code=Exit.USAGE,
         )
     return common.store
+
+
+def shown_url(common: Common) -> str:
+    """The URL for people: without a password, in whatever part it stands."""
+    return re.sub(r"//[^/@]*@", "//", store_url(common)).partition("?")[0]
 
 
 def _unopened_store(common: Common) -> EventStore:

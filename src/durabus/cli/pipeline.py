@@ -66,6 +66,8 @@ def run(
 
         chosen = _projections(entity, projections)
         say(f"store {shown_url(url)}, lake {lake.path}, Spark {lake.spark.version} on {options.master}")
+        if follow:
+            lake.compact_by_itself()
         while True:
             with progress_bars() as bars:
                 Pipeline(lake, url, chosen, listener=bars).run(Part(part), stale_after=stale_after)
@@ -106,7 +108,7 @@ def status(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -
     made = table("step", ("rows", number), ("took", number), ("ended", number), ("lag", number), "error")
     for step in found.steps:
         name = step.step if step.version is None else f"{step.step} v{step.version}"
-        ended = f"{age(max(now - step.finished_at.replace(tzinfo=UTC).timestamp(), 0.0))} ago"
+        ended = f"{age(max(now - step.finished_at.timestamp(), 0.0))} ago"
         lag = "" if step.lag is None else f"{step.lag:,}"
         made.add_row(name, f"{step.rows:,}", f"{step.seconds:.1f} s", ended, lag, plain(step.error or ""))
     out.print()
@@ -205,7 +207,15 @@ def replay(
         from durabus.pipeline.replay import Choice, Replayed, chosen, counted
         from durabus.pipeline.replay import replay as publish_again
 
-        choice = Choice(since=since, until=until, types=event_type, tags=tag, statuses=status, bus=bus, where=where)
+        choice = Choice(
+            since=_in_utc(since),
+            until=_in_utc(until),
+            types=event_type,
+            tags=tag,
+            statuses=status,
+            bus=bus,
+            where=where,
+        )
         found = chosen(lake.read("silver.events"), choice)
         total = found.count()
         if dry_run:
@@ -277,7 +287,7 @@ def compact(
     with opened_lake(options) as lake:
         from durabus.pipeline.compact import compact as compact_all
 
-        done = compact_all(lake, keep_days=keep_days)
+        done = compact_all(lake, keep_days=keep_days, now=datetime.now(UTC))  # clock: which files are old
     if common.json:
         print_json({"tables": done})
         return
@@ -313,6 +323,11 @@ def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:
         )
     out.print()
     out.print(made)
+
+
+def _in_utc(given: datetime | None) -> datetime | None:
+    """As typed, unless an offset was typed with it."""
+    return given if given is None or given.tzinfo is not None else given.replace(tzinfo=UTC)
 
 
 def _projections(entity: str | None, target: str | None) -> list[Projection]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +12,15 @@ from durabus.cli.output import say
 
 
 class Bars:
-    """Progress on a terminal; elsewhere one line for each step that ended."""
+    """Progress on a terminal; elsewhere one line for each step that ended; neither where ``quiet``."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str = "rows", *, quiet: bool = False) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         self.done: list[dict[str, Any]] = []
-        self._live = sys.stderr.isatty()
+        self._unit = unit
+        self._quiet = quiet
+        self._live = sys.stderr.isatty() and not quiet
         from rich.console import Console
 
         self.progress = Progress(
@@ -42,21 +44,38 @@ class Bars:
     def moves(self, rows: int) -> None:
         """See ``Listener``."""
         seconds = time.monotonic() - self._started  # clock: rows a second
-        self.progress.update(self._task, completed=rows, pace=f"{rows / max(seconds, 1e-9):,.0f} rows/s")
+        self.progress.update(self._task, completed=rows, pace=self._pace(rows, seconds))
 
     def ends(self, step: str, rows: int, seconds: float) -> None:
         """See ``Listener``."""
-        pace = f"{rows / max(seconds, 1e-9):,.0f} rows/s" if rows else ""
+        pace = self._pace(rows, seconds) if rows else ""
         self.progress.update(self._task, total=rows, completed=rows, pace=pace)
         self.progress.stop_task(self._task)
         self.done.append({"step": step, "rows": rows, "seconds": round(seconds, 3)})
-        if not self._live:
-            say(f"{step:<22} {rows:>12,} rows {seconds:>8.1f} s  {pace}".rstrip())
+        if not self._live and not self._quiet:
+            say(f"{step:<22} {rows:>12,} {self._unit} {seconds:>8.1f} s  {pace}".rstrip())
+
+    @contextmanager
+    def step(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
+        """One step; call what it gives with how many are done."""
+        reached = 0
+
+        def moved(number: int) -> None:
+            nonlocal reached
+            reached = number
+            self.moves(number)
+
+        self.begins(name, total)
+        yield moved
+        self.ends(name, reached, time.monotonic() - self._started)  # clock: rows a second
+
+    def _pace(self, number: int, seconds: float) -> str:
+        return f"{number / max(seconds, 1e-9):,.0f} {self._unit}/s"
 
 
 @contextmanager
-def progress_bars() -> Iterator[Bars]:
+def progress_bars(unit: str = "rows", *, quiet: bool = False) -> Iterator[Bars]:
     """Bars for as long as the command works."""
-    bars = Bars()
+    bars = Bars(unit, quiet=quiet)
     with bars.progress:
         yield bars

@@ -1,34 +1,84 @@
-"""``durabus stats``."""
+"""``durabus stats``, once or again and again."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import asyncio
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Parameter
 
 from durabus.cli.options import DEFAULTS, Common, opened_store
-from durabus.cli.output import age, console, iso, pairs, plain, print_json, say, table
+from durabus.cli.output import age, clock_time, console, iso, pairs, plain, print_json, print_json_line, say, table
+from durabus.clock import monotonic
+from durabus.errors import ConfigurationError
 from durabus.model.handler import HandlerInfo
+from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.query import Counts
+from durabus.model.statuses import Action
 from durabus.store.log import START
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from durabus.store.contract import EventStore
+
 BUSES_SHOWN = 20
+LOG_PAGE = 1_000
+LOG_PAGES = 50
+"""Read of the log between two looks; beyond that a rate is "more than"."""
+SHORTEST = 0.1
+ACTION, BUS = LOG_COLUMNS.index("action"), LOG_COLUMNS.index("bus")
+RATES = {
+    "published": (Action.PUBLISHED,),
+    "picked": (Action.PICKED,),
+    "done": (Action.COMPLETED,),
+    "failed": (Action.FAILED, Action.COMPLETED_WITH_ERRORS, Action.ABANDONED),
+}
+
+
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """The queue at one moment, and what happened each second since the moment before."""
+
+    at_ts: float
+    counts: Counts
+    rates: dict[str, float]
+    capped: bool
+    """There was more in the log than was read: the rates are at least so high."""
 
 
 async def stats(
     *,
     bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
+    watch: Annotated[
+        bool, Parameter(help="Look again and again, with rates, until Ctrl-C.", negative="", show_default=False)
+    ] = False,
+    every: Annotated[float, Parameter(help="With --watch: seconds between two looks.")] = 1.0,
     common: Common = DEFAULTS,
 ) -> None:
-    """Count events by status, and show who serves the buses.
+    """Count events by status, and show who serves the buses. With --watch and --json one document a line.
 
     Example: durabus stats
+    Example: durabus stats --watch
     """
+    if not every >= SHORTEST:
+        raise ConfigurationError(f"every={every!r}: must be {SHORTEST} seconds or more")
     async with opened_store(common) as store:
-        counts, log_entries, now = await store.counts(bus), await store.log_lag(START), await store.now()
-        known = [info.bus for info in await store.list_buses(limit=BUSES_SHOWN + 1)] if bus is None else [bus]
-        handlers = {name: (await store.list_handlers(name)).handlers for name in known[:BUSES_SHOWN]}
-    if common.json:
+        if watch:
+            await _watch(store, bus, every, as_json=common.json)
+        else:
+            await _once(store, bus, as_json=common.json)
+
+
+async def _once(store: EventStore, bus: str | None, *, as_json: bool) -> None:
+    counts, log_entries, now = await store.counts(bus), await store.log_lag(START), await store.now()
+    known = [info.bus for info in await store.list_buses(limit=BUSES_SHOWN + 1)] if bus is None else [bus]
+    handlers = {name: (await store.list_handlers(name)).handlers for name in known[:BUSES_SHOWN]}
+    if as_json:
         print_json(
             {
                 "counts": counts,
@@ -52,14 +102,80 @@ async def stats(
         say(f"the first {BUSES_SHOWN} buses are shown; --bus NAME shows one")
 
 
-def _rows(counts: Counts, log_entries: int) -> list[tuple[str, str]]:
+async def _watch(store: EventStore, bus: str | None, every: float, *, as_json: bool) -> None:
+    position, begun = await store.log_head(), monotonic()
+    with _shown(as_json=as_json) as show:
+        while True:
+            await asyncio.sleep(every)
+            counts, at_ts = await store.counts(bus), await store.now()
+            position, happened, capped = await _read_on(store, position, bus)
+            spent, begun = monotonic() - begun, monotonic()
+            rates = {name: round(sum(happened[one] for one in of) / spent, 1) for name, of in RATES.items()}
+            show(Look(at_ts=at_ts, counts=counts, rates=rates, capped=capped))
+
+
+@contextmanager
+def _shown(*, as_json: bool) -> Iterator[Callable[[Look], None]]:
+    """A table that is drawn again on a terminal; elsewhere one line for each look."""
+    if as_json:
+        yield _print_document
+    elif sys.stdout.isatty():
+        from rich.live import Live
+
+        with Live(console=console(), auto_refresh=False) as live:
+            yield lambda look: live.update(_table(look), refresh=True)
+    else:
+        heads = ("pending", "in flight", "dead", *(f"{name}/s" for name in RATES))
+        print("time          " + "".join(f"{head:>12}" for head in heads), flush=True)
+        yield _print_line
+
+
+async def _read_on(store: EventStore, position: str, bus: str | None) -> tuple[str, Counter[str], bool]:
+    """Where the log ends now, what is new in it by action, and whether some of that was left out."""
+    happened: Counter[str] = Counter()
+    for _ in range(LOG_PAGES):
+        page = await store.read_log_rows(after=position, limit=LOG_PAGE)
+        happened.update(str(row[ACTION]) for row in page.rows if bus in (None, row[BUS]))
+        position = page.next
+        if len(page.rows) < LOG_PAGE:
+            return position, happened, False
+    return await store.log_head(), happened, True
+
+
+def _print_document(look: Look) -> None:
+    print_json_line({"at": iso(look.at_ts), "counts": look.counts, "per_second": look.rates, "capped": look.capped})
+
+
+def _print_line(look: Look) -> None:
+    counts = look.counts
+    numbers = (counts.pending, counts.processing, counts.failed + counts.completed_with_errors)
+    rates = (_rate(look, name) for name in RATES)
+    line = "".join(f"{number:>12,}" for number in numbers) + "".join(f"{rate:>12}" for rate in rates)
+    print(f"{clock_time(look.at_ts):<14}{line}", flush=True)
+
+
+def _rate(look: Look, name: str) -> str:
+    return f"{'>' if look.capped else ''}{look.rates[name]:,.1f}"
+
+
+def _table(look: Look) -> Table:
+    right = {"justify": "right"}
+    made = table("status", ("events", right), "", ("a second", right))
+    sides = zip(_rows(look.counts, None), [*RATES, ""], strict=True)
+    for (name, number), rate in sides:
+        made.add_row(name, number, rate, _rate(look, rate) if rate else "")
+    made.caption = f"{clock_time(look.at_ts)}, Ctrl-C ends it"
+    return made
+
+
+def _rows(counts: Counts, log_entries: int | None) -> list[tuple[str, str]]:
     numbers = {
         "pending": counts.pending,
         "processing": counts.processing,
         "completed": counts.completed,
         "completed with errors": counts.completed_with_errors,
         "failed": counts.failed,
-        "log entries": log_entries,
+        **({} if log_entries is None else {"log entries": log_entries}),
     }
     return [(name, f"{number:>9,}") for name, number in numbers.items()]
 

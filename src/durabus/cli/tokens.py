@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import App, Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.options import JsonOption
 from durabus.cli.output import age, console, iso, plain, print_json, say, table
 from durabus.cli.serve import TOKENS_VARIABLE, require_server
 from durabus.clock import SystemClock
@@ -28,9 +29,7 @@ class TokenOptions:
     """``--tokens`` and ``--json``."""
 
     tokens: Annotated[Path | None, Parameter(env_var=TOKENS_VARIABLE, help="File that the server reads.")] = None
-    json: Annotated[
-        bool, Parameter(negative="", show_default=False, help="Print JSON for programs instead of text for people.")
-    ] = False
+    json: JsonOption = False
 
 
 DEFAULTS = TokenOptions()

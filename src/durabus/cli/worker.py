@@ -14,7 +14,8 @@ from cyclopts import Parameter
 
 from durabus.bus.event_bus import EventBus
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.output import say
+from durabus.cli.options import JsonOption
+from durabus.cli.output import print_json_line, say
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
@@ -26,6 +27,7 @@ async def worker(
     shutdown_timeout: Annotated[
         float | None, Parameter(help="Seconds for running handlers to finish; without it the bus decides.")
     ] = None,
+    json: JsonOption = False,
 ) -> None:
     """Import a bus and serve it. SIGTERM or Ctrl-C: claim nothing new, finish what runs; a second one quits at once.
 
@@ -35,6 +37,8 @@ async def worker(
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     stop = _listen_for_signals()
     await bus.start()
+    if json:
+        print_json_line({"bus": bus.name, "pid": os.getpid()})
     say(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")
     try:
         await stop.wait()
@@ -43,10 +47,15 @@ async def worker(
     finally:
         await bus.shutdown(shutdown_timeout)
     done = bus.metrics.snapshot()
-    say(
-        f"stopped: {sum(done.completed.values())} completed, {sum(done.retries.values())} retried, "
-        f"{sum(done.dead_letters.values())} dead letters, {sum(done.lease_lost.values())} claims lost"
-    )
+    totals = {
+        "completed": sum(done.completed.values()),
+        "retried": sum(done.retries.values()),
+        "dead letters": sum(done.dead_letters.values()),
+        "claims lost": sum(done.lease_lost.values()),
+    }
+    if json:
+        print_json_line({name.replace(" ", "_"): number for name, number in totals.items()})
+    say("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
 
 
 def load_bus(target: str) -> EventBus:

@@ -18,6 +18,7 @@ from durabus.model.statuses import EventMode, EventStatus, HandlerMode, ResultSt
 BUSES = ("orders", "mail")
 WORKERS = ("host-a:1", "host-b:2")
 TAGS = ((), ("eu",), ("us",), ("eu", "us"))
+KEYED = (None, None, '{"ordering_key":"a"}', '{"ordering_key":"b","n":1}', '{"n":1}')
 MODES = (EventMode.PARALLEL, EventMode.PARALLEL, EventMode.BUS_SERIAL, EventMode.GLOBAL_SERIAL)
 HANDLERS = ("a", "b", "c")
 OUTCOMES = (ResultStatus.SUCCEEDED, ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT, ResultStatus.UNRECOVERABLE)
@@ -33,6 +34,7 @@ async def _add(side: Side, step: Step) -> Any:
             bus=BUSES[(step.b + n) % 2],
             type=f"kind.{(step.c + n) % 3}",
             payload_json=f'{{"n":{step.a + n}}}',
+            metadata_json=KEYED[(step.a + step.b + n) % 5] if side.gives_keys else None,
             tags=TAGS[(step.c + n) % 4],
             priority=(0, 0, 5, -5)[(step.b + n) % 4],
             delay=(0.0, 0.0, 0.0, 7.0)[(step.a + n) % 4],
@@ -56,6 +58,7 @@ def _request(side: Side, step: Step) -> ClaimRequest:
         mode=MODES[step.b % 4],
         tags=TAGS[step.a % 4] if step.c % 4 == 0 else (),
         max_attempts=(None, None, 2)[step.b % 3],
+        event_id=made_name("event", step.a % 40) if side.asks_by_name and step.c % 6 == 1 else None,
     )
     side.requests.append(request)
     return request
@@ -190,6 +193,8 @@ async def _forget(side: Side, step: Step) -> Any:
             return await side.store.purge_dead_letters(created_until_ts=until, bus=(bus, None)[step.c % 2], limit=2)
         case 3:
             return await side.store.cleanup_results()
+        case 4:
+            return len(await side.store.purge_dead_letters_by_id([side.id(step), *side.ids[-3:]]))
         case _:
             return await side.store.remove_event(side.id(step))
 

@@ -214,6 +214,44 @@ class DeadLetterTests:
         assert (left.pending + left.processing, left.completed, left.failed) == (2, 1, 1)
         assert await lab.store.purge_dead_letters(created_until_ts=until) == 1
 
+    async def test_purging_by_id_takes_those_that_are_dead_letters_now(self, lab: Lab) -> None:
+        """Delete those of these events that are dead letters now, and answer their ids."""
+        first, second, third = await _dead(lab, 3)
+        theirs = (await _dead(lab, 1, OTHER_BUS))[0]
+        log = await lab.log()
+        chosen = [third.id, theirs.id, first.id]
+        assert sorted(await lab.other.purge_dead_letters_by_id([*chosen, third.id])) == sorted(chosen)
+        assert [event.id for event in (await lab.store.list_dead_letters()).events] == [second.id]
+        assert (await lab.store.counts()).failed == 1
+        assert await lab.log() == log
+        assert await lab.store.purge_dead_letters_by_id([]) == []
+
+    @pytest.mark.parametrize("status", [status for status in EventStatus if status not in DEAD_LETTER])
+    async def test_purging_by_id_leaves_alone_what_is_no_dead_letter(self, lab: Lab, status: EventStatus) -> None:
+        """One that was requeued meanwhile is left alone, as is what was never a dead letter or is unknown."""
+        (dead,) = await _dead(lab, 1)
+        await lab.store.requeue_dead_letters([dead.id])
+        alive = await lab.ended(status)
+        before = await lab.picture()
+        assert await lab.store.purge_dead_letters_by_id([alive.id, dead.id, 4711]) == []
+        assert await lab.picture() == before
+
+    async def test_of_many_who_purge_by_id_one_is_told_so(self, lab: Lab) -> None:
+        """Delete those of these events that are dead letters now, and answer their ids."""
+        ids = [event.id for event in await _dead(lab, 4)]
+        nodes = [lab.store, lab.other] * 3
+        answers = await lab.race([partial(node.purge_dead_letters_by_id, ids) for node in nodes])
+        assert sorted(id_ for answer in answers for id_ in answer) == sorted(ids)
+
+    async def test_ids_and_keys_of_events_purged_by_id_are_free_again(self, lab: Lab) -> None:
+        """What becomes of their ids, keys and log entries is as above."""
+        dead = await lab.ended(FAILED, event_id=new_event_id(), idempotency_key="k")
+        assert await lab.store.purge_dead_letters_by_id([dead.id]) == [dead.id]
+        assert await lab.store.list_results(dead.id) == []
+        again = await lab.publish_one(event_id=dead.event_id, idempotency_key="k")
+        assert (again.id > dead.id, again.status, again.fence) == (True, EventStatus.PENDING, 0)
+        assert [entry.action.value for entry in await lab.log()] == ["PUBLISHED", "PICKED", "FAILED", "PUBLISHED"]
+
     async def test_ids_and_keys_of_purged_events_are_free_again(self, lab: Lab) -> None:
         """Their ids and keys are free again; their log entries stay."""
         dead = await lab.ended(FAILED, event_id=new_event_id(), idempotency_key="k")

@@ -7,6 +7,7 @@ from functools import partial
 import pytest
 
 from durabus.conformance.lab import BUS, OTHER_BUS, Lab, batch
+from durabus.errors import UnsupportedByStore
 from durabus.model.event import NewEvent, new_event, new_event_id
 from durabus.model.statuses import EventStatus
 
@@ -40,6 +41,17 @@ class DedupeTests:
         before = await lab.picture()
         assert await lab.other.add_events([_keyed("order-1", n=99)]) == [event]
         assert await lab.picture() == before
+
+    async def test_a_store_that_cannot_know_all_keys_refuses_them(self, lab: Lab) -> None:
+        """With an ``ordering_key``, refused without ``ordering_keys``; with an ``idempotency_key``, refused without
+        ``idempotency_keys``.
+        """
+        if lab.store.features.idempotency_keys:
+            assert (await lab.store.add_events([_keyed("k")]))[0].idempotency_key == "k"
+            return
+        with pytest.raises(UnsupportedByStore, match="idempotency_keys=False"):
+            await lab.store.add_events([*batch(1), _keyed("k")])
+        assert await lab.all_events() == []
 
     async def test_the_same_key_on_another_bus_is_another_event(self, lab: Lab) -> None:
         """An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing."""

@@ -33,7 +33,9 @@ def random_steps(seed: int, length: int) -> list[Step]:
 
 async def compare(left: EventStore, right: EventStore, clocks: Sequence[ManualClock], steps: Sequence[Step]) -> None:
     """Run ``steps`` on both stores, which must be new; raise ``Difference`` at the first answer that differs."""
-    sides = (Side(left), Side(right))
+    keys = left.features.ordering_keys and right.features.ordering_keys
+    names = left.features.claims_by_event_id and right.features.claims_by_event_id
+    sides = (Side(left, keys=keys, names=names), Side(right, keys=keys, names=names))
     for number, step in enumerate(steps):
         if step.verb == "advance":
             for clock in clocks:

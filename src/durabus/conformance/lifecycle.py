@@ -67,6 +67,7 @@ CALLS: dict[str, Call] = {
     "list_dead_letters": lambda store: store.list_dead_letters(),
     "requeue_dead_letters": lambda store: store.requeue_dead_letters([1]),
     "purge_dead_letters": lambda store: store.purge_dead_letters(created_until_ts=1.0),
+    "purge_dead_letters_by_id": lambda store: store.purge_dead_letters_by_id([1]),
     "verify": lambda store: store.verify(),
     "now": lambda store: store.now(),
     "wait_for_work": lambda store: store.wait_for_work(BUS, timeout=0.01),
@@ -206,5 +207,8 @@ class LifecycleTests:
         await lab.other.close()
         lab.store = lab.other = await lab.open_another()
         assert await lab.picture() == before
-        assert (await lab.publish_one()).id > max(event.id for event in before.events)
+        new = await lab.publish_one()
+        assert new.id not in {event.id for event in before.events}
+        if lab.store.features.one_order:
+            assert new.id > max(event.id for event in before.events)
         await lab.store.close()

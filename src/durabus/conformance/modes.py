@@ -9,7 +9,7 @@ import anyio.lowlevel
 import pytest
 
 from durabus.conformance.lab import ALICE, BOB, BUS, OTHER_BUS, Lab, numbers
-from durabus.errors import LeaseLost
+from durabus.errors import LeaseLost, UnsupportedByStore
 from durabus.model.claim import Claim, event_lock_key, new_token
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import EventMode, EventStatus
@@ -39,6 +39,15 @@ async def _serial_claim(lab: Lab, mode: EventMode) -> Claim:
 
 class ModeTests:
     """global-serial, bus-serial and parallel."""
+
+    @SERIAL_MODES
+    async def test_a_store_that_cannot_lock_for_all_refuses_the_mode(self, lab: Lab, mode: EventMode) -> None:
+        """Refused without ``serial_modes``."""
+        if lab.store.features.serial_modes:
+            assert (await _serial_claim(lab, mode)).event.attempts == 1
+            return
+        with pytest.raises(UnsupportedByStore, match="serial_modes=False"):
+            await _serial_claim(lab, mode)
 
     @pytest.mark.parametrize(("held", "asked", "bus", "granted"), MATRIX)
     async def test_a_mode_excludes_those_who_need_the_same_lock(

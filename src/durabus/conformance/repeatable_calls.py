@@ -193,6 +193,15 @@ async def _purge(lab: Lab) -> Call:
     return lambda node: node.purge_dead_letters(created_until_ts=event.created_ts)
 
 
+async def _purge_by_id(lab: Lab) -> Call:
+    event = await lab.ended(EventStatus.FAILED)
+
+    async def purge(node: EventStore) -> int:
+        return len(await node.purge_dead_letters_by_id([event.id]))
+
+    return purge
+
+
 async def _archive(lab: Lab) -> Call:
     await lab.store.register_handlers(BUS, "n1", [], kept_for=None)
     await lab.store.stop_bus(BUS)
@@ -211,6 +220,7 @@ EFFECTIVE_ONCE: list[Scenario] = [
     _cleanup,
     _cleanup_results,
     _purge,
+    _purge_by_id,
     _archive,
     _unregister,
 ]

@@ -26,8 +26,12 @@ class Step(msgspec.Struct, frozen=True):
 class Side:
     """One store and what its answers have given so far."""
 
-    def __init__(self, store: EventStore) -> None:
+    def __init__(self, store: EventStore, *, keys: bool, names: bool) -> None:
         self.store = store
+        self.gives_keys = keys
+        """Whether its events may have an ordering key: only if the other store keeps their order too."""
+        self.asks_by_name = names
+        """Whether its claims may ask for one event: only if the other store understands that too."""
         self.names: dict[int, str] = {}
         self.ids: list[int] = []
         self.claims: list[ClaimRef] = [ClaimRef(999_999, made_name("token", 0), 1)]

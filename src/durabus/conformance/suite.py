@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -28,6 +29,7 @@ from durabus.conformance.modes import ModeTests
 from durabus.conformance.order import OrderTests
 from durabus.conformance.ordering import OrderingTests
 from durabus.conformance.paging import PagingTests
+from durabus.conformance.refusals import obeying
 from durabus.conformance.registrations import RegistrationTests
 from durabus.conformance.repeats import RepeatTests
 from durabus.conformance.settlement import SettlementTests
@@ -42,6 +44,13 @@ class StoreUnderTest:
     """How the suite comes to its stores."""
 
     pytestmark = pytest.mark.anyio
+
+    def __init_subclass__(cls) -> None:
+        """A test that meets a refusal its store has declared ends there: that it is refused has a test of its own."""
+        super().__init_subclass__()
+        for name, test in inspect.getmembers(cls, inspect.iscoroutinefunction):
+            if name.startswith("test_") and not hasattr(test, "__wrapped__"):
+                setattr(cls, name, obeying(test))
 
     async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
         """Open the store that belongs to ``place``: a new one for a new place, the same data for a known one.

@@ -57,19 +57,18 @@ class NewEventDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
 
     def new_event(self, *, bus: str, max_retries: int) -> NewEvent:
         """Checked and encoded. Title and description that the type does not tell travel as metadata."""
-        type_ = self.type or type_of(self.title)
-        metadata = dict(self.metadata or {})
+        type_, metadata = self.type or type_of(self.title), self.metadata
         if self.title != type_:
-            metadata["title"] = self.title
+            metadata = {**(metadata or {}), "title": self.title}
         if self.description is not None:
-            metadata["description"] = self.description
+            metadata = {**(metadata or {}), "description": self.description}
         return new_event(
             type_,
             self.payload,
             bus=self.bus or bus,
             event_id=self.event_id,
             metadata=metadata,
-            tags=[tag.strip(" ") for tag in self.tags.split(",")] if self.tags else (),
+            tags=(self.tags.replace(", ", ",").split(",") if "," in self.tags else (self.tags,)) if self.tags else (),
             priority=self.priority,
             delay=self.delay,
             max_attempts=self.max_retries or max_retries,

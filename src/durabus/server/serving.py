@@ -7,6 +7,7 @@ import ipaddress
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -73,7 +74,13 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ours, because long polls and tails must be told before uvicorn waits for them to end."""
+        """Ours, because long polls and tails must be told before uvicorn waits for them to end.
+
+        Signals belong to the main thread: a server in another one is stopped by who started it.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._asked_to_stop, number)

@@ -42,6 +42,7 @@ class Claims(Protocol):
           ``event:global`` is free or expired; the lock is taken in the same step under the claim's token and lease,
           renewed with it, and freed when the claim is settled or the event reset. A lock that its holder let expire is
           taken together with the holder's event: that is taken from its claim as above, whatever bus it is on.
+          (Refused without ``serial_modes``.)
         - A repeat with the same token answers the claims that the token still holds, in the same order, and does
           nothing else. If it holds none any more, it is a new request.
         - ``Claim.results`` holds what the event's handlers did in earlier attempts, ``Claim.revision`` the revision of
@@ -78,7 +79,8 @@ class Claims(Protocol):
         - ``results`` overwrite the stored ones of the same handlers.
         - A claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised); nothing of it is written.
         - An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the first
-          time did and writes nothing.
+          time did and writes nothing. A store that lost the answer repeats by itself; if the event was settled again
+          since, that repeat too is answered with ``LeaseLost``.
         - ``connection``: as in ``add_events``; effect and completion are one commit. Not together with ``then_claim``.
         """
         ...

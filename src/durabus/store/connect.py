@@ -18,6 +18,7 @@ BACKENDS = {
     "postgresql": "durabus.backends.postgresql.store:PostgreSQLStore",
     "redis": "durabus.backends.redis.store:RedisStore",
     "rediss": "durabus.backends.redis.store:RedisStore",
+    "sharded": "durabus.backends.sharded.store:ShardedStore",
     "sqlite": "durabus.backends.sqlite.store:SQLiteStore",
 }
 EXTRAS = {"kafka": "kafka", "nats": "nats", "postgresql": "postgres", "redis": "redis", "rediss": "redis"}
@@ -26,7 +27,7 @@ ENTRY_POINTS = "durabus.stores"
 
 async def open_store(url: str, *, clock: Clock | None = None) -> EventStore:
     """Open the store behind ``url``: ``memory://``, ``sqlite:///path/to/file.db`` (four slashes: absolute path),
-    ``postgresql://``, ``redis://``, ``nats://`` or ``kafka://``.
+    ``postgresql://``, ``redis://``, ``nats://``, ``kafka://``, or ``sharded://`` with several of them.
 
     ``clock`` is for tests, on stores that declare ``manual_clock``.
     """

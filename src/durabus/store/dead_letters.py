@@ -33,3 +33,11 @@ class DeadLetters(Protocol):
         Their ids and keys are free again; their log entries stay.
         """
         ...
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        """Delete those of these events that are dead letters now, and answer their ids.
+
+        One that was requeued meanwhile is left alone, as is what was never a dead letter or is unknown. What becomes of
+        their ids, keys and log entries is as above.
+        """
+        ...

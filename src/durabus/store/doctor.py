@@ -19,6 +19,7 @@ DOCTORS = {
     "postgresql": "durabus.backends.postgresql.doctor",
     "redis": "durabus.backends.redis.doctor",
     "rediss": "durabus.backends.redis.doctor",
+    "sharded": "durabus.backends.sharded.doctor",
     "sqlite": "durabus.backends.sqlite.doctor",
 }
 

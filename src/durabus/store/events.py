@@ -22,7 +22,8 @@ class Events(Protocol):
         - An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing: the stored
           event is answered in its place, whatever its status. This also holds inside one batch, and makes a repeat
           of the whole call harmless. A key is remembered as long as its event.
-        - With an ``ordering_key``, refused without ``ordering_keys``.
+        - With an ``ordering_key``, refused without ``ordering_keys``; with an ``idempotency_key``, refused without
+          ``idempotency_keys``.
         - One PUBLISHED entry per stored event is logged in the same atomic step.
         - When the call returns, the events survive whatever ``features`` say.
         - ``connection``: the caller's own connection with its open transaction. The events become visible, durable

@@ -25,6 +25,13 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     """Claims keep the order of events with one ``ordering_key``."""
     claims_by_event_id: bool = False
     """``ClaimRequest.event_id`` is obeyed."""
+    idempotency_keys: bool = True
+    """``NewEvent.idempotency_key`` is obeyed."""
+    serial_modes: bool = True
+    """``ClaimRequest.mode`` may be bus-serial or global-serial."""
+    one_order: bool = True
+    """Ids, claims and log have one order, and batches are all or none. This one cannot be refused: where it is False,
+    both hold among events of one shard, and a batch of several that fails half-way raises, to be repeated."""
     minimum_lease: float = 0.0
     """Shortest lease the store can judge, in seconds."""
 

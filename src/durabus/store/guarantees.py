@@ -16,6 +16,7 @@ URLS = {
     "redis": "redis://host",
     "nats": "nats://host",
     "kafka": "kafka://host",
+    "sharded": "sharded://sqlite:///0.db|sqlite:///1.db",
 }
 """The stores in the order of the page, and a URL that names one without opening it."""
 HEAD = """# Guarantees

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from durabus.backends.postgresql.changes import Changes, Stored
 from durabus.backends.postgresql.core import PostgreSQLCore
-from durabus.backends.postgresql.forgetting import forget_dead
+from durabus.backends.postgresql.forgetting import forget_dead, in_parts
 from durabus.backends.postgresql.publishing import ids_of
 from durabus.backends.postgresql.rows import event_of
 from durabus.backends.postgresql.session import Session
@@ -59,6 +60,19 @@ class PostgreSQLDeadLetters(PostgreSQLCore):
             if count < PURGE_AT_ONCE:
                 break
         return purged
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        self._check_open()
+        purged: list[int] = []
+        for part in in_parts([id_ for id_ in ids if 0 < id_ < 2**63]):
+            purged += await self._write(partial(_purge, ids=part))
+        return purged
+
+
+async def _purge(session: Session, ids: Sequence[int]) -> list[int]:
+    gone = await session.all("purge_dead_letters_by_id", list(ids))
+    await forget_dead(session, gone)
+    return [row[0] for row in gone]
 
 
 async def _requeue(session: Session, refs: Sequence[EventRef]) -> list[Event]:

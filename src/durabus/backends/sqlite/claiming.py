@@ -47,7 +47,7 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
         return [_held_claim(tx, row, request.token, revision) for row in tx.all(_HELD, {"token": request.token})]
     if expired:
         expire(tx, tx.all(_EXPIRED, {"bus": bus, "now": now, "limit": EXPIRE_AT_ONCE}), request.max_attempts)
-    if due:
+    if due or expired:  # what a lost event held up may be due now
         _promote(tx, bus)
     key = event_lock_key(request.mode, bus)
     lock = None if key is None else _may_lock(tx, key, request)

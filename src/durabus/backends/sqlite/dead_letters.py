@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from durabus.backends.sqlite.core import SQLiteCore
-from durabus.backends.sqlite.forgetting import forget_names
+from durabus.backends.sqlite.forgetting import forget_names, in_parts
 from durabus.backends.sqlite.publishing import get_event
 from durabus.backends.sqlite.rows import event_of, to_json
 from durabus.backends.sqlite.sql import statement
@@ -25,6 +26,7 @@ _COUNT = statement("count_dead")
 _COUNT_OF_BUS = statement("count_dead_of_bus")
 _OLD = statement("old_dead_letters")
 _OLD_OF_BUS = statement("old_dead_letters_of_bus")
+_BY_ID = statement("dead_letters_by_id")
 _FORGET = statement("forget_dead_letters")
 _REQUEUE = statement("requeue_dead_letter")
 _READY_TAGS = statement("ready_event_tags")
@@ -65,6 +67,21 @@ class SQLiteDeadLetters(SQLiteCore):
             if count < PURGE_AT_ONCE:
                 break
         return purged
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        self._check_open()
+        purged: list[int] = []
+        for part in in_parts([id_ for id_ in ids if 0 < id_ < 2**63]):
+            purged += await self._write(partial(_purge, ids=part))
+        return purged
+
+
+def _purge(tx: Transaction, ids: Sequence[int]) -> list[int]:
+    gone = tx.all(_BY_ID, {"ids": to_json(ids)})
+    found = [row[0] for row in gone]
+    tx.run(_FORGET, {"ids": to_json(found)})
+    forget_names(tx, gone)
+    return found
 
 
 def _requeue(tx: Transaction, refs: Sequence[EventRef]) -> list[Event]:

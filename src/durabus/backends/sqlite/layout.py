@@ -18,6 +18,7 @@
     events_delayed       (bus, due_at)              ready = 0, PENDING   what a claim makes ready first
     events_leased        (bus, lease_expires_at)    PROCESSING           what a claim takes back first
     events_line          (bus, ordering_key, status, id)                 the first of its key; ready = 2 are behind
+    events_aside         (bus, id)                  ready = 2            counted and found with the live ones
     events_token         (token)                                         the repeat of a claim
     event_log_published  (event_id), unique         known = 1            publishing twice stores one; get_event by name
     event_log_event      (id)                       not PUBLISHED        the trail of an event, its last settlement

@@ -6,7 +6,6 @@ closes the page has stopped the work.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import re
 from collections.abc import AsyncIterator
@@ -19,7 +18,7 @@ from durabus.clock import monotonic
 from durabus.errors import EventNotFound, NotADeadLetter
 from durabus.model.event import Event
 from durabus.model.query import EventQuery
-from durabus.model.statuses import DEAD_LETTER, EventStatus
+from durabus.model.statuses import EventStatus
 from durabus.server.access import Principal
 from durabus.server.api import Api
 
@@ -150,7 +149,7 @@ async def take_step(api: Api, principal: Principal, selection: Selection, deed: 
         if looked_at >= STEP:
             break
     ids = [event.id for event in chosen]
-    done = await (_retry(api, ids) if deed == "retry" else _purge(api, ids))
+    done = await _retry(api, ids) if deed == "retry" else len(await api.store.purge_dead_letters_by_id(ids))
     return Step(done=done, looked_at=len(ids), before=following)
 
 
@@ -169,16 +168,6 @@ async def _retry_one(api: Api, id_: int) -> bool:
     except (EventNotFound, NotADeadLetter):
         return False
     return True
-
-
-async def _purge(api: Api, ids: list[int]) -> int:
-    return sum(await asyncio.gather(*(_purge_one(api, id_) for id_ in ids)))
-
-
-async def _purge_one(api: Api, id_: int) -> bool:
-    """Looks once more, because removing takes an event away whatever became of it."""
-    event = await api.store.get_event(id_)
-    return event is not None and event.status in DEAD_LETTER and await api.store.remove_event(id_)
 
 
 async def _pages(

@@ -14,7 +14,7 @@ from durabus.server.dashboard.board import board_of
 from durabus.server.dashboard.charts import Chart, chart
 from durabus.server.dashboard.figures import SLOT, Figures, Percentiles, percentiles, whole
 from durabus.server.dashboard.pulse import Pulse
-from durabus.server.dashboard.readings import Counted, Oldest
+from durabus.server.dashboard.readings import Counted
 from durabus.server.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
 
 RANGES = {"5m": 5.0, "15m": 15.0, "1h": 60.0}
@@ -43,10 +43,9 @@ class Notice(msgspec.Struct, frozen=True):
 async def overview(request: AnyRequest) -> Page:
     """The first page."""
     bus, principal, board = bus_of(request), principal_of(request), board_of(request)
-    pulse, counted, oldest, in_flight = await asyncio.gather(
+    pulse, counted, in_flight = await asyncio.gather(
         board.pulse(bus),
         board.readings.counts(bus, principal),
-        board.readings.oldest_waiting(bus, principal),
         board.readings.in_flight(bus, principal),
     )
     store = api_of(request).store
@@ -64,7 +63,6 @@ async def overview(request: AnyRequest) -> Page:
         "overview.html",
         now=now,
         counted=counted,
-        oldest=oldest,
         late=[event for event in in_flight if event.expires_ts is not None and event.expires_ts < now],
         lately=lately,
         pace=max(min(NOW, end - pulse.since_ts // SLOT * SLOT), SLOT),
@@ -73,7 +71,7 @@ async def overview(request: AnyRequest) -> Page:
         latencies=latencies(total),
         charts=charts(series, begin, step, pulse.since_ts),
         # Which types there are is not for those who see only some tags.
-        notices=notices(now, [] if principal.tags else failing(pulse, now), counted, oldest, in_flight),
+        notices=notices(now, [] if principal.tags else failing(pulse, now), counted, in_flight),
         span=span,
         ranges=list(RANGES),
         pulse=pulse,
@@ -132,19 +130,18 @@ def charts(series: list[Figures], begin: float, step: float, since: float) -> li
     ]
 
 
-def notices(
-    now: float, failing: list[Notice], counted: Counted | None, oldest: Oldest | None, in_flight: list[Event]
-) -> list[Notice]:
+def notices(now: float, failing: list[Notice], counted: Counted | None, in_flight: list[Event]) -> list[Notice]:
     """What needs attention, worst first."""
     found: list[Notice] = []
     late = Counter(event.worker_id for event in in_flight if event.expires_ts is not None and event.expires_ts < now)
     for worker, held in late.most_common(MAX_NAMED):
         found.append(Notice(f"{worker} is late: {held} events whose lease is over", "/dashboard/workers", {}))
     found += failing
-    if oldest is not None and oldest.due_for > OLD:
-        text = f"#{oldest.id} waits for {words.duration(oldest.age)}"
-        found.append(Notice(text, f"/dashboard/events/{oldest.id}", {}))
     if counted is not None:
+        oldest = counted.oldest
+        if oldest is not None and oldest.due_for > OLD:
+            text = f"#{oldest.id} waits for {words.duration(oldest.age)}"
+            found.append(Notice(text, f"/dashboard/events/{oldest.id}", {}))
         dead = counted.counts.failed + counted.counts.completed_with_errors
         if dead:
             found.append(Notice(f"{dead:,} dead letters wait for a decision", "/dashboard/dead-letters", {}))

@@ -16,6 +16,7 @@ from durabus.model.statuses import DEAD_LETTER, Action
 from durabus.server.api import Api, logger
 from durabus.server.dashboard.figures import KEPT, Figures, Slots, Tags, step_of
 from durabus.store.log import START
+from durabus.worker.roster import WorkerSeen
 
 PAGE = 500
 LOOK_EVERY = 0.5
@@ -68,15 +69,6 @@ class Attempt(msgspec.Struct, frozen=True):
     failed: bool
 
 
-class WorkerSeen(msgspec.Struct):
-    """What the log tells of a worker."""
-
-    last_ts: float
-    done: int = 0
-    failed: int = 0
-    lost: int = 0
-
-
 class Pulse:
     """Of one bus."""
 
@@ -125,8 +117,13 @@ class Pulse:
             logger.warning("the dashboard cannot follow the log of bus %r: %s", self._bus, error)
 
     async def _start_position(self) -> str:
-        """Some thousand events back: ids grow with the queue, so no entry has to be counted for it."""
+        """Some thousand events back: ids grow with the queue, so no entry has to be counted for it.
+
+        Across shards they do not, and an event tells a position on its own shard only: there it begins now.
+        """
         store = self._api.store
+        if not store.features.one_order:
+            return await store.log_head()
         newest = (await store.find(EventQuery(limit=1))).events
         if not newest:
             return START

@@ -29,6 +29,8 @@ SHARE = 50
 """A figure is looked up again after this many times what it cost: the store spends a fiftieth on it at most."""
 MAX_READINGS = 200
 MAX_IN_FLIGHT = 500
+LOOKS = 3
+"""At most so many, until numbers and oldest event fit together."""
 
 
 class Reading(Generic[T]):
@@ -68,14 +70,6 @@ class Reading(Generic[T]):
             self._task = None
 
 
-class Counted(msgspec.Struct, frozen=True):
-    """Events by status, and when that was; ``capped``: at least so many."""
-
-    counts: Counts
-    capped: bool
-    at_ts: float
-
-
 class Oldest(msgspec.Struct, frozen=True):
     """The event that waits longest, and for how long when it was looked up."""
 
@@ -85,7 +79,15 @@ class Oldest(msgspec.Struct, frozen=True):
     """Below 0 if its time has not come."""
 
 
-NOBODY = Oldest(0, 0.0, 0.0)
+class Counted(msgspec.Struct, frozen=True):
+    """The queue at one moment: events by status, the oldest that waits, and when that was."""
+
+    counts: Counts
+    capped: bool
+    """At least so many."""
+    oldest: Oldest | None
+    """The PENDING event with the smallest id. None with some pending: none of them stayed long enough to be seen."""
+    at_ts: float
 
 
 class Readings:
@@ -96,25 +98,13 @@ class Readings:
         self._readings: dict[tuple[str, str, frozenset[str]], Reading[Any]] = {}
 
     async def counts(self, bus: str, principal: Principal) -> Counted | None:
-        """Events by status."""
+        """How many events there are, and which one waits longest; None if it is not known yet."""
 
         async def look() -> Counted:
-            now = await self._api.store.now()
-            return Counted(*await count_events(self._api, principal, bus), now)
+            return await count_queue(self._api, principal, bus)
 
         found: Counted | None = await self._reading("counts", bus, principal, look).newest()
         return found
-
-    async def oldest_waiting(self, bus: str, principal: Principal) -> Oldest | None:
-        """The PENDING event with the smallest id; None if there is none, or it is not known yet."""
-
-        async def look() -> Oldest:
-            found = await oldest(self._api, _query(bus, principal, EventStatus.PENDING))
-            now = await self._api.store.now()
-            return Oldest(found[0].id, now - found[0].created_ts, now - found[0].due_ts) if found else NOBODY
-
-        found: Oldest | None = await self._reading("oldest", bus, principal, look).newest()
-        return None if found is None or found is NOBODY else found
 
     async def in_flight(self, bus: str, principal: Principal) -> list[Event]:
         """PROCESSING events, newest first, some hundred at most, without their payloads."""
@@ -140,6 +130,21 @@ class Readings:
         if len(self._readings) > MAX_READINGS:
             del self._readings[next(iter(self._readings))]
         return found
+
+
+async def count_queue(api: Api, principal: Principal, bus: str) -> Counted:
+    """Numbers and oldest event that fit together: the store is asked for both, and again if they contradict each other.
+
+    A queue that is empty in one of two looks is emptied all the time; then it is told as that.
+    """
+    for _ in range(LOOKS):
+        counts, capped = await count_events(api, principal, bus)
+        found = await oldest(api, _query(bus, principal, EventStatus.PENDING)) if counts.pending else []
+        if found or not counts.pending:
+            break
+    now = await api.store.now()
+    eldest = Oldest(found[0].id, now - found[0].created_ts, now - found[0].due_ts) if found else None
+    return Counted(counts, capped, eldest, now)
 
 
 def _query(bus: str, principal: Principal, status: EventStatus) -> EventQuery:

@@ -24,7 +24,7 @@ from durabus.store.log import START
 
 AnyRequest = Request[Any, Any, Any]
 READY_WITHIN = 2.0
-MAX_POSITION_CHARS = 255
+MAX_POSITION_CHARS = 1_000
 METRICS_TYPE = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 """The framework adds the charset."""
 

@@ -29,7 +29,11 @@ CREATE TABLE events (
     tags TEXT,
     metadata TEXT,
     errors TEXT,
-    payload TEXT NOT NULL
+    payload TEXT NOT NULL,
+    ordering_key TEXT GENERATED ALWAYS AS (
+        CASE WHEN json_valid(metadata) AND json_type(metadata, '$.ordering_key') = 'text'
+        THEN nullif(json_extract(metadata, '$.ordering_key'), '') END
+    ) VIRTUAL
 ) STRICT;
 
 CREATE INDEX events_ready ON events (bus, priority DESC, id, ready) WHERE ready = 1;
@@ -37,6 +41,31 @@ CREATE INDEX events_delayed ON events (bus, due_at, id, ready, status) WHERE rea
 CREATE INDEX events_leased ON events (bus, lease_expires_at, id, status) WHERE status = 'PROCESSING';
 CREATE INDEX events_token ON events (token) WHERE token IS NOT NULL;
 CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
+
+-- Events of one ordering key line up. A claim that comes upon one which is not the first of its key puts it aside
+-- (ready = 2); whatever takes the one before it out of the way brings the first of the key back (ready = 0: due, and
+-- made ready by the next claim). Nothing else changes for events without a key.
+CREATE INDEX events_line ON events (bus, ordering_key, status, id) WHERE ordering_key IS NOT NULL;
+CREATE INDEX events_aside ON events (bus, id, ready) WHERE ready = 2;
+
+CREATE TRIGGER events_line_left AFTER DELETE ON events WHEN OLD.ordering_key IS NOT NULL
+BEGIN
+    UPDATE events SET ready = 0
+    WHERE ready = 2 AND id = (
+        SELECT min(id) FROM events
+        WHERE bus = OLD.bus AND ordering_key = OLD.ordering_key AND status = 'PENDING'
+    );
+END;
+
+-- Only a statement that sets due_at returns an event to the queue.
+CREATE TRIGGER events_line_returned AFTER UPDATE OF due_at ON events WHEN NEW.ordering_key IS NOT NULL
+BEGIN
+    UPDATE events SET ready = 0
+    WHERE ready = 2 AND id = (
+        SELECT min(id) FROM events
+        WHERE bus = NEW.bus AND ordering_key = NEW.ordering_key AND status = 'PENDING'
+    );
+END;
 
 CREATE TABLE event_tags (
     bus TEXT NOT NULL,

@@ -1,0 +1,1 @@
+"""Several stores as one: event ``id % N`` is the number of its shard."""

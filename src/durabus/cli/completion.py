@@ -1,0 +1,31 @@
+"""``durabus completion``: what a shell needs to complete commands and options."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from durabus.cli.options import JsonOption
+from durabus.cli.output import print_json
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+def completion(
+    shell: Annotated[Shell, Parameter(name="SHELL", help="Which one.")],
+    /,
+    *,
+    json: JsonOption = False,
+) -> None:
+    """Print the completion script of a shell. For bash in this session: eval "$(durabus completion bash)".
+
+    Example: durabus completion bash
+    """
+    from durabus.cli.app import app
+
+    script = app.generate_completion(prog_name="durabus", shell=shell)
+    if json:
+        print_json({"shell": shell, "script": script})
+    else:
+        print(script)

@@ -1,0 +1,147 @@
+"""``durabus workers`` and ``durabus locks``: who holds what."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.options import DEFAULTS, Common, opened_store
+from durabus.cli.output import age, console, iso, plain, print_json, say, table
+from durabus.model.limits import check_batch
+from durabus.worker.roster import MAX_RELEASED, WorkerLine, held_events, release_worker, roster
+
+if TYPE_CHECKING:
+    from durabus.model.handler import HandlerInfo
+    from durabus.store.contract import EventStore
+
+workers = App(name="workers", help="Worker processes: list, release.")
+
+BUSES_AT_ONCE = 100
+STATE_STYLES = {"live": "green", "late": "bold red", "gone": "dim"}
+
+
+@workers.command(name="list")
+async def list_workers(
+    *,
+    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
+    gone: Annotated[bool, Parameter(help="Also those gone for ten minutes.", negative="", show_default=False)] = False,
+    common: Common = DEFAULTS,
+) -> None:
+    """List worker processes: live, late (silent, or with events whose lease is over) or gone, and what they hold.
+
+    Example: durabus workers list
+    """
+    async with opened_store(common) as store:
+        held = await held_events(store, bus)
+        lines = roster(await store.now(), held, await _handlers(store, bus), {})
+    shown = [line for line in lines if gone or not line.folded]
+    if common.json:
+        print_json({"workers": [_document(line) for line in shown]})
+        return
+    if not shown:
+        say("no workers" + ("" if len(lines) == len(shown) else f"; --gone shows {len(lines)} that are gone"))
+        return
+    right = {"justify": "right"}
+    made = table("worker", "state", ("heard", right), ("holds", right), ("overdue", right), ("handlers", right))
+    for line in shown:
+        made.add_row(
+            plain(line.worker_id),
+            f"[{STATE_STYLES[line.state]}]{line.state}[/]",
+            f"{age(line.now - line.heard_ts)} ago",
+            str(len(line.held)),
+            str(line.overdue),
+            str(line.handlers),
+        )
+    console().print(made)
+
+
+@workers.command
+async def release(
+    worker: Annotated[str, Parameter(name="WORKER", help="As `durabus workers list` shows it: host:pid.")],
+    /,
+    *,
+    bus: Annotated[str | None, Parameter(help="Only events of this bus; without it of all.")] = None,
+    reason: Annotated[str, Parameter(help="For the log.")] = "worker released on the command line",
+    common: Common = DEFAULTS,
+) -> None:
+    """Take all events from a worker: back in the queue, the attempt not counted; what it still writes is refused.
+
+    Example: durabus workers release web-1:4242
+    """
+    async with opened_store(common) as store:
+        released = await release_worker(store, bus, worker, reason=reason)
+        known = released or any(
+            line.worker_id == worker for line in roster(await store.now(), [], await _handlers(store, bus), {})
+        )
+    if not known:
+        raise CommandFailed(
+            "no such worker",
+            f"{worker!r} holds no event, and no bus knows it",
+            "`durabus workers list` shows them",
+            code=Exit.NOT_FOUND,
+        )
+    if common.json:
+        print_json({"worker_id": worker, "released": released})
+    else:
+        print(f"{released} events of {worker} are back in the queue")
+    if released == MAX_RELEASED:
+        say("it may hold more: release it again")
+
+
+async def locks(
+    *,
+    after: Annotated[str, Parameter(help="Only keys above this one: the next page.", show_default=False)] = "",
+    limit: Annotated[int, Parameter(help="At most so many.")] = 100,
+    common: Common = DEFAULTS,
+) -> None:
+    """List held locks in order of their keys: who has them, their fences, and for how long.
+
+    Example: durabus locks
+    """
+    check_batch(limit)
+    async with opened_store(common) as store:
+        held, now = await store.list_locks(after=after, limit=limit), await store.now()
+    if common.json:
+        found = [
+            {"key": one.key, "worker_id": one.worker_id, "fence": one.fence, "expires_at": iso(one.expires_ts)}
+            for one in held
+        ]
+        print_json({"locks": found, "next_after": held[-1].key if len(held) == limit else None})
+        return
+    if not held:
+        say("no locks are held")
+        return
+    made = table("key", "held by", ("fence", {"justify": "right"}), ("ends in", {"justify": "right"}))
+    for one in held:
+        made.add_row(plain(one.key), plain(one.worker_id), str(one.fence), age(max(one.expires_ts - now, 0.0)))
+    console().print(made)
+    if len(held) == limit:
+        say(f"more: --after {held[-1].key}")
+
+
+async def _handlers(store: EventStore, bus: str | None) -> list[HandlerInfo]:
+    """What the nodes of one bus, or of all buses, have announced."""
+    if bus is not None:
+        return (await store.list_handlers(bus)).handlers
+    found: list[HandlerInfo] = []
+    after = ""
+    while True:
+        buses = await store.list_buses(after=after, limit=BUSES_AT_ONCE)
+        for one in buses:
+            found += (await store.list_handlers(one.bus)).handlers
+        if len(buses) < BUSES_AT_ONCE:
+            return found
+        after = buses[-1].bus
+
+
+def _document(line: WorkerLine) -> dict[str, object]:
+    return {
+        "worker_id": line.worker_id,
+        "state": line.state,
+        "heard_at": iso(line.heard_ts),
+        "holds": [event.id for event in line.held],
+        "overdue": line.overdue,
+        "handlers": line.handlers,
+    }
