@@ -3,6 +3,7 @@
 PYTHON ?= python3
 ARGS ?=
 STORE ?= sqlite
+SEEDS ?= 2000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test long races chaos chaos-pipeline fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check test long races chaos soak sim sim-mutants chaos-pipeline fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,8 +41,17 @@ long: install ## The same at full length: more random sequences, more records, m
 races: install ## Only the tests that start and kill real processes
 	$(BIN)/pytest -m processes $(ARGS)
 
-chaos: install ## Kill workers and crash the server under 50,000 events, for some minutes (STORE=postgresql)
-	$(BIN)/python -m tests.processes.chaos $(STORE)
+chaos: install ## Kill workers, servers and connections for some minutes, and check every promise (STORE=postgresql, ARGS=--quick)
+	$(BIN)/python -m tests.lab $(STORE) $(ARGS)
+
+soak: install ## A steady load with kills, in which nothing may grow (STORE=postgresql, ARGS='--seconds 3600')
+	$(BIN)/python -m tests.lab.soak $(STORE) $(ARGS)
+
+sim: install ## Simulate a fleet in virtual time under crashes, freezes and a bad network (SEEDS=2000, ARGS='--seed 17')
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(ARGS)
+
+sim-mutants: install ## Plant the classic bugs of queues, and see which seed of the simulation catches each
+	$(BIN)/python -m tests.simulation.mutants
 
 chaos-pipeline: install ## Kill the pipeline 20 times at random points while 8 processes write (ARGS=-x)
 	DURABUS_PIPELINE_KILLS=20 $(BIN)/pytest -q tests/pipeline/test_kill.py $(ARGS)
@@ -55,7 +65,7 @@ demo: install ## Watch durabus survive a killed worker (STORE=postgresql, KEEP=1
 bench: install ## Measure throughput and latency (ARGS=--help)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-peers: $(PEERS)/.installed ## Measure durabus and its peers on one PostgreSQL, in one run (PYTHON=python3.13, ARGS=--help)
+bench-peers: $(PEERS)/.installed ## Measure durabus and its peers on one server, in one run (ARGS='--store redis', PYTHON=python3.13)
 	$(PEERS)/bin/python -m benchmarks.peers $(ARGS)
 
 bench-pipeline: install ## Measure the pipeline against the plain ways from a store to Delta (ARGS=--help)
@@ -101,9 +111,11 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 	@$(BIN)/pip check --quiet
 	@touch $@
 
-# The newest peers, so no lock. oban is left out below Python 3.12.
+# The newest peers, so no lock. oban is left out below Python 3.12; arq and saq need an older redis-py.
 $(PEERS)/.installed: pyproject.toml
 	rm -rf $(PEERS)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --editable '.[bench,cli,peers,postgres,servers]'
+	$(PEERS)/bin/pip install --quiet --editable '.[bench,cli,peers,postgres,redis,servers]'
+	$(PYTHON) -m venv $(PEERS)/older
+	$(PEERS)/older/bin/pip install --quiet --editable . arq 'saq[redis,hiredis]'
 	@touch $@

@@ -19,6 +19,7 @@ from benchmarks import (
     draining,
     growth,
     http_api,
+    http_dashboard,
     memory,
     postgresql,
     publishing,
@@ -37,11 +38,14 @@ GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "drain": draining.run,
     "seed003": seed003.run,
     "http": http_api.run,
+    "dashboard": http_dashboard.run,
     "growth": growth.run,
     "postgresql": postgresql.run,
     "redis": store_servers.run_redis,
     "nats": store_servers.run_nats,
     "kafka": store_servers.run_kafka,
+    "nats-start": store_servers.run_nats_start,
+    "kafka-start": store_servers.run_kafka_start,
     "runtime": runtime.run,
 }
 SETTINGS = (

@@ -17,6 +17,7 @@ import redis
 
 from benchmarks import raw, raw_fold, raw_postgresql, raw_redis
 from benchmarks.bench import same_gc
+from benchmarks.turns import next_line, ready
 from durabus import Event, EventBus, open_store
 
 LOOK_EVERY = 0.01
@@ -55,8 +56,12 @@ async def drain_to_end(url: str) -> tuple[int, float]:
     bus.subscribe(raw.EVENT_TYPE, handler)
     await ready()
     async with bus:
-        while (counts := await store.counts()).pending or counts.processing:  # noqa: ASYNC110  (others drain it too)
-            await asyncio.sleep(LOOK_EVERY)
+        counts, before = await store.counts(), -1
+        while counts.pending or counts.processing:  # others drain it too
+            while before != handled:  # while there is work, looking would only take its time
+                before = handled
+                await asyncio.sleep(LOOK_EVERY)
+            counts, before = await store.counts(), -1
         ended = monotonic()
     await store.close()
     return handled, ended
@@ -139,16 +144,6 @@ KINDS: dict[str, Callable[..., Awaitable[Any]]] = {
     "footprint": footprint,
     "latency": latency,
 }
-
-
-async def ready() -> None:
-    print("ready", flush=True)
-    await next_line()
-
-
-async def next_line() -> None:
-    """Wait for ``go`` or ``stop``, or for the death of the parent."""
-    await asyncio.to_thread(sys.stdin.readline)
 
 
 def _resident_mib() -> float:

@@ -24,6 +24,10 @@ class New(msgspec.Struct):
     payload: Any
 
 
+class Batch(msgspec.Struct):
+    events: list[New]
+
+
 class Created(msgspec.Struct):
     id: int
 
@@ -47,6 +51,12 @@ async def main(url: str) -> None:
         new = new_event(given.title, given.payload, tags=given.tags.split(","))
         return Created((await store.add_events([new]))[0].id)
 
+    @post("/events/batch")
+    async def create_batch(request: Request[Any, Any, Any]) -> list[Created]:
+        given = msgspec.json.decode(await request.body(), type=Batch).events
+        new = [new_event(one.title, one.payload, tags=one.tags.split(",")) for one in given]
+        return [Created(event.id) for event in await store.add_events(new)]
+
     @get("/events/subscribe")
     async def subscribe(tags: Annotated[str, QueryParameter()], worker_id: Annotated[str, QueryParameter()]) -> Job:
         wanted = ClaimRequest(bus="default", worker_id=worker_id, token=new_token(), tags=tuple(tags.split(",")))
@@ -61,7 +71,7 @@ async def main(url: str) -> None:
         return Done(type(outcome).__name__)
 
     listening = listen("127.0.0.1", 0)
-    app = Litestar([create, subscribe, complete], openapi_config=None, logging_config=None)
+    app = Litestar([create, create_batch, subscribe, complete], openapi_config=None, logging_config=None)
     config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", proxy_headers=False)
     port = listening.getsockname()[1]
     os.write(1, msgspec.json.encode({"url": f"http://127.0.0.1:{port}", "pid": os.getpid()}) + b"\n")

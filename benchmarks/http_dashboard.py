@@ -35,7 +35,7 @@ PAGES = {
 }
 
 
-def rows(bench: Bench) -> list[Row]:
+def run(bench: Bench) -> list[Row]:
     """One for each page."""
     logged, rounds = bench.size(1_000_000, 10_000), bench.size(40, 5)
     with bench.fresh_folder() as folder:
@@ -47,8 +47,8 @@ def rows(bench: Bench) -> list[Row]:
             first, found = asyncio.run(_open_pages(port, dead, rounds))
     return [
         Row(
-            group="http",
-            name=f"dashboard: {name}, {logged:,} logged",
+            group="dashboard",
+            name=f"{name}, {logged:,} logged",
             unit="ms",
             samples=samples,
             figure=percentile(samples, 0.95),

@@ -41,16 +41,24 @@ def timed(work: Callable[[], object]) -> float:
     return monotonic() - started
 
 
-def peak_memory() -> float:
-    """Of this process and its children, in MB."""
-    total = 0.0
+def peak_memory() -> dict[str, float]:
+    """Of this process and those it started, Java and its Python workers, in MB by program."""
+    parents, peaks = dict[int, int](), dict[int, tuple[str, float]]()
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
             fields = dict(line.split(":", 1) for line in status.read_text().splitlines() if ":" in line)
         except OSError:
             continue
-        if int(fields.get("PPid", "0")) == os.getpid() or status.parent.name == str(os.getpid()):
-            total += int(fields.get("VmHWM", "0 kB").split()[0]) / 1024
+        process = int(status.parent.name)
+        parents[process] = int(fields["PPid"])
+        peaks[process] = fields["Name"].strip(), int(fields.get("VmHWM", "0 kB").split()[0]) / 1024
+    total = dict[str, float]()
+    for process, (name, peak) in peaks.items():
+        ancestor = process
+        while ancestor not in (0, os.getpid()):
+            ancestor = parents.get(ancestor, 0)
+        if ancestor:
+            total[name] = total.get(name, 0.0) + peak
     return total
 
 
@@ -161,7 +169,8 @@ def main() -> None:
         spark.stop()
         shutil.rmtree(place, ignore_errors=True)
     print_report(options.rows, small, large, postgresql)
-    print(f"peak memory of driver, Java and workers: {memory:,.0f} MB at spark.driver.memory={options.memory}")
+    told = ", ".join(f"{name} {peak:,.0f} MB" for name, peak in sorted(memory.items()))
+    print(f"peak memory at spark.driver.memory={options.memory}: {told}")
 
 
 if __name__ == "__main__":

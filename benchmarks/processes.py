@@ -16,10 +16,12 @@ ROOT = Path(__file__).resolve().parent.parent
 class Child:
     """A ``benchmarks.child`` or its like: says ``ready``, begins at ``go``, answers JSON at its end or at ``stop``."""
 
-    def __init__(self, kind: str, *arguments: str, module: str = "benchmarks.child") -> None:
+    def __init__(
+        self, kind: str, *arguments: str, module: str = "benchmarks.child", python: str = sys.executable
+    ) -> None:
         self._kind = kind
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, kind, *arguments],
+            [python, "-m", module, kind, *arguments],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,1 +1,1 @@
-"""durabus and its peers on one PostgreSQL, in one run. `make bench-peers`, or ``python -m benchmarks.peers --help``."""
+"""durabus and its peers on one server, in one run. `make bench-peers`, or ``python -m benchmarks.peers --help``."""

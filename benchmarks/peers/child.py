@@ -9,13 +9,16 @@ from importlib import import_module
 import msgspec
 
 from benchmarks.bench import same_gc
-from benchmarks.child import next_line, ready
-from benchmarks.peers.peer import peer
+from benchmarks.peers.peer import About, peer
+from benchmarks.turns import next_line, ready
 
 
-async def run(name: str, step: str, url: str, count: int) -> float | int | None:
+async def run(name: str, step: str, url: str, count: int) -> About | float | int | None:
     asked = peer(name)
     match step:
+        case "about":
+            await ready()
+            return About.of(asked)
         case "install":
             await ready()
             await asked.install(url)

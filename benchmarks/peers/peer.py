@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
+from importlib.metadata import version
 from typing import Protocol
+
+import msgspec
 
 PAYLOAD = {"order_id": 10_000_001, "customer": "c-48121", "total": "129.90", "currency": "EUR", "lines": [1, 2, 3]}
 BATCH = 1_000
 SLOTS = 100
 """Jobs that may run side by side in one worker process, where that can be set."""
 
-NAMES = ("durabus", "pgqueuer", "oban", "procrastinate", "dbos")
+POSTGRESQL = ("durabus", "pgqueuer", "oban", "procrastinate", "dbos")
+REDIS = ("durabus_redis", "streaq", "saq", "arq", "taskiq", "dramatiq", "celery", "rq")
 """Modules of this package; each has a ``PEER``."""
+OLDER = frozenset({"arq", "saq"})
+"""Those that need an older redis-py, and so another environment."""
+
+Turn = Callable[[], Awaitable[None]]
 
 
 class Peer(Protocol):
@@ -23,7 +31,7 @@ class Peer(Protocol):
     settings: str
     """What differs from its defaults, or is worth knowing beside its figures."""
     unfinished: str
-    """SQL that answers whether anything is left to do."""
+    """SQL, or a script on Redis, that answers whether anything is left to do."""
     uvloop: bool
     """Whether its own worker command runs on uvloop."""
     slow: bool
@@ -43,9 +51,29 @@ class Peer(Protocol):
         """``BATCH`` in one call; answers seconds, connecting left out. A peer without such a call fills its queue."""
         ...
 
-    async def drain(self, url: str, go: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]) -> int:
+    async def drain(self, url: str, go: Turn, stop: Turn) -> int:
         """Call ``go`` when all is set up but for the start, work until ``stop`` returns; answers how many jobs ran."""
         ...
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a peer without running it."""
+
+    version: str
+    settings: str
+    unfinished: str
+    slow: bool
+    batches: bool
+
+    @classmethod
+    def of(cls, one: Peer) -> About:
+        return cls(
+            version=version(one.package),
+            settings=one.settings,
+            unfinished=one.unfinished,
+            slow=one.slow,
+            batches=one.batches,
+        )
 
 
 def peer(name: str) -> Peer:
