@@ -14,6 +14,7 @@ from durabus.errors import ConfigurationError, LeaseLost, LockHeld, StoreError
 from durabus.model.claim import DEFAULT_LEASE, LockClaim, default_worker_id, new_token
 from durabus.model.limits import Duration, seconds
 from durabus.store.contract import EventStore
+from durabus.worker.heartbeat import SAFETY
 from durabus.worker.lock_keeping import keep_lock
 
 logger = logging.getLogger("durabus.locks")
@@ -78,7 +79,11 @@ class LockManager:
             sent = monotonic()
             lock = await self._store.claim_lock(key, worker_id=self._worker_id, token=token, lease=self._lease)
             if lock is not None:
-                return lock, sent
+                if monotonic() < sent + self._lease * SAFETY:
+                    return lock, sent
+                # The answer took so long that somebody else may have it by now: nothing may begin under it.
+                await self._free(lock)
+                token = new_token()
             left = pause if wait is None else wait - (monotonic() - began)
             if left <= 0:
                 raise LockHeld(key, wait or 0.0)

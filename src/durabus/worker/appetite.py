@@ -72,18 +72,20 @@ class Appetite:
 
     async def listen(self) -> None:
         """Turn the store's hints into wake-ups; without any, wake at the poll floor."""
+        polled = monotonic()
         while True:
             await self._sated.wait()
             asked = monotonic()
             heard = await self._hint(self._poll_interval)
-            if heard and not await self._is_for_us():
+            # The look may be in vain though there is work, as on a store that answers late: the poll floor stands.
+            if heard and not await self._is_for_us() and monotonic() - polled < self._poll_interval:
                 continue
             in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
             if heard and (in_vain or self._gave_away()):
                 # There is work that this worker may not have, such as behind a lock, or that others have the handler
                 # for: do not ask in circles, and let the others ask first.
                 await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))
-            self._hinted = heard
+            self._hinted, polled = heard, monotonic()
             self.nudge()
 
     async def _is_for_us(self) -> bool:

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, TypeVar
 
 from durabus.clock import monotonic
 from durabus.errors import LeaseLost, StoreClosedError, StoreError
@@ -18,6 +18,8 @@ logger = logging.getLogger("durabus.worker")
 
 SAFETY = 0.9
 """The part of a lease that a worker uses: the rest is for the time that requests and clocks take."""
+TICK = 0.1
+"""The part of a lease between two beats: a failed renewal gets several more tries before the deadline."""
 STOP_TIMEOUT = 2.0
 """How long ``stop`` waits for a thread that hangs inside the store."""
 
@@ -38,6 +40,7 @@ class Held:
 
 
 H = TypeVar("H", bound=Held)
+T = TypeVar("T")
 
 
 class Heartbeat(Generic[H]):
@@ -58,7 +61,7 @@ class Heartbeat(Generic[H]):
     ) -> None:
         self._store = store
         self._lease = lease
-        self._tick = lease / 10  # a failed renewal gets several more tries before the deadline
+        self._tick = lease * TICK
         self._held = held
         self._allowance = allowance
         self._lost = lost
@@ -151,29 +154,23 @@ class Heartbeat(Generic[H]):
             else:
                 held.deadline = now + self._lease * SAFETY
         for held in due:
-            if held.deadline <= monotonic() and held not in self._given_up:
+            # Its deadline would pass before the next beat, and that would notice it only after the lease may be over.
+            if held.deadline <= monotonic() + self._tick and held not in self._given_up:
                 self._give_up(held, "could not be renewed in time")
 
     async def _ask(self, due: list[H], limit: float) -> list[float | LeaseLost]:
         """What the store answers; nothing if it fails, or not within ``limit`` seconds."""
-        # Not under a timeout: a store may take its time to end a call that is cancelled, and a deadline cannot wait.
-        refs = [held.ref for held in due]
-        asking = asyncio.ensure_future(self._store.renew_event_claims(refs, lease=self._lease))
         try:
-            if (await asyncio.wait({asking}, timeout=limit))[0]:
-                return asking.result()
-            logger.warning("cannot renew %s claims: no answer from the store in %.3g s", len(due), limit)
+            return await in_time(self._store.renew_event_claims([held.ref for held in due], lease=self._lease), limit)
         except StoreClosedError as error:
             for held in due:
                 self._give_up(held, str(error))
-        except (StoreError, TimeoutError) as error:
+        except TimeoutError:
+            logger.warning("cannot renew %s claims: no answer from the store in %.3g s", len(due), limit)
+        except StoreError as error:
             logger.warning("cannot renew %s claims, will try again: %s", len(due), error)
         except Exception:
             logger.exception("cannot renew %s claims, will try again", len(due))
-        finally:
-            if not asking.done():
-                asking.add_done_callback(_take_notice)
-                asking.cancel()
         return []
 
     def _give_up(self, held: H, reason: str) -> None:
@@ -181,7 +178,24 @@ class Heartbeat(Generic[H]):
         self._lost(held, reason)
 
 
-def _take_notice(asking: asyncio.Future[list[float | LeaseLost]]) -> None:
+async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:
+    """The answer to a call; ``TimeoutError`` after so many seconds, and not later.
+
+    Under ``asyncio.timeout`` it could be later: a store may take its time to end a call that is cancelled, and a
+    deadline cannot wait for that.
+    """
+    asking = asyncio.ensure_future(call)
+    try:
+        if (await asyncio.wait({asking}, timeout=seconds))[0]:
+            return asking.result()
+        raise TimeoutError
+    finally:
+        if not asking.done():
+            asking.add_done_callback(_take_notice)
+            asking.cancel()
+
+
+def _take_notice(asking: asyncio.Future[Any]) -> None:
     """Nobody waits for this answer any more, so nobody else asks what became of it."""
     if not asking.cancelled():
         asking.exception()

@@ -9,28 +9,30 @@ from durabus.clock import monotonic
 from durabus.errors import LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import LockClaim
 from durabus.store.contract import EventStore
-from durabus.worker.heartbeat import SAFETY
+from durabus.worker.heartbeat import SAFETY, in_time
 
 logger = logging.getLogger("durabus.locks")
 
 
 async def keep_lock(store: EventStore, lock: LockClaim, lease: float, sent: float) -> str:
     """Renew the lock until it is lost, and answer why; ``sent`` is when it was asked for, by the local clock."""
-    deadline, pause = sent + lease * SAFETY, lease / 3
+    deadline, pause = sent + lease * SAFETY, max(sent + lease / 3 - monotonic(), 0.0)
     while True:
         await asyncio.sleep(pause)
         began = monotonic()
+        # What is past its deadline, as after a sleep of the machine, gets one more try.
+        limit = deadline - began if deadline > began else lease / 10
         try:
-            # What is past its deadline, as after a sleep of the machine, gets one more try.
-            async with asyncio.timeout(max(deadline - began, lease / 10)):
-                await store.renew_lock(lock, lease=lease)
+            await in_time(store.renew_lock(lock, lease=lease), limit)
             deadline, pause = began + lease * SAFETY, lease / 3
+            continue
         except LeaseLost as error:
             return error.reason
         except StoreClosedError as error:
             return str(error)
         except (StoreError, TimeoutError) as error:
             logger.warning("lock %s not renewed, trying again: %s", lock.key, str(error) or "no answer from the store")
-            pause = min(lease / 10, max(deadline - monotonic(), 0.0))
-        if monotonic() >= deadline:
+        pause = lease / 10
+        if monotonic() + pause >= deadline:
+            await asyncio.sleep(max(deadline - monotonic(), 0.0))
             return "could not be renewed in time"

@@ -31,7 +31,7 @@ from durabus.worker.awaited import awaited_events, until_withdrawn
 from durabus.worker.children import Children
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.exchange import STORE_PAUSE, Exchange, Outcome
-from durabus.worker.heartbeat import SAFETY, Heartbeat
+from durabus.worker.heartbeat import SAFETY, TICK, Heartbeat
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock
 from durabus.worker.slots import EventLock, Running, Slots
@@ -355,15 +355,15 @@ class Worker:
         self._slots.go()
 
     def _came_late(self, deadline: float, claims: int) -> bool:
-        """Whether the answer took so long that others may have the events by now: then no handler may begin."""
-        late = deadline <= monotonic()
+        """Whether the answer took so long that others may have the events before a heartbeat: no handler may begin."""
+        late = deadline - self._lease * TICK <= monotonic()
         if late:
             logger.warning(
                 "%s claims on bus %r came after %.0f %% of their lease of %g s and go back unworked: take a longer "
                 "lease, or find out why the store answers so late",
                 claims,
                 self._bus,
-                SAFETY * 100,
+                (SAFETY - TICK) * 100,
                 self._lease,
             )
         return late
