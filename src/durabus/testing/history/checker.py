@@ -1,0 +1,38 @@
+"""All checks on one history."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from durabus.testing.history.claims import effects, exclusive, stale_writes, starts
+from durabus.testing.history.cursor import cursor
+from durabus.testing.history.history import History, Violation
+from durabus.testing.history.lifecycle import backoff, lifecycle, order
+from durabus.testing.history.linear import linearizable
+from durabus.testing.history.lines import Line
+from durabus.testing.history.locks import locks
+from durabus.testing.history.publishing import lost, phantom, stuck
+
+Check = Callable[[History], Iterator[Violation]]
+
+CHECKS: tuple[Check, ...] = (
+    lost,
+    stuck,
+    phantom,
+    lifecycle,
+    order,
+    backoff,
+    exclusive,
+    stale_writes,
+    effects,
+    starts,
+    locks,
+    cursor,
+    linearizable,
+)
+
+
+def check(lines: Iterable[Line]) -> list[Violation]:
+    """Every promise that this history breaks; empty if it keeps them all."""
+    history = History(lines)
+    return [violation for one in CHECKS for violation in one(history)]

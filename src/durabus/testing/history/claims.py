@@ -1,0 +1,212 @@
+"""One valid claim at a time; what a former holder writes is refused; handlers do not overlap."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from durabus.model.log_entry import LogEntry
+from durabus.model.statuses import Action, EventStatus
+from durabus.testing.history.history import FOREVER, Call, History, Violation
+from durabus.testing.history.lifecycle import FREES
+from durabus.testing.history.lines import Effect, Subject
+
+KINDS = {
+    Action.COMPLETED: "complete",
+    Action.COMPLETED_WITH_ERRORS: "complete",
+    Action.FAILED: "fail",
+    Action.RELEASED: "release",
+}
+EXPIRED = "lease expired"
+GIVEN_BACK = (Action.RELEASED, Action.RESET)
+
+
+class Held:
+    """A claim as the log has it: from its grant to its end."""
+
+    def __init__(self, picked: LogEntry) -> None:
+        self.picked = picked
+        self.end: LogEntry | None = None
+
+    @property
+    def by_expiry(self) -> bool:
+        """Whether it was taken away."""
+        end = self.end
+        return end is not None and (
+            end.action is Action.ABANDONED or (end.action is Action.FAILED and (end.error or "").startswith(EXPIRED))
+        )
+
+
+def held_claims(history: History) -> dict[tuple[int, int], Held]:
+    """By event id and fence."""
+    claims: dict[tuple[int, int], Held] = {}
+    for id_, trail in history.trails.items():
+        for entry in trail:
+            if entry.action is Action.PICKED:
+                claims.setdefault((id_, entry.fence), Held(entry))
+            elif entry.action in FREES and (id_, entry.fence) in claims:
+                held = claims[id_, entry.fence]
+                held.end = held.end or entry
+    return claims
+
+
+def exclusive(history: History) -> Iterator[Violation]:
+    """A fence is granted once, and a lease that was promised is not cut short."""
+    claims = held_claims(history)
+    tokens: dict[tuple[int, int], str] = {}
+    slack = history.settings.tolerance + 1e-6
+    for call, claim in history.grants:
+        place = (claim.id or 0, claim.fence or 0)
+        if place not in claims:
+            yield Violation(
+                "exclusive", f"{call.invoke.host} was given event {place[0]} with fence {place[1]}, not logged"
+            )
+            continue
+        if tokens.setdefault(place, claim.token or "") != claim.token:
+            yield Violation("exclusive", f"event {place[0]}, fence {place[1]} was given to two tokens")
+        yield from _cut_short(claims[place], claim.expires, slack)
+    for call in history.of("renew_event_claims"):
+        for asked, answer in call.answered():
+            held = claims.get((asked.id or 0, asked.fence or 0))
+            if held is not None and not answer.lost:
+                yield from _cut_short(held, answer.expires, slack)
+    leases = [call.invoke.claim.lease for call in history.calls if call.invoke.claim is not None]
+    for held in claims.values():
+        yield from _cut_short(held, held.picked.at_ts + min(leases, default=0.0), slack)
+
+
+def _cut_short(held: Held, promised: float | None, slack: float) -> Iterator[Violation]:
+    if promised is not None and held.end is not None and held.by_expiry and held.end.at_ts < promised - slack:
+        early = promised - held.end.at_ts
+        yield Violation(
+            "exclusive", f"event {held.picked.id}, fence {held.picked.fence} was taken {early:.3f} s too early"
+        )
+
+
+def stale_writes(history: History) -> Iterator[Violation]:
+    """What was accepted is in the log under the fence it carried; what was refused has changed nothing."""
+    claims, slack = held_claims(history), history.settings.tolerance + 1e-6
+    for (id_, fence), asked in history.settlements.items():
+        held = claims.get((id_, fence))
+        end = None if held is None or held.end is None or held.by_expiry else held.end
+        kind = None if end is None else KINDS.get(end.action)
+        for call, subject, answer in asked:
+            if answer is not None and not answer.lost and kind != subject.what:
+                yield Violation(
+                    "stale write",
+                    f"{call.invoke.host} was told that it has settled event {id_}, fence {fence} ({subject.what}); "
+                    f"the log has {'no such entry' if end is None else end.action}",
+                )
+        if end is not None:
+            yield from _explained(history, end, asked, slack)
+    for (id_, fence), held in claims.items():
+        settled = held.end is not None and not held.by_expiry and held.end.action in KINDS
+        if settled and (id_, fence) not in history.settlements:
+            yield Violation("stale write", f"event {id_}, fence {fence} was settled in the log and by nobody else")
+    yield from _renewals(history, claims, slack)
+
+
+def _explained(
+    history: History, end: LogEntry, asked: list[tuple[Call, Subject, Subject | None]], slack: float
+) -> Iterator[Violation]:
+    """Somebody asked for this entry before it was written, and was not told that it was refused."""
+    at = history.at(end.at_ts)
+    alike = [one for one in asked if one[1].what == KINDS.get(end.action)]
+    before = [(call, answer) for call, _, answer in alike if call.begins <= at + slack]
+    if history.settings.repeats and any(entry.fence > end.fence for entry in history.trails[end.id]):
+        before = [(call, None if at <= call.ends + slack else answer) for call, answer in before]
+    if not any(answer is None or not answer.lost for _, answer in before):
+        what = "refused" if before else "not asked for at that time"
+        yield Violation("stale write", f"event {end.id}, fence {end.fence}: {end.action} is logged, and was {what}")
+
+
+def _renewals(history: History, claims: dict[tuple[int, int], Held], slack: float) -> Iterator[Violation]:
+    for call in history.of("renew_event_claims", "start_events"):
+        for asked, answer in call.answered():
+            held = claims.get((asked.id or 0, asked.fence or 0))
+            ended = FOREVER if held is None or held.end is None else history.at(held.end.at_ts)
+            if not answer.lost and (held is None or ended < call.begins - slack):
+                yield Violation(
+                    "stale write",
+                    f"{call.invoke.host} was told that event {asked.id}, fence {asked.fence} is still its own",
+                )
+
+
+def effects(history: History) -> Iterator[Violation]:
+    """A handler runs under a claim, once, and not while it runs under a later one."""
+    claims = held_claims(history)
+    spans: dict[tuple[int, str], list[tuple[float, float, Effect]]] = {}
+    open_: dict[tuple[str, int, int, str], Effect] = {}
+    for effect in history.effects:
+        place = (effect.host, effect.id, effect.fence, effect.handler)
+        if effect.what == "start":
+            if (effect.id, effect.fence) not in claims:
+                yield Violation(
+                    "exclusive", f"{effect.host} runs event {effect.id} with fence {effect.fence}: not granted"
+                )
+            if any(span[2].fence == effect.fence for span in spans.get((effect.id, effect.handler), ())):
+                yield Violation("exclusive", f"{effect.handler} ran twice on event {effect.id}, fence {effect.fence}")
+            open_[place] = effect
+            spans.setdefault((effect.id, effect.handler), [])
+        elif place in open_:
+            begun = open_.pop(place)
+            spans[effect.id, effect.handler].append((begun.at, effect.at, begun))
+    for begun in open_.values():
+        spans[begun.id, begun.handler].append((begun.at, history.crashes.get(begun.host, FOREVER), begun))
+    if history.settings.stops_in_time:
+        for runs in spans.values():
+            yield from _overlaps(history, sorted(runs, key=lambda run: run[2].fence), claims)
+
+
+def _overlaps(
+    history: History, runs: list[tuple[float, float, Effect]], claims: dict[tuple[int, int], Held]
+) -> Iterator[Violation]:
+    """Only a frozen process may still be at it when the next one has begun."""
+    for place, (_, end, older) in enumerate(runs):
+        for begin, _, newer in runs[place + 1 :]:
+            if end <= begin + history.settings.tolerance:
+                continue
+            picked = claims.get((older.id, older.fence))
+            since = older.at if picked is None else history.at(picked.picked.at_ts)
+            if not history.was_frozen(older.host, since, begin):
+                yield Violation(
+                    "overlap",
+                    f"{older.handler} on event {older.id}: fence {older.fence} on {older.host} until {end:.3f}, "
+                    f"fence {newer.fence} on {newer.host} from {begin:.3f}, and nobody was frozen",
+                )
+
+
+def starts(history: History) -> Iterator[Violation]:
+    """A handler begins as often as its event may be tried, not counting what was given back."""
+    claims = held_claims(history)
+    begun: Counter[tuple[int, int, str]] = Counter()
+    for effect in history.effects:
+        held = claims.get((effect.id, effect.fence))
+        if effect.what != "start" or held is None or (held.end is not None and held.end.action in GIVEN_BACK):
+            continue
+        begun[effect.id, held.picked.generation, effect.handler] += 1
+    for (id_, generation, handler), times in begun.items():
+        event = history.finals.get(id_)
+        limit = None if event is None else history.limit_of(event)
+        if limit is not None and times > limit:
+            yield Violation(
+                "attempts", f"{handler} began {times} times on event {id_}.{generation}, {limit} are allowed"
+            )
+
+
+def refused(history: History) -> int:
+    """How many stale writes were tried and refused."""
+    return sum(
+        answer.lost for call in history.of("settle_events", "renew_event_claims") for _, answer in call.answered()
+    )
+
+
+def takeovers(history: History) -> int:
+    """How many claims were taken from their holders."""
+    return sum(held.by_expiry for held in held_claims(history).values())
+
+
+def dead_letters(history: History) -> int:
+    """How many events ended as such, each time counted."""
+    dead = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
+    return sum(entry.status in dead for entry in history.log)

@@ -1,0 +1,169 @@
+"""A history, sorted by what belongs together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import msgspec
+
+from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
+from durabus.testing.history.lines import (
+    Disturbed,
+    Effect,
+    Failed,
+    Final,
+    Holding,
+    Invoke,
+    Line,
+    Logged,
+    Ok,
+    Settings,
+    Subject,
+    Unknown,
+)
+
+FOREVER = float("inf")
+
+
+class Violation(msgspec.Struct, frozen=True):
+    """A promise that this history breaks."""
+
+    check: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.check}: {self.text}"
+
+
+class Call(msgspec.Struct, frozen=True, gc=False):
+    """A call from its beginning to its end, if that is known."""
+
+    invoke: Invoke
+    end: Ok | Failed | Unknown | None
+
+    @property
+    def begins(self) -> float:
+        """When, by the recorder's clock."""
+        return self.invoke.at
+
+    @property
+    def ends(self) -> float:
+        """An unknown one may still take effect later."""
+        return self.end.at if isinstance(self.end, Ok | Failed) else FOREVER
+
+    @property
+    def ok(self) -> Ok | None:
+        """Its answer."""
+        return self.end if isinstance(self.end, Ok) else None
+
+    def answered(self) -> Iterator[tuple[Subject, Subject]]:
+        """What was asked of each event, and the answer to it."""
+        if isinstance(self.end, Ok):
+            yield from zip(self.invoke.subjects, self.end.subjects, strict=True)
+
+
+class History:
+    """All lines of all processes. Instants are the recorder's."""
+
+    def __init__(self, lines: Iterable[Line]) -> None:
+        invokes: list[Invoke] = []
+        ends: dict[str, Ok | Failed | Unknown] = {}
+        self.effects: list[Effect] = []
+        self.holdings: list[Holding] = []
+        self.disturbed: list[Disturbed] = []
+        self.log: list[LogEntry] = []
+        self.finals: dict[int, Event] = {}
+        self.settings = Settings()
+        for line in lines:
+            match line:
+                case Invoke():
+                    invokes.append(line)
+                case Ok() | Failed() | Unknown():
+                    ends[line.call] = line
+                case Effect():
+                    self.effects.append(line)
+                case Holding():
+                    self.holdings.append(line)
+                case Disturbed():
+                    self.disturbed.append(line)
+                case Logged():
+                    self.log.append(line.entry)
+                case Final():
+                    self.finals[line.event.id] = line.event
+                case Settings():
+                    self.settings = line
+        self.calls = [Call(invoke, ends.get(invoke.call)) for invoke in invokes]
+
+    def of(self, *verbs: str) -> Iterator[Call]:
+        """The calls of these verbs."""
+        return (call for call in self.calls if call.invoke.verb in verbs)
+
+    def at(self, instant: float) -> float:
+        """An instant of the store's clock, by the recorder's."""
+        return instant - self.settings.epoch
+
+    @cached_property
+    def trails(self) -> dict[int, list[LogEntry]]:
+        """The log of each event."""
+        trails: dict[int, list[LogEntry]] = {}
+        for entry in self.log:
+            trails.setdefault(entry.id, []).append(entry)
+        return trails
+
+    @cached_property
+    def grants(self) -> list[tuple[Call, Subject]]:
+        """Every claim that was answered."""
+        return [(call, claim) for call in self.calls if call.ok is not None for claim in call.ok.claims]
+
+    @cached_property
+    def settlements(self) -> dict[tuple[int, int], list[tuple[Call, Subject, Subject | None]]]:
+        """What was asked to settle a claim, by event id and fence, with the answers."""
+        found: dict[tuple[int, int], list[tuple[Call, Subject, Subject | None]]] = {}
+        for call in self.of("settle_events"):
+            answers = call.ok.subjects if call.ok is not None else (None,) * len(call.invoke.subjects)
+            for asked, answer in zip(call.invoke.subjects, answers, strict=True):
+                if asked.id is not None and asked.fence is not None:
+                    found.setdefault((asked.id, asked.fence), []).append((call, asked, answer))
+        return found
+
+    @cached_property
+    def shortest_lease(self) -> float:
+        """What a claim that nobody was told of lasted at least."""
+        return min((call.invoke.claim.lease for call in self.calls if call.invoke.claim), default=0.0)
+
+    def limit_of(self, event: Event) -> int | None:
+        """How many attempts an event may have; None if nothing bounds them."""
+        if event.max_attempts is not None:
+            return event.max_attempts
+        limits = self._limits.get(event.bus, {None})
+        return None if None in limits else max(limit for limit in limits if limit is not None)
+
+    @cached_property
+    def _limits(self) -> dict[str, set[int | None]]:
+        limits: dict[str, set[int | None]] = {}
+        for call in self.calls:
+            claim = call.invoke.claim
+            if claim is not None:
+                limits.setdefault(claim.bus, set()).add(claim.max_attempts)
+        return limits
+
+    @cached_property
+    def crashes(self) -> dict[str, float]:
+        """When which process was killed."""
+        return {one.host: one.at for one in self.disturbed if one.what == "crash"}
+
+    def was_frozen(self, host: str, begin: float, end: float) -> bool:
+        """Whether a process stood still in between."""
+        frozen: float | None = None
+        for one in self.disturbed:
+            if one.host != host:
+                continue
+            if one.what == "freeze":
+                frozen = one.at
+            elif one.what == "thaw" and frozen is not None:
+                if frozen <= end and one.at >= begin:
+                    return True
+                frozen = None
+        return frozen is not None and frozen <= end

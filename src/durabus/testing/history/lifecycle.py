@@ -1,0 +1,179 @@
+"""The log, entry by entry: each must follow from what was before, and in the end the store must stand as it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
+from durabus.model.statuses import DEAD_LETTER, LIVE, TERMINAL, Action, EventStatus
+from durabus.testing.history.history import History, Violation
+
+ENDS = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED})
+FREES = frozenset({*ENDS, Action.RELEASED, Action.ABANDONED, Action.RESET})
+"""What ends a claim."""
+AFTER = {
+    Action.PUBLISHED: EventStatus.PENDING,
+    Action.PICKED: EventStatus.PROCESSING,
+    Action.STARTED: EventStatus.PROCESSING,
+    Action.RELEASED: EventStatus.PENDING,
+    Action.ABANDONED: EventStatus.PENDING,
+    Action.RESET: EventStatus.PENDING,
+    Action.REQUEUED: EventStatus.PENDING,
+    Action.COMPLETED: EventStatus.COMPLETED,
+    Action.COMPLETED_WITH_ERRORS: EventStatus.COMPLETED_WITH_ERRORS,
+}
+
+
+class Life:
+    """One event, folded from its entries by rules of its own: the kernel's are what is tested."""
+
+    def __init__(self, id_: int, *, own_limit: int | None, limit: int | None) -> None:
+        self._id = id_
+        self._own_limit = own_limit
+        """Of claims. The workers' own one is of starts of a handler: see ``starts``."""
+        self._limit = limit
+        """After which a lost claim is the last."""
+        self.status: EventStatus | None = None
+        self.fence = 0
+        self.attempts = 0
+        self.generation = 0
+        self.errors = 0
+
+    def follow(self, entry: LogEntry) -> Iterator[Violation]:
+        """What is wrong with this entry; then it counts all the same."""
+        yield from self._place(entry)
+        yield from self._count(entry)
+        self.status = entry.status
+
+    def _place(self, entry: LogEntry) -> Iterator[Violation]:
+        what = f"event {self._id}: {entry.action} with fence {entry.fence} at {entry.position} after {self.status}"
+        match entry.action:
+            case Action.PUBLISHED if self.status is not None:
+                yield Violation("phantom", what)
+            case Action.PICKED if self.status is EventStatus.PROCESSING:
+                yield Violation("exclusive", f"{what}: two claims at once")
+            case Action.PICKED if self.status is not EventStatus.PENDING:
+                yield Violation("one terminal", f"{what}: it had ended")
+            case Action.REQUEUED if self.status not in DEAD_LETTER:
+                yield Violation("one terminal", f"{what}: it was no dead letter")
+            case Action.PUBLISHED | Action.PICKED | Action.REQUEUED:
+                pass
+            case _ if self.status in TERMINAL:
+                check = "one terminal" if entry.status in TERMINAL else "stale write"
+                yield Violation(check, f"{what}: it had ended")
+            case _ if self.status is not EventStatus.PROCESSING or entry.fence != self.fence:
+                yield Violation("stale write", f"{what}: the newest claim has fence {self.fence}")
+        expected = AFTER.get(entry.action)
+        if expected is not None and entry.status is not expected:
+            yield Violation("log = state", f"{what}: it says that the event is {entry.status}")
+
+    def _count(self, entry: LogEntry) -> Iterator[Violation]:
+        match entry.action:
+            case Action.PICKED:
+                if entry.fence <= self.fence:
+                    yield Violation("exclusive", f"event {self._id}: fence {entry.fence} after {self.fence}")
+                self.fence = entry.fence
+                self.attempts += 1
+                if self._own_limit is not None and self.attempts > self._own_limit:
+                    yield Violation("attempts", f"event {self._id}: attempt {self.attempts} of {self._own_limit}")
+            case Action.RELEASED | Action.RESET:
+                self.attempts -= 1
+            case Action.ABANDONED if self._limit is not None and self.attempts >= self._limit:
+                self.errors += 1
+                yield Violation(
+                    "attempts", f"event {self._id}: abandoned after attempt {self.attempts} of {self._limit}"
+                )
+            case Action.FAILED | Action.ABANDONED | Action.COMPLETED_WITH_ERRORS:
+                self.errors += 1
+            case Action.REQUEUED:
+                self.attempts, self.errors, self.generation = 0, 0, self.generation + 1
+            case _:
+                pass
+        if entry.attempt != self.attempts:
+            yield Violation(
+                "attempts", f"event {self._id}: {entry.action} says attempt {entry.attempt}, it is {self.attempts}"
+            )
+            self.attempts = entry.attempt
+
+
+def lifecycle(history: History) -> Iterator[Violation]:
+    """One terminal, exclusivity, stale writes, attempts and log = state, as far as the log tells."""
+    for id_, trail in history.trails.items():
+        event = history.finals.get(id_)
+        limit = None if event is None else history.limit_of(event)
+        life = Life(id_, own_limit=None if event is None else event.max_attempts, limit=limit)
+        for entry in trail:
+            yield from life.follow(entry)
+        if event is None:
+            yield Violation("log = state", f"event {id_} is in the log and not in the store")
+        else:
+            yield from _compare(life, event)
+    for id_ in history.finals.keys() - history.trails.keys():
+        yield Violation("log = state", f"event {id_} is in the store and not in the log")
+
+
+def _compare(life: Life, event: Event) -> Iterator[Violation]:
+    folded = (life.status, life.attempts, life.fence, life.generation, life.errors)
+    stored = (event.status, event.attempts, event.fence, event.generation, len(event.errors))
+    if folded != stored:
+        names = "status, attempts, fence, generation, errors"
+        yield Violation("log = state", f"event {event.id} ({names}): the log leads to {folded}, the store has {stored}")
+
+
+def order(history: History) -> Iterator[Violation]:
+    """Of one ordering key the first goes first, one at a time; of a serial bus, one at a time."""
+    serial = {
+        call.invoke.claim.bus
+        for call in history.calls
+        if call.invoke.claim is not None and call.invoke.claim.mode == "bus-serial"
+    }
+    lines: dict[tuple[str, str], dict[int, EventStatus]] = {}
+    for entry in history.log:
+        event = history.finals.get(entry.id)
+        if event is None:
+            continue
+        # A child that a handler waits for runs inside its parent, under the parent's lock.
+        in_line = event.bus in serial and event.parent_id is None
+        for key in (event.ordering_key, "" if in_line else None):
+            if key is None:
+                continue
+            line = lines.setdefault((event.bus, key), {})
+            if entry.action is Action.PICKED:
+                yield from _in_line(entry, line, key)
+            line[entry.id] = entry.status
+
+
+def _in_line(entry: LogEntry, line: dict[int, EventStatus], key: str) -> Iterator[Violation]:
+    for other, status in line.items():
+        if other == entry.id or status not in LIVE:
+            continue
+        if status is EventStatus.PROCESSING:
+            yield Violation("order", f"event {entry.id} is claimed while {other} of the same line {key!r} is at work")
+        elif key and other < entry.id:
+            yield Violation("order", f"event {entry.id} is claimed before {other} of the same key {key!r}")
+
+
+def backoff(history: History) -> Iterator[Violation]:
+    """Nothing is claimed before it is due."""
+    slack = history.settings.tolerance + 1e-6
+    delays = {
+        subject.event_id: subject.delay or 0.0 for call in history.of("add_events") for subject in call.invoke.subjects
+    }
+    for id_, trail in history.trails.items():
+        due = 0.0
+        for entry in trail:
+            match entry.action:
+                case Action.PUBLISHED:
+                    due = entry.at_ts + delays.get(entry.event_id, 0.0)
+                case Action.PICKED if entry.at_ts < due - slack:
+                    yield Violation("backoff", f"event {id_} is claimed {due - entry.at_ts:.3f} s before it is due")
+                case Action.FAILED | Action.RELEASED if entry.status is EventStatus.PENDING:
+                    asked = [
+                        subject.delay
+                        for _, subject, _ in history.settlements.get((id_, entry.fence), ())
+                        if subject.delay is not None
+                    ]
+                    due = entry.at_ts + min(asked, default=0.0)
+                case _:
+                    due = 0.0 if entry.action in FREES else due

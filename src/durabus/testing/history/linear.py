@@ -1,0 +1,234 @@
+"""Linearizability, event by event: there is an order of all calls, each within its time, that one small machine allows.
+
+A search after Wing and Gong. The machine below is written anew from the contract, not from the kernel. Calls of unknown
+outcome may have happened or not. Claims are granted also by requests whose answer nobody got; their fences tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from durabus.model.event import Event
+from durabus.model.statuses import DEAD_LETTER, EventStatus
+from durabus.testing.history.history import FOREVER, Call, History, Violation
+from durabus.testing.history.lines import Failed, Subject
+
+MAX_NODES = 40_000
+SLACK = 1e-6
+PENDING, PROCESSING = EventStatus.PENDING.value, EventStatus.PROCESSING.value
+DEAD = frozenset(status.value for status in DEAD_LETTER)
+SETTLED_AS = {
+    "complete": (EventStatus.COMPLETED.value, EventStatus.COMPLETED_WITH_ERRORS.value),
+    "fail": (PENDING, EventStatus.FAILED.value),
+    "release": (PENDING,),
+}
+
+
+class Op(NamedTuple):
+    """One call as far as it is about one event."""
+
+    kind: str
+    begins: float
+    ends: float
+    asked: Subject
+    answer: Subject | None
+    """None: not known."""
+
+
+class State(NamedTuple):
+    """The machine. ``settled`` is the newest settlement, whose exact repeat is answered and changes nothing."""
+
+    status: str | None = None
+    fence: int = 0
+    token: str | None = None
+    expires: float = 0.0
+    settled: tuple[str | None, int | None, str | None] | None = None
+    generation: int = 0
+
+    def holds(self, asked: Subject) -> bool:
+        """Whether this is the current claim."""
+        return self.status == PROCESSING and self.token == asked.token and self.fence == asked.fence
+
+
+class Search:
+    """For one event."""
+
+    def __init__(self, history: History, event: Event, ops: Iterable[Op], first_used: Mapping[str, float]) -> None:
+        self._history = history
+        self._event = event
+        self._ops = sorted(_told_once(ops), key=lambda op: (op.ends, op.begins))
+        self._named = {
+            op.asked.fence: (op.asked.token, first_used.get(op.asked.token or "", 0.0))
+            for op in self._ops
+            if op.kind == "grant"
+        }
+        """Tokens by the fence that they were granted, and when they were first used."""
+        self._required = sum(1 << place for place, op in enumerate(self._ops) if op.answer is not None)
+        self._requeued = any(op.kind == "requeue" for op in self._ops)
+
+    def verdict(self) -> bool | None:
+        """Whether there is such an order; None if that was not found out."""
+        event = self._event
+        goal = (event.status.value, event.fence, event.generation)
+        todo: list[tuple[int, State, float]] = [(0, State(), 0.0)]
+        earliest: dict[tuple[int, State], float] = {(0, State()): 0.0}
+        for _ in range(MAX_NODES):
+            if not todo:
+                return False
+            done, state, now = todo.pop()
+            if done & self._required == self._required and (state.status, state.fence, state.generation) == goal:
+                return True
+            for after in self._next(done, state, now):
+                # Who is there earlier can do all that who is there later can.
+                if after[2] < earliest.get(after[:2], FOREVER):
+                    earliest[after[:2]] = after[2]
+                    todo.append(after)
+        return None
+
+    def _next(self, done: int, state: State, now: float) -> Iterator[tuple[int, State, float]]:
+        left = [place for place in range(len(self._ops)) if not done >> place & 1]
+        horizon = min((self._ops[place].ends for place in left if self._ops[place].answer is not None), default=FOREVER)
+        for after, at in self._by_itself(state, now):
+            if at <= horizon + SLACK:
+                yield done, after, at
+        for place in reversed(left):
+            op = self._ops[place]
+            at = max(now, op.begins)
+            if at <= min(op.ends, horizon) + SLACK:
+                for after in self._apply(state, op):
+                    yield done | 1 << place, after, at
+
+    def _by_itself(self, state: State, now: float) -> Iterator[tuple[State, float]]:
+        """What happens to an event without a call that names it: its lease ends, somebody unknown is given it."""
+        if state.status == PROCESSING:
+            over = max(now, state.expires)
+            yield state._replace(status=PENDING, token=None), over
+            yield state._replace(status=EventStatus.FAILED.value, token=None), over
+        elif state.status == PENDING and state.fence < self._event.fence:
+            fence = state.fence + 1
+            token, since = self._named.get(fence, (f"unknown-{fence}", 0.0))
+            at = max(now, since)
+            yield (
+                state._replace(status=PROCESSING, token=token, fence=fence, expires=at + self._history.shortest_lease),
+                at,
+            )
+        elif state.status in DEAD and self._requeued and state.generation < self._event.generation:
+            yield state._replace(status=PENDING, generation=state.generation + 1), now
+
+    def _apply(self, state: State, op: Op) -> Iterator[State]:
+        match op.kind:
+            case "grant":
+                # The grant itself happens by itself; the answer must fit what then is.
+                if state.holds(op.asked):
+                    yield state
+            case "renew":
+                yield from self._renew(state, op)
+            case "settle":
+                yield from _settle(state, op)
+            case _:
+                after = _moved(state, op.kind)
+                if op.answer is None or _shows(after, op.answer):
+                    yield after
+
+    def _renew(self, state: State, op: Op) -> Iterator[State]:
+        if op.answer is None:
+            return
+        if op.answer.lost:
+            if not state.holds(op.asked):
+                yield state
+        elif state.holds(op.asked):
+            yield state._replace(expires=self._history.at(op.answer.expires or 0.0))
+
+
+_KINDS = {
+    "add_events": "add",
+    "renew_event_claims": "renew",
+    "settle_events": "settle",
+    "requeue_dead_letters": "requeue",
+    "reset_event": "reset",
+    "get_event": "read",
+}
+
+
+REPEATED = ("add", "settle", "requeue", "reset")
+
+
+def _told_once(ops: Iterable[Op]) -> Iterator[Op]:
+    """Of calls of unknown outcome that ask for the same, the first stands for all: it may happen whenever they may."""
+    told: set[tuple[str, Subject]] = set()
+    for op in ops:
+        if op.answer is None:
+            if (op.kind, op.asked) in told or op.kind == "renew":
+                continue  # a lease that is longer than known forbids nothing that a shorter one allows
+            told.add((op.kind, op.asked))
+        yield op
+
+
+def _moved(state: State, kind: str) -> State:
+    """By a call that needs no claim."""
+    if kind == "add" and state.status is None:
+        return State(PENDING)
+    if kind == "reset" and state.status == PROCESSING:
+        return state._replace(status=PENDING, token=None)
+    if kind == "requeue" and state.status in DEAD:
+        return state._replace(status=PENDING, generation=state.generation + 1)
+    return state
+
+
+def _settle(state: State, op: Op) -> Iterator[State]:
+    asked, answer = op.asked, op.answer
+    this = (asked.token, asked.fence, asked.what)
+    if not state.holds(asked):
+        repeat = state.settled == this
+        if answer is None or answer.lost != repeat:
+            yield state
+        return
+    if answer is not None and answer.lost:
+        return
+    for status in SETTLED_AS[asked.what or ""]:
+        if answer is None or answer.what == status:
+            yield state._replace(status=status, token=None, settled=this)
+
+
+def _shows(state: State, answer: Subject) -> bool:
+    return (state.status, state.fence, state.generation) == (answer.what, answer.fence or 0, answer.generation or 0)
+
+
+def linearizable(history: History) -> Iterator[Violation]:
+    """Every event's calls can be put in an order."""
+    ids = {event.event_id: event.id for event in history.finals.values()}
+    about: dict[int, list[Op]] = {id_: [] for id_ in history.finals}
+    first_used: dict[str, float] = {}
+    for call in history.calls:
+        if call.invoke.claim is not None:
+            first_used.setdefault(call.invoke.claim.token, call.begins)
+        for op in _ops(call, repeats=history.settings.repeats):
+            named = op.asked if op.answer is None else op.answer
+            id_ = named.id or op.asked.id or ids.get(named.event_id or "")
+            if id_ in about:
+                about[id_].append(op)
+    for event in history.finals.values():
+        verdict = Search(history, event, about[event.id], first_used).verdict()
+        if verdict is None:
+            yield Violation("linearizable", f"event {event.id}: not found out within {MAX_NODES} states")
+        elif not verdict:
+            yield Violation("linearizable", f"event {event.id}: no order of the calls on it explains their answers")
+
+
+def _ops(call: Call, *, repeats: bool) -> Iterator[Op]:
+    """What a call is about, event by event. One that may have been repeated may also have happened before."""
+    ok, kind = call.ok, _KINDS.get(call.invoke.verb)
+    if ok is not None:
+        for claim in ok.claims:
+            yield Op("grant", call.begins, call.ends, claim, claim)
+    if kind is None or isinstance(call.end, Failed):
+        return
+    if ok is not None:
+        for asked, answer in call.answered() if ok.subjects else ():  # a read may have found nothing
+            if repeats and kind in REPEATED:
+                yield Op(kind, call.begins, call.ends, asked, None)
+            yield Op(kind, call.begins, call.ends, asked, answer)
+    elif kind != "read":
+        for asked in call.invoke.subjects:
+            yield Op(kind, call.begins, call.ends, asked, None)

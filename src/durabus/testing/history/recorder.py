@@ -1,0 +1,198 @@
+"""Writes down every call that goes through a store object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+from durabus.errors import (
+    ConfigurationError,
+    EventNotFound,
+    InvalidEventError,
+    LeaseLost,
+    NotADeadLetter,
+    StoreClosedError,
+    UnsupportedByStore,
+)
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest
+from durabus.model.event import Event, NewEvent, ordering_key_of
+from durabus.model.log_entry import LogPage
+from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
+from durabus.store.claims import SettleAnswer
+from durabus.store.contract import EventStore
+from durabus.testing.history.lines import Asked, Failed, Invoke, Line, Ok, Subject, Unknown
+
+REFUSALS = (
+    ConfigurationError,
+    EventNotFound,
+    InvalidEventError,
+    LeaseLost,
+    NotADeadLetter,
+    StoreClosedError,
+    UnsupportedByStore,
+)
+"""Errors that say that nothing was changed. After any other one it may have been."""
+
+
+class RecordedStore:
+    """``EventStore`` on another one. ``host`` must tell one life of a process from the next."""
+
+    def __init__(self, store: EventStore, host: str, write: Callable[[Line], None], now: Callable[[], float]) -> None:
+        self._store = store
+        self._host = host
+        self._write = write
+        self._now = now
+        self._calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def recorded(*args: Any, **options: Any) -> Any:
+            return await self._call(name, found, args, options)
+
+        self.__dict__[name] = recorded
+        return recorded
+
+    async def _call(
+        self, verb: str, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        self._calls += 1
+        call = f"{self._host}#{self._calls}"
+        self._write(_invoke(partial(Invoke, call, self._now(), self._host, verb), verb, args, options))
+        try:
+            answer = await function(*args, **options)
+        except REFUSALS as error:
+            self._write(Failed(call, self._now(), str(error)))
+            raise
+        except BaseException as error:
+            self._write(Unknown(call, self._now(), repr(error)))
+            raise
+        self._write(_ok(call, self._now(), verb, answer))
+        return answer
+
+
+def recorded_store(store: EventStore, host: str, write: Callable[[Line], None], now: Callable[[], float]) -> EventStore:
+    """A store that behaves as ``store`` and writes down who asked what and was answered what."""
+    return cast("EventStore", RecordedStore(store, host, write, now))
+
+
+def _invoke(begin: Callable[..., Invoke], verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Invoke:
+    match verb:
+        case "add_events":
+            return begin(tuple(_new(new) for new in args[0]))
+        case "claim_next_events":
+            return begin((), _asked(args[0]))
+        case "settle_events":
+            claim = options.get("then_claim")
+            return begin(tuple(_settlement(one) for one in args[0]), None if claim is None else _asked(claim))
+        case "renew_event_claims":
+            return begin(_refs(args[0]), None, options["lease"])
+        case "start_events":
+            return begin(_refs(args[0]))
+        case "requeue_dead_letters":
+            return begin(tuple(_named(ref) for ref in args[0]))
+        case "get_event" | "reset_event" | "remove_event":
+            return begin((_named(args[0]),))
+        case "read_log":
+            return begin(after=options.get("after", ""), limit=options.get("limit", 1000))
+        case _:
+            return begin()
+
+
+def _ok(call: str, at: float, verb: str, answer: Any) -> Ok:
+    match verb:
+        case "add_events" | "requeue_dead_letters":
+            return Ok(call, at, tuple(_event(event) for event in answer))
+        case "claim_next_events":
+            return Ok(call, at, (), _claims(answer))
+        case "settle_events":
+            settled = cast("SettleAnswer", answer)
+            return Ok(call, at, tuple(_outcome(one) for one in settled.outcomes), _claims(settled.claims))
+        case "renew_event_claims":
+            return Ok(call, at, tuple(_renewed(one) for one in answer))
+        case "start_events":
+            return Ok(call, at, tuple(_started(one) for one in answer))
+        case "get_event" | "reset_event":
+            return Ok(call, at, () if answer is None else (_event(answer),))
+        case "read_log":
+            page = cast("LogPage", answer)
+            return Ok(call, at, positions=tuple(entry.position for entry in page.entries), next=page.next)
+        case _:
+            return Ok(call, at)
+
+
+def _new(new: NewEvent) -> Subject:
+    return Subject(
+        event_id=new.event_id,
+        delay=new.delay,
+        max_attempts=new.max_attempts,
+        ordering_key=None if new.metadata_json is None else ordering_key_of(new.metadata_json),
+        idempotency_key=new.idempotency_key,
+        bus=new.bus,
+    )
+
+
+def _asked(request: ClaimRequest) -> Asked:
+    return Asked(request.bus, request.token, request.limit, request.lease, request.mode.value, request.max_attempts)
+
+
+def _settlement(settlement: Settlement) -> Subject:
+    ref = settlement.ref
+    match settlement:
+        case Complete():
+            return Subject(ref.id, None, ref.token, ref.fence, "complete")
+        case Fail(delay=delay):
+            return Subject(ref.id, None, ref.token, ref.fence, "fail", delay=delay)
+        case Release(delay=delay):
+            return Subject(ref.id, None, ref.token, ref.fence, "release", delay=delay)
+
+
+def _refs(refs: Sequence[ClaimRef]) -> tuple[Subject, ...]:
+    return tuple(Subject(ref.id, None, ref.token, ref.fence) for ref in refs)
+
+
+def _named(ref: int | str) -> Subject:
+    return Subject(id=ref) if isinstance(ref, int) else Subject(event_id=ref)
+
+
+def _event(event: Event) -> Subject:
+    return Subject(
+        event.id,
+        event.event_id,
+        fence=event.fence,
+        what=event.status.value,
+        attempts=event.attempts,
+        generation=event.generation,
+    )
+
+
+def _claims(claims: Sequence[Claim]) -> tuple[Subject, ...]:
+    return tuple(
+        Subject(
+            claim.event.id,
+            claim.event.event_id,
+            claim.token,
+            claim.event.fence,
+            claim.event.status.value,
+            expires=claim.event.expires_ts,
+            attempts=claim.event.attempts,
+            generation=claim.event.generation,
+        )
+        for claim in claims
+    )
+
+
+def _outcome(outcome: Settled | LeaseLost) -> Subject:
+    return Subject(lost=True) if isinstance(outcome, LeaseLost) else Subject(outcome.id, what=outcome.status.value)
+
+
+def _renewed(answer: float | LeaseLost) -> Subject:
+    return Subject(lost=True) if isinstance(answer, LeaseLost) else Subject(expires=answer)
+
+
+def _started(answer: Event | LeaseLost) -> Subject:
+    return Subject(lost=True) if isinstance(answer, LeaseLost) else _event(answer)

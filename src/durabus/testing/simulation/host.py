@@ -1,0 +1,77 @@
+"""A process of the simulated fleet: it has clocks of its own, and may be killed, frozen and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Coroutine
+from typing import Any
+
+from durabus.testing.simulation.loop import LANE, Lane, SimulationError, VirtualLoop
+
+MAIN = "main"
+
+
+class Host:
+    """One life of a process. A restart is another ``Host`` under the same name and pid, as it may be on a machine."""
+
+    def __init__(
+        self, loop: VirtualLoop, name: str, life: int, *, wall_ahead: float, started: float, speed: float
+    ) -> None:
+        self._loop = loop
+        self.name = name
+        self.life = life
+        self.wall_ahead = wall_ahead
+        """How far its wall clock is ahead of the store's."""
+        self._started = started
+        self._speed = speed
+        self._lanes: dict[str, Lane] = {}
+        self.crashed = False
+        self.frozen = False
+
+    @property
+    def id(self) -> str:
+        """Tells its lives apart."""
+        return f"{self.name}.{self.life}"
+
+    def run(self, work: Coroutine[Any, Any, Any], thread: str = MAIN) -> asyncio.Task[Any]:
+        """Start a task in one of its threads."""
+        return self._loop.create_task(work, context=self.context(thread))
+
+    def context(self, thread: str = MAIN) -> contextvars.Context:
+        """What is scheduled under it runs in that thread."""
+        lane = self._lanes.get(thread)
+        if lane is None:
+            lane = self._loop.lane(f"{self.id}/{thread}", owner=self, started=self._started, speed=self._speed)
+            self._lanes[thread] = lane
+            if self.crashed:
+                self._loop.kill(lane)
+            elif self.frozen:
+                self._loop.freeze(lane)
+        return self._loop.context_of(lane)
+
+    def crash(self) -> None:
+        """As kill -9 would."""
+        self.crashed = True
+        for lane in self._lanes.values():
+            self._loop.kill(lane)
+
+    def freeze(self) -> None:
+        """As SIGSTOP would."""
+        self.frozen = True
+        for lane in self._lanes.values():
+            self._loop.freeze(lane)
+
+    def thaw(self) -> None:
+        """As SIGCONT would."""
+        self.frozen = False
+        for lane in self._lanes.values():
+            self._loop.thaw(lane)
+
+
+def host_here() -> Host:
+    """The process that runs now."""
+    owner = LANE.get().owner
+    if not isinstance(owner, Host):
+        raise SimulationError("this runs outside of every simulated process")
+    return owner

@@ -1,0 +1,230 @@
+"""A store at the other end of a network that delays, loses, repeats and reorders."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from enum import StrEnum
+from typing import Any, cast
+
+from msgspec.structs import replace
+
+from durabus.errors import StoreUnavailableError
+from durabus.store.contract import EventStore
+from durabus.store.features import Features
+from durabus.testing.simulation.loop import SimulationError, VirtualLoop
+
+NEAR = 0.002
+"""A usual way, in seconds."""
+
+
+class Fault(StrEnum):
+    """What may happen to a call. A seed decides which of these happen at all."""
+
+    REFUSED = "refused"
+    """An error, and the store never heard of it."""
+    REPLY_LOST = "reply lost"
+    """It takes effect, and the caller gets an error."""
+    LATE_REPLY = "late reply"
+    """It takes effect, and the answer may come after the lease that it tells of."""
+    LATE_REQUEST = "late request"
+    """The caller gets an error, and it takes effect some time after that."""
+    DUPLICATE = "duplicate"
+    """It takes effect, and arrives once more later."""
+    REORDERED = "reordered"
+    """A renewal is overtaken by what is sent after it."""
+    HINTS_LOST = "hints lost"
+    """Nobody is woken."""
+    SLOW = "slow"
+    """The way takes a good part of a lease."""
+
+
+class Request:
+    """A call on its way. ``future`` is None for one whose answer nobody will get."""
+
+    __slots__ = ("args", "back", "future", "options", "verb")
+
+    def __init__(
+        self, verb: str, args: tuple[Any, ...], options: dict[str, Any], future: asyncio.Future[Any] | None
+    ) -> None:
+        self.verb = verb
+        self.args = args
+        self.options = options
+        self.future = future
+        self.back = 0.0
+        """How long its answer takes."""
+
+    def unanswered(self) -> Request:
+        """The same request, and its answer gets lost."""
+        return Request(self.verb, self.args, self.options, None)
+
+
+class Network:
+    """What all calls of a run go through, and the server at its end, which may be down."""
+
+    def __init__(
+        self,
+        loop: VirtualLoop,
+        server: object,
+        *,
+        seed: int,
+        faults: frozenset[Fault],
+        often: float,
+        lease: float,
+        waits: frozenset[str],
+    ) -> None:
+        self.loop = loop
+        self.server = server
+        self._chance = random.Random(f"{seed}/network")
+        self._faults = sorted(faults)
+        self._often = often
+        self._lease = lease
+        self._waits = waits
+        """Verbs that do not answer at once."""
+        self.up = True
+        self.fired: Counter[str] = Counter()
+        self._in_flight: dict[asyncio.Future[Any], Request] = {}
+
+    def heal(self) -> None:
+        """From now on everything arrives."""
+        self._faults = []
+        self.up = True
+
+    def restart_server(self, seconds: float) -> None:
+        """What is under way gets no answer, and for a while nobody gets one."""
+        self.fired["store restart"] += 1
+        self.up = False
+        for request in list(self._in_flight.values()):
+            self._fail(request, "the connection was cut")
+        self.loop.outside_in(seconds, self._start_server)
+
+    def _start_server(self) -> None:
+        self.up = True
+
+    async def call(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Send a call and wait for its answer, as the process that runs now."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+        request = self._in_flight[future] = Request(verb, args, options, future)
+        try:
+            self._send(request)
+            return await future
+        finally:
+            self._in_flight.pop(future, None)
+
+    def _send(self, request: Request) -> None:
+        chance, lease, after = self._chance, self._lease, self.loop.outside_in
+        way = NEAR * chance.expovariate(1.0)
+        request.back = NEAR * chance.expovariate(1.0)
+        match self._trouble(request.verb):
+            case None:
+                after(way, self._deliver, request)
+            case Fault.REFUSED:
+                after(way, self._fail, request, "no connection")
+            case Fault.REPLY_LOST:
+                after(way, self._deliver, request.unanswered())
+                after(way + request.back + lease * chance.choice((0.0, 0.1, 0.6)), self._fail, request, "no reply")
+            case Fault.LATE_REPLY:
+                request.back += lease * chance.uniform(0.3, 1.8)
+                after(way, self._deliver, request)
+            case Fault.LATE_REQUEST:
+                late = lease * chance.uniform(0.2, 1.5)
+                after(late, self._deliver, request.unanswered())
+                after(late * chance.random(), self._fail, request, "no reply")
+            case Fault.DUPLICATE:
+                after(way, self._deliver, request)
+                after(way + lease * chance.uniform(0.0, 1.5), self._deliver, request.unanswered())
+            case Fault.REORDERED:
+                after(lease * chance.uniform(0.05, 0.6), self._deliver, request)
+            case Fault.SLOW:
+                after(lease * chance.uniform(0.05, 0.4), self._deliver, request)
+
+    def _trouble(self, verb: str) -> Fault | None:
+        if not self._faults or self._chance.random() >= self._often:
+            return None
+        fault = self._chance.choice(self._faults)
+        if fault is Fault.HINTS_LOST or (fault is Fault.REORDERED and verb != "renew_event_claims"):
+            return None
+        self.fired[fault.value] += 1
+        return fault
+
+    def loses_hints(self) -> bool:
+        """Whether a wait for work is in vain."""
+        lost = Fault.HINTS_LOST in self._faults and self._chance.random() < 0.8  # noqa: PLR2004  (some come through)
+        self.fired[Fault.HINTS_LOST.value] += lost
+        return lost
+
+    def _deliver(self, request: Request) -> None:
+        if not self.up:
+            self._fail(request, "no connection")
+            return
+        work = getattr(self.server, request.verb)(*request.args, **request.options)
+        if request.verb in self._waits:
+            task = self.loop.create_task(work)
+            task.add_done_callback(lambda done: self._worked(done, request))
+            return
+        try:
+            work.send(None)
+        except StopIteration as stop:
+            self.loop.outside_in(request.back, self._answer, request, stop.value, None)
+        except Exception as error:  # noqa: BLE001  (an error is an answer)
+            self.loop.outside_in(request.back, self._answer, request, None, error)
+        else:
+            work.close()
+            raise SimulationError(f"{request.verb} waited: name it in `waits`")
+
+    def _worked(self, done: asyncio.Task[Any], request: Request) -> None:
+        error = done.exception()
+        value = None if error is not None else done.result()
+        self.loop.outside_in(request.back, self._answer, request, value, error)
+
+    def _answer(self, request: Request, value: Any, error: BaseException | None) -> None:
+        future = request.future
+        if future is None or future.done() or future not in self._in_flight:
+            return
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+            future.exception()  # its caller may be dead, and nobody else asks for it
+
+    def _fail(self, request: Request, why: str) -> None:
+        error = StoreUnavailableError(f"{why}: it may or may not have taken effect; repeat the call")
+        self._answer(request, None, error)
+
+
+class RemoteStore:
+    """What a process holds of the store: ``EventStore`` through the network."""
+
+    def __init__(self, network: Network, features: Features) -> None:
+        self._network = network
+        self.features = replace(features, shared_between_processes=True)
+
+    async def open(self) -> None:
+        """The server is open already."""
+
+    async def close(self) -> None:
+        """Others use it."""
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        """Lost, it costs the whole wait."""
+        if self._network.loses_hints():
+            await asyncio.sleep(timeout)
+            return False
+        heard: bool = await self._network.call("wait_for_work", (bus,), {"timeout": timeout})
+        return heard
+
+    def __getattr__(self, verb: str) -> Any:
+        if verb.startswith("_"):
+            raise AttributeError(verb)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return await self._network.call(verb, args, options)
+
+        self.__dict__[verb] = call
+        return call
+
+
+def remote_store(network: Network, features: Features) -> EventStore:
+    """A store object for one process."""
+    return cast("EventStore", RemoteStore(network, features))

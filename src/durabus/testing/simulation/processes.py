@@ -1,0 +1,268 @@
+"""What the processes of a simulated fleet do: they are users of durabus, with its public faces in their hands."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from typing import Any
+
+from durabus.bus.event_bus import EventBus
+from durabus.dead_letters import DLQInspector
+from durabus.errors import DurabusError, EventBusShutdownError, LeaseLost, StoreError
+from durabus.event_queue import EventQueue
+from durabus.lock_manager import LockManager
+from durabus.model.claim import LockClaim
+from durabus.model.event import Event
+from durabus.model.result import UnrecoverableError
+from durabus.model.retry import RetryPolicy
+from durabus.store.contract import EventStore
+from durabus.testing.history.lines import Effect, Holding, Line
+from durabus.testing.simulation.scenario import EventPlan, Scenario, plan_of
+from durabus.worker.context import Context
+
+BUS = "simulated"
+LOCK = "ledger"
+TRY_AGAIN = 0.4
+"""How long a process waits before it asks a store again that failed."""
+READ_EVERY = 1.0
+NEVER = 1e6
+
+
+class Process:
+    """One life of one process; ``write`` and ``now`` are the ledger's, outside of the store."""
+
+    def __init__(
+        self, scenario: Scenario, host: str, store: EventStore, write: Callable[[Line], None], now: Callable[[], float]
+    ) -> None:
+        self.scenario = scenario
+        self.host = host
+        self.store = store
+        self._write = write
+        self._now = now
+        self.bus: EventBus | None = None
+        self.done = False
+
+    async def run(self) -> None:
+        """Until it is done, or killed."""
+        raise NotImplementedError
+
+    async def shut_down(self) -> None:
+        """As SIGTERM would have it."""
+        if self.bus is not None:
+            await self.bus.shutdown(self.scenario.lease)
+        self.done = True
+
+    def note(self, event: Event, handler: str, what: str) -> None:
+        """Write down an effect."""
+        self._write(
+            Effect(self._now(), self.host, event.id, event.event_id, handler, event.fence, event.attempts, what)
+        )
+
+    async def work(self, event: Event, handler: str) -> EventPlan:
+        """Do what the event's plan says, and leave a trace of it."""
+        plan = plan_of(self.scenario, event.payload["number"])
+        attempt = min(event.attempts, len(plan.outcomes)) - 1
+        outcome = "done" if event.payload.get("child") else plan.outcomes[attempt]
+        self.note(event, handler, "start")
+        try:
+            await asyncio.sleep(NEVER if outcome == "timeout" else plan.seconds[event.attempts % len(plan.seconds)])
+        except BaseException:
+            self.note(event, handler, "cancelled")
+            raise
+        self.note(event, handler, "done" if outcome == "done" else "raised")
+        if outcome == "unrecoverable":
+            raise UnrecoverableError("planned")
+        if outcome == "raised":
+            raise ConnectionError("planned")
+        return plan
+
+
+class BusWorker(Process):
+    """Serves the bus with handlers."""
+
+    async def run(self) -> None:
+        """Start, however often that takes; the bus does the rest."""
+        scenario = self.scenario
+        bus = self.bus = EventBus(
+            self.store,
+            name=BUS,
+            retry=RetryPolicy(max_retries=scenario.max_retries, base_delay=scenario.base_delay, max_delay=4.0),
+            concurrency=scenario.concurrency,
+            lease=scenario.lease,
+            poll_interval=scenario.lease / 2,
+            mode=scenario.mode,
+            handler_mode=scenario.handler_mode,
+        )
+        for name in self._names():
+            bus.subscribe("sim.*", self._handler(name), id=name, timeout=2 * scenario.lease)
+        with contextlib.suppress(EventBusShutdownError):  # told to end before it had begun
+            await _until_stored(bus.start)
+
+    def _names(self) -> list[str]:
+        """Of the handlers that this worker has."""
+        names = [f"handler-{number}" for number in range(self.scenario.handlers)]
+        if self.scenario.split:
+            place = int(self.host.partition(".")[0].rpartition("-")[2])
+            return [names[place % len(names)]]
+        return names
+
+    def _handler(self, name: str) -> Callable[[Event, Context], Any]:
+        async def handle(event: Event, ctx: Context) -> int | None:
+            plan = await self.work(event, name)
+            if plan.child and not event.payload.get("child") and name == "handler-0":
+                child = ctx.emit("sim.child", {"number": plan.number, "child": True})
+                if self.scenario.awaited:
+                    await child
+            return plan.number if plan.number % 3 == 0 else None
+
+        return handle
+
+
+class QueueWorker(Process):
+    """Polls and finalizes by hand."""
+
+    async def run(self) -> None:
+        """One event after the other."""
+        queue = EventQueue(self.store, bus=BUS, abandoned_after=self.scenario.lease)
+        while not self.done:
+            try:
+                event = await queue.poll()
+                if event is None:
+                    await asyncio.sleep(TRY_AGAIN)
+                    continue
+                await self._one(queue, event)
+            except StoreError:
+                await asyncio.sleep(TRY_AGAIN)
+
+    async def _one(self, queue: EventQueue, event: Event) -> None:
+        try:
+            async with asyncio.timeout(self.scenario.lease * 0.8):
+                await self.work(event, "queue")
+            error: tuple[BaseException, ...] = ()
+        except (TimeoutError, ConnectionError) as raised:
+            if event.attempts < 3:  # noqa: PLR2004  (its claim is left to run out)
+                return
+            error = (raised,)
+        except UnrecoverableError as raised:
+            error = (raised,)
+        for _ in range(3):
+            try:
+                await queue.finalize(event.id, error_results=error)
+            except LeaseLost:
+                return
+            except StoreError:
+                await asyncio.sleep(TRY_AGAIN)
+            else:
+                return
+
+
+class Publisher(Process):
+    """Publishes its share. ``left`` outlives it, as an outbox on its disk would: what was not acknowledged is there."""
+
+    def __init__(self, *args: Any, left: dict[int, str]) -> None:
+        super().__init__(*args)
+        self._left = left
+        """The events it still has to publish, by number, with the ids they were given."""
+
+    async def run(self) -> None:
+        """In the order of their times, each until it is acknowledged."""
+        self.bus = EventBus(self.store, name=BUS, lease=self.scenario.lease)
+        plans = sorted((plan_of(self.scenario, number) for number in self._left), key=lambda plan: plan.at)
+        for plan in plans:
+            await asyncio.sleep(max(plan.at - self._now(), 0.0))
+            await self._publish(self.bus, plan)
+        self.done = True
+
+    async def _publish(self, bus: EventBus, plan: EventPlan) -> None:
+        while plan.number in self._left and not self.done:
+            try:
+                await bus.publish(
+                    "sim.event",
+                    {"number": plan.number},
+                    event_id=self._left[plan.number],
+                    delay=plan.delay,
+                    ordering_key=plan.ordering_key,
+                    idempotency_key=plan.idempotency_key,
+                    max_attempts=plan.max_attempts,
+                )
+            except DurabusError:
+                if not plan.given_up:
+                    await asyncio.sleep(TRY_AGAIN)
+                    continue
+            self._left.pop(plan.number, None)  # one that shuts down and its successor may both have sent it
+
+
+class Reader(Process):
+    """Follows the log. ``place`` outlives it: the position it has come to."""
+
+    def __init__(self, *args: Any, place: list[str], seed: int) -> None:
+        super().__init__(*args)
+        self._place = place
+        self._chance = random.Random(f"{seed}/reader")
+
+    async def run(self) -> None:
+        """For ever, in small pieces."""
+        while not self.done:
+            try:
+                page = await self.store.read_log(after=self._place[-1], limit=self._chance.randint(1, 12))
+            except StoreError:
+                await asyncio.sleep(TRY_AGAIN)
+                continue
+            if page.next == self._place[-1]:
+                await asyncio.sleep(READ_EVERY)
+            self._place.append(page.next)
+
+
+class Locker(Process):
+    """Does what only one may do at a time, under a lock."""
+
+    async def run(self) -> None:
+        """Again and again, as long as there is trouble."""
+        locks = LockManager(self.store, lease=self.scenario.lease)
+        chance = random.Random(f"{self.scenario.seed}/{self.host}")
+        while not self.done and self._now() < self.scenario.chaos_ends:
+            since = self._now()
+            try:
+                async with locks.hold(LOCK, wait=self.scenario.lease) as lock:
+                    await self._use(lock, since, chance.uniform(0.1, 1.5) * self.scenario.lease)
+            except DurabusError:
+                await asyncio.sleep(TRY_AGAIN)
+        self.done = True
+
+    async def _use(self, lock: LockClaim, since: float, seconds: float) -> None:
+        self._write(Holding(self._now(), self.host, lock.key, lock.fence, since, "start"))
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._write(Holding(self._now(), self.host, lock.key, lock.fence, since, "end"))
+
+
+class Administrator(Process):
+    """Brings dead letters back, a few times."""
+
+    async def run(self) -> None:
+        """Look now and then."""
+        inspector = DLQInspector(self.store)
+        left = self.scenario.requeues
+        while left and not self.done and self._now() < self.scenario.chaos_ends:
+            await asyncio.sleep(self.scenario.lease)
+            try:
+                page = await inspector.list(limit=1)
+                for event in page.events:
+                    left -= 1
+                    await inspector.retry(event.event_id)
+            except DurabusError:
+                continue
+        self.done = True
+
+
+async def _until_stored(action: Callable[[], Any]) -> None:
+    while True:
+        try:
+            await action()
+        except StoreError:
+            await asyncio.sleep(TRY_AGAIN)
+        else:
+            return

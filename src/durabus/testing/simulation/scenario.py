@@ -1,0 +1,168 @@
+"""What happens in a run: plain data, made from a seed, so that a failing one can be cut down piece by piece."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+
+from durabus.model.statuses import EventMode, HandlerMode
+from durabus.testing.simulation.network import Fault
+
+CHAOS = 6
+"""How many leases it lasts."""
+CRASH, FREEZE, SHUTDOWN, STORE_RESTART = "crash", "freeze", "shutdown", "store restart"
+
+
+class Disturbance(msgspec.Struct, frozen=True):
+    """Something is done to the ``target``-th process at an instant, and undone ``seconds`` later.
+
+    Workers come first, then publishers, then the reader of the log, then those who hold locks.
+    """
+
+    at: float
+    what: str
+    target: int
+    seconds: float
+
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """A fleet, its work, and what befalls it."""
+
+    seed: int
+    store: str = "memory"
+    workers: int
+    publishers: int
+    events: tuple[int, ...]
+    """Their numbers; what an event is like depends on its number and the seed only."""
+    lease: float
+    concurrency: int
+    mode: EventMode
+    keys: int
+    """How many ordering keys the events share; 0: none has one."""
+    handlers: int
+    handler_mode: HandlerMode
+    split: bool
+    """Each worker has only one of the handlers: an event needs several workers."""
+    children: bool
+    awaited: bool
+    """Handlers wait for the end of the children they emit."""
+    queue: bool
+    """Worked by hand, through ``EventQueue``, and not by buses."""
+    lockers: int
+    """Processes that work under a lock of their own, one at a time."""
+    max_retries: int
+    base_delay: float
+    requeues: int
+    faults: tuple[Fault, ...]
+    often: float
+    """The part of the calls that something happens to."""
+    disturbances: tuple[Disturbance, ...]
+    skewed: bool
+
+    @property
+    def chaos_ends(self) -> float:
+        """When everything heals."""
+        return CHAOS * self.lease
+
+
+class EventPlan(msgspec.Struct, frozen=True):
+    """One event and what its handlers do with it, attempt by attempt."""
+
+    number: int
+    at: float
+    publisher: int
+    delay: float
+    ordering_key: str | None
+    idempotency_key: str | None
+    max_attempts: int | None
+    outcomes: tuple[str, ...]
+    """The last one is that of all later attempts: done, raised, unrecoverable, timeout."""
+    seconds: tuple[float, ...]
+    child: bool
+    given_up: bool
+    """Its publisher does not insist when the first try is not answered."""
+
+
+def make_scenario(seed: int, store: str = "memory") -> Scenario:
+    """The scenario of a seed. Each one has only some of the faults: together they would hide each other."""
+    chance = random.Random(f"{seed}/scenario")
+    lease = chance.choice((2.0, 3.0, 5.0))
+    workers, publishers = chance.randint(2, 4), chance.randint(1, 2)
+    queue = chance.random() < 0.12  # noqa: PLR2004
+    mode = EventMode.PARALLEL if queue else chance.choice((*[EventMode.PARALLEL] * 4, EventMode.BUS_SERIAL))
+    serial = mode is not EventMode.PARALLEL
+    handlers = 1 if queue else chance.choice((1, 1, 2))
+    children = not queue and chance.random() < 0.25  # noqa: PLR2004
+    lockers = 2 if chance.random() < 0.3 else 0  # noqa: PLR2004
+    return Scenario(
+        seed=seed,
+        store=store,
+        workers=workers,
+        publishers=publishers,
+        events=tuple(range(1, chance.randint(3, 8 if serial else 18) + 1)),
+        lease=lease,
+        concurrency=chance.choice((1, 2, 4, 10)),
+        mode=mode,
+        keys=chance.choice((0, 0, 1, 2, 3)),
+        handlers=handlers,
+        handler_mode=chance.choice((HandlerMode.SERIAL, HandlerMode.PARALLEL)),
+        split=handlers > 1 and chance.random() < 0.4,  # noqa: PLR2004
+        children=children,
+        awaited=children and chance.random() < 0.5,  # noqa: PLR2004
+        queue=queue,
+        lockers=lockers,
+        max_retries=chance.randint(0, 4),
+        base_delay=chance.choice((0.05, 0.5, 1.0)),
+        requeues=chance.choice((0, 1, 3)),
+        faults=tuple(fault for fault in Fault if chance.random() < 0.4),  # noqa: PLR2004
+        often=chance.choice((0.02, 0.06, 0.15)),
+        disturbances=_disturbances(chance, lease, workers + publishers + 1 + lockers),
+        skewed=chance.random() < 0.7,  # noqa: PLR2004
+    )
+
+
+def _disturbances(chance: random.Random, lease: float, processes: int) -> tuple[Disturbance, ...]:
+    kinds = [what for what in (CRASH, CRASH, FREEZE, FREEZE, FREEZE, SHUTDOWN, STORE_RESTART) if chance.random() < 0.6]  # noqa: PLR2004
+    many = chance.randint(0, 9) if kinds else 0
+    found = []
+    for _ in range(many):
+        what = chance.choice(kinds)
+        seconds = {
+            CRASH: chance.uniform(0.0, 2 * lease),
+            FREEZE: chance.uniform(0.5, 2.5) * lease,
+            SHUTDOWN: chance.uniform(0.0, lease),
+            STORE_RESTART: chance.uniform(0.05, 1.2) * lease,
+        }[what]
+        found.append(Disturbance(chance.uniform(0.1, CHAOS * lease), what, chance.randrange(processes), seconds))
+    return tuple(sorted(found, key=lambda one: one.at))
+
+
+def plan_of(scenario: Scenario, number: int) -> EventPlan:
+    """What the event with this number is like."""
+    chance, lease = random.Random(f"{scenario.seed}/event/{number}"), scenario.lease
+    kind = chance.random()
+    outcomes: tuple[str, ...] = ("done",)
+    if kind < 0.22:  # noqa: PLR2004
+        outcomes = (*["raised"] * chance.randint(1, 2), "done")
+    elif kind < 0.28:  # noqa: PLR2004
+        outcomes = ("unrecoverable",)
+    elif kind < 0.34:  # noqa: PLR2004
+        outcomes = ("raised",)
+    elif kind < 0.38:  # noqa: PLR2004
+        outcomes = ("timeout", "done")
+    length = chance.choice((0.0, 0.1, 0.4, 0.8, 1.4))
+    key = f"key-{chance.randrange(scenario.keys)}" if scenario.keys and chance.random() < 0.7 else None  # noqa: PLR2004
+    return EventPlan(
+        number=number,
+        at=chance.uniform(0.0, (CHAOS - 2) * lease),
+        publisher=chance.randrange(max(scenario.publishers, 1)),
+        delay=chance.choice((0.0, 0.0, 0.0, lease)),
+        ordering_key=key,
+        idempotency_key=f"once-{number // 2}" if chance.random() < 0.15 else None,  # noqa: PLR2004
+        max_attempts=chance.randint(1, 5) if chance.random() < 0.3 else None,  # noqa: PLR2004
+        outcomes=outcomes,
+        seconds=tuple(length * lease * chance.uniform(0.5, 1.5) for _ in range(3)),
+        child=scenario.children and key is None and outcomes == ("done",) and chance.random() < 0.4,  # noqa: PLR2004
+        given_up=chance.random() < 0.15,  # noqa: PLR2004
+    )

@@ -1,0 +1,118 @@
+"""What a run sees instead of the machine: clocks, randomness, process ids; and what it may not touch."""
+
+from __future__ import annotations
+
+import logging
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import durabus.model.claim
+import durabus.model.event
+import durabus.worker.loop
+from durabus import clock
+from durabus.testing.simulation.host import Host
+from durabus.testing.simulation.loop import SimulationError, VirtualLoop
+from durabus.testing.simulation.threadless import LaneHeartbeat
+
+EPOCH = 1_700_000_000.0
+"""What the store's clock shows when a simulation begins."""
+PID = 4711
+"""Of every process: a pid that comes back is the rule here."""
+
+
+class WorldClock:
+    """The store's clock, or that of whoever runs now."""
+
+    def __init__(self, loop: VirtualLoop, *, of_caller: bool = False) -> None:
+        self._loop = loop
+        self._of_caller = of_caller
+
+    def now(self) -> float:
+        """The present instant."""
+        owner = self._loop.current.owner
+        ahead = owner.wall_ahead if self._of_caller and isinstance(owner, Host) else 0.0
+        return EPOCH + self._loop.now + ahead
+
+
+class Alarms(logging.Handler):
+    """Collects what durabus reports with a traceback: the worker survives a bug of its own, a run must not."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__(logging.ERROR)
+        self._loop = loop
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it if it is about an exception."""
+        if record.exc_info and record.exc_info[1] is not None and not self._loop.is_closed():
+            self.messages.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
+
+
+@contextmanager
+def world(loop: VirtualLoop, seed: int) -> Iterator[Alarms]:
+    """While this is open, durabus lives in ``loop``. One at a time, and nothing else of durabus meanwhile."""
+    chance, state = random.Random(seed), random.getstate()
+    alarms, logger = Alarms(loop), logging.getLogger("durabus")
+    level, propagate = logger.level, logger.propagate
+    with ExitStack() as stack:
+        for module, name, value in _replacements(loop, chance):
+            stack.enter_context(patch.object(module, name, value))
+        random.seed(seed)
+        stack.callback(random.setstate, state)
+        logger.addHandler(alarms)
+        logger.setLevel(logging.ERROR)
+        logger.propagate = False
+        try:
+            yield alarms
+        finally:
+            logger.removeHandler(alarms)
+            logger.setLevel(level)
+            logger.propagate = propagate
+
+
+def _replacements(loop: VirtualLoop, chance: random.Random) -> Iterator[tuple[Any, str, Any]]:
+    for module in _modules_with("monotonic", clock.monotonic):
+        yield module, "monotonic", loop.local_time
+    for module in _modules_with("perf_counter", clock.perf_counter):
+        yield module, "perf_counter", loop.local_time
+    secrets = SimpleNamespace(token_hex=lambda size: f"{chance.getrandbits(8 * size):0{2 * size}x}")
+    for module in _modules_with("secrets", sys.modules["secrets"]):
+        yield module, "secrets", secrets
+    numbers = iter(range(1, sys.maxsize))
+    uuid7 = lambda: f"{next(numbers):08x}-0000-7000-8000-{chance.getrandbits(48):012x}"  # noqa: E731
+    yield durabus.model.event, "uuid_utils", SimpleNamespace(uuid7=uuid7)
+    yield durabus.model.claim, "socket", SimpleNamespace(gethostname=lambda: _name_of(loop.current.owner))
+    yield durabus.model.claim, "os", SimpleNamespace(getpid=lambda: PID)
+    yield durabus.worker.loop, "Heartbeat", LaneHeartbeat
+    for owner, name in (
+        (threading.Thread, "start"),
+        (time, "sleep"),
+        (socket.socket, "connect"),
+        (subprocess, "Popen"),
+    ):
+        yield owner, name, _refusal(f"{owner.__name__}.{name}")
+
+
+def _modules_with(name: str, value: object) -> list[ModuleType]:
+    known = [module for path, module in sorted(sys.modules.items()) if path.startswith("durabus.")]
+    return [module for module in known if vars(module).get(name) is value]
+
+
+def _name_of(owner: object) -> str:
+    return owner.name if isinstance(owner, Host) else "outside"
+
+
+def _refusal(what: str) -> Callable[..., None]:
+    def refuse(*_args: object, **_options: object) -> None:
+        raise SimulationError(f"{what} inside a simulation: it would wait in real time, and no seed could repeat it")
+
+    return refuse

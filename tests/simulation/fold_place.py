@@ -1,0 +1,241 @@
+"""The fold of a log, as NATS and Kafka have it, on a simulated broker: each process has a replica of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import durabus.backends.fold.store
+from durabus.backends.fold.node import Node
+from durabus.backends.fold.options import Options
+from durabus.backends.fold.store import FoldStore
+from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord
+from durabus.errors import StoreUnavailableError
+from durabus.store.contract import EventStore
+from durabus.store.features import Features
+from durabus.testing.simulation.host import Host
+from durabus.testing.simulation.loop import LANE, VirtualLoop
+from durabus.testing.simulation.network import Network
+from durabus.testing.simulation.scenario import Scenario
+from durabus.testing.simulation.world import WorldClock
+
+T = TypeVar("T")
+
+FEATURES = Features(
+    scheme="simulated",
+    survives_process_kill=True,
+    survives_power_loss=False,
+    shared_between_processes=True,
+    caller_transactions=False,
+    manual_clock=True,
+    ordering_keys=True,
+    claims_by_event_id=True,
+)
+READ_WAIT = 2.0
+RETRY_AFTER = 0.1
+LARGEST = 100_000
+SNAPSHOT_EVERY = 60
+
+
+class Broker:
+    """What the server holds, and its verbs. One sequence for both lanes, as a NATS stream has it."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._clock = WorldClock(loop)
+        self._entries: list[Entry] = []
+        self._first = 1
+        self._snapshot: tuple[Manifest, list[Part], int] | None = None
+        self._changed: list[asyncio.Future[None]] = []
+
+    async def append(self, records: Sequence[tuple[str | None, Mapping[str, str], bytes]]) -> None:
+        for type_, headers, body in records:
+            position = (self._first + len(self._entries),)
+            self._entries.append(Entry(position, self._clock.now(), type_, headers, body))
+        for waiting in self._changed:
+            if not waiting.done():
+                waiting.set_result(None)
+        self._changed.clear()
+
+    async def head(self) -> Position:
+        return (self._first + len(self._entries) - 1,)
+
+    async def read(self, after: Position) -> list[Entry]:
+        """What is new, after a wait if nothing is."""
+        reached = after[0] if after else 0
+        if reached + 1 >= self._first + len(self._entries):
+            waiting = asyncio.get_running_loop().create_future()
+            self._changed.append(waiting)
+            await asyncio.wait([waiting], timeout=READ_WAIT)
+        if reached + 1 < self._first:
+            raise GapError(f"records from {reached + 1} to {self._first - 1} were trimmed")
+        return self._entries[reached + 1 - self._first :]
+
+    async def newest_snapshot(self) -> Manifest | None:
+        return None if self._snapshot is None else self._snapshot[0]
+
+    async def read_snapshot(self, manifest: Manifest) -> list[Part]:
+        if self._snapshot is None or self._snapshot[0] != manifest:
+            raise GapError("a newer snapshot replaced this one")
+        return self._snapshot[1]
+
+    async def write_snapshot(self, manifest: Manifest, parts: list[Part], fence: int) -> bool:
+        if self._snapshot is not None:
+            before, _, newest = self._snapshot
+            if newest > fence or before.position >= manifest.position:
+                return False
+        self._snapshot = (manifest, parts, fence)
+        return True
+
+    async def trim(self, control: Position) -> None:
+        keep = control[0] + 1
+        if keep > self._first:
+            self._entries, self._first = self._entries[keep - self._first :], keep
+
+
+class BrokerTransport:
+    """``Transport`` through the network."""
+
+    largest = LARGEST
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def open(self) -> None:
+        pass
+
+    async def verify(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def refusal(self, record: PublicRecord) -> str | None:
+        return f"{len(record.body)} bytes are too many" if len(record.body) > self.largest else None
+
+    async def publish(self, records: Sequence[PublicRecord]) -> None:
+        await self._ask("append", [(record.type, record.headers, record.body) for record in records])
+
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
+        await self._ask("append", [(None, headers, record)])
+
+    async def head(self) -> Position:
+        head: Position = await self._ask("head")
+        return head
+
+    def public_seen(self) -> int:
+        return 0
+
+    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+        while True:
+            try:
+                entries: list[Entry] = await self._ask("read", after)
+            except GapError:
+                raise
+            except StoreUnavailableError:
+                await asyncio.sleep(RETRY_AFTER)
+                continue
+            if entries:
+                after = entries[-1].position
+                deliver(entries)
+
+    async def newest_snapshot(self) -> Manifest | None:
+        manifest: Manifest | None = await self._ask("newest_snapshot")
+        return manifest
+
+    async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+        parts: list[Part] = await self._ask("read_snapshot", manifest)
+        for part in parts:
+            yield part
+
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+        written: bool = await self._ask("write_snapshot", manifest, [part async for part in parts], fence)
+        return written
+
+    async def trim(self, control: Position, public: Position) -> None:
+        await self._ask("trim", control)
+
+    async def _ask(self, verb: str, *args: Any) -> Any:
+        return await self._network.call(verb, args, {})
+
+
+class ThreadOfLoop:
+    """The node's thread as it sees it: what it is given runs in a lane of its own."""
+
+    def __init__(self, loop: VirtualLoop, context: contextvars.Context) -> None:
+        self._loop = loop
+        self._context = context
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        return self._loop.call_soon_threadsafe(callback, *args, context=self._context)
+
+    def create_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        return self._loop.create_task(work, context=self._context.copy())
+
+
+class LaneNode(Node):
+    """The node without its thread."""
+
+    async def start(self) -> None:
+        loop, owner = asyncio.get_running_loop(), LANE.get().owner
+        assert isinstance(loop, VirtualLoop)
+        context = owner.context("store") if isinstance(owner, Host) else loop.context_of(loop.outside)
+        self._own_loop = ThreadOfLoop(loop, context)  # type: ignore[assignment]
+        try:
+            await self._in_thread(self._begin())
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        if not self._closing:
+            self._closing = True
+            await self._in_thread(self._finish())
+
+    async def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self._loop.create_task(work)
+
+
+class FoldPlace:
+    """See ``Place``. Faults befall what goes between a node and the broker."""
+
+    def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
+        broker = Broker(loop)
+        options: dict[str, Any] = {"lease": scenario.lease, "waits": frozenset({"read"})}
+        self._network = Network(
+            loop,
+            broker,
+            seed=scenario.seed,
+            faults=frozenset(scenario.faults),
+            often=scenario.often / 2,  # a call of the store is several of these
+            **options,
+        )
+        self._straight = Network(loop, broker, seed=scenario.seed, faults=frozenset(), often=0.0, **options)
+        self._timeout = 2 * scenario.lease
+
+    @property
+    def fired(self) -> Counter[str]:
+        return self._network.fired
+
+    def store_for(self, host: Host) -> EventStore:
+        return self._store(self._network)
+
+    def auditor(self) -> EventStore:
+        return self._store(self._straight)
+
+    def restart_server(self, seconds: float) -> None:
+        self._network.restart_server(seconds)
+
+    def heal(self) -> None:
+        self._network.heal()
+
+    def close(self) -> None:
+        pass
+
+    def _store(self, network: Network) -> EventStore:
+        with patch.object(durabus.backends.fold.store, "Node", LaneNode):
+            options = Options(timeout=self._timeout, snapshot_every=SNAPSHOT_EVERY)
+            return FoldStore(BrokerTransport(network), options, FEATURES)

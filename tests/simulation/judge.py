@@ -1,0 +1,64 @@
+"""Runs a scenario and says what is wrong with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+from tests.simulation.fold_place import FoldPlace
+from tests.simulation.sqlite_place import SQLitePlace
+
+from durabus.testing.history.checker import check
+from durabus.testing.history.claims import dead_letters, refused, takeovers
+from durabus.testing.history.history import History, Violation
+from durabus.testing.history.lines import Invoke, Unknown, encode
+from durabus.testing.simulation.loop import SimulationError
+from durabus.testing.simulation.places import MakePlace, MemoryPlace
+from durabus.testing.simulation.run import simulate
+from durabus.testing.simulation.scenario import Scenario, make_scenario
+
+PLACES: dict[str, MakePlace] = {"fold": FoldPlace, "memory": MemoryPlace, "sqlite": SQLitePlace}
+
+
+class Verdict(msgspec.Struct, kw_only=True):
+    """Of one run, small enough to be sent between processes."""
+
+    scenario: Scenario
+    wrong: list[Violation]
+    counts: Counter[str]
+    trace: str
+
+
+def store_of(seed: int) -> str:
+    """Which store a seed is about, if nobody asks for another."""
+    if seed % 10 == 5:
+        return "sqlite"
+    return "fold" if seed % 10 == 0 else "memory"
+
+
+def scenario_of(seed: int, store: str | None = None) -> Scenario:
+    return make_scenario(seed, store or store_of(seed))
+
+
+def judge(scenario: Scenario, history: str | None = None) -> Verdict:
+    """Run it, check it, count what happened in it; ``history`` names a file for its lines."""
+    try:
+        outcome = simulate(scenario, PLACES[scenario.store])
+    except SimulationError as error:
+        return Verdict(scenario=scenario, wrong=[Violation("stuck", str(error))], counts=Counter(seeds=1), trace="")
+    if history is not None:
+        with open(history, "wb") as file:  # noqa: PTH123  (a path from the command line)
+            file.write(encode(outcome.lines))
+    wrong = [*check(outcome.lines), *(Violation("alarm", alarm) for alarm in outcome.alarms)]
+    known = History(outcome.lines)
+    counts = Counter(outcome.fired)
+    counts["seeds"] = 1
+    counts["steps"] = outcome.steps
+    counts["virtual seconds"] = int(outcome.seconds)
+    counts["events"] = len(known.finals)
+    counts["calls"] = sum(isinstance(line, Invoke) for line in outcome.lines)
+    counts["unknown outcomes"] = sum(isinstance(line, Unknown) for line in outcome.lines)
+    counts["takeovers"] = takeovers(known)
+    counts["stale writes refused"] = refused(known)
+    counts["dead letters"] = dead_letters(known)
+    return Verdict(scenario=scenario, wrong=wrong, counts=counts, trace=outcome.trace)

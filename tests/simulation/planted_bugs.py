@@ -1,0 +1,366 @@
+"""The classic bugs of queues, planted at run time: each must be caught, or the checks prove nothing.
+
+Each is a context in which durabus has that bug. Nothing in durabus knows of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+from msgspec.structs import replace
+
+import durabus.backends.memory.claims as memory_claims
+import durabus.lock_manager
+import durabus.worker.loop as worker_loop
+from durabus import EventBus
+from durabus.backends.fold.store import FoldStore
+from durabus.backends.memory.core import MemoryCore
+from durabus.backends.memory.lane import Lane
+from durabus.backends.memory.lines import Lines
+from durabus.backends.memory.log import MemoryLog
+from durabus.backends.memory.store import MemoryStore
+from durabus.errors import DurabusError, LeaseLost
+from durabus.kernel import transition
+from durabus.kernel.handlers import claim_lock
+from durabus.kernel.state import NOT_YOURS, Applied, EventState, Expire, Grant, Refused, Renew
+from durabus.kernel.transition import publish
+from durabus.model.claim import ClaimRef, default_worker_id
+from durabus.model.event import Event, NewEvent
+from durabus.model.log_entry import LogPage
+from durabus.model.query import EventQuery
+from durabus.model.settlement import Complete, Fail, Settled
+from durabus.model.statuses import EventStatus, ResultStatus
+from durabus.store.claims import SettleAnswer
+from durabus.testing.simulation.host import Host, host_here
+from durabus.testing.simulation.loop import VirtualLoop
+from durabus.worker import course, dispatcher, heartbeat
+from durabus.worker.appetite import Appetite
+from durabus.worker.execution import execute
+from durabus.worker.heartbeat import Heartbeat
+
+Rule = Callable[[EventState, Any, float], Applied | Refused]
+
+
+class PlantedBug(msgspec.Struct, frozen=True):
+    """``store`` is where it lives."""
+
+    what: str
+    plant: Callable[[], AbstractContextManager[Any]]
+    store: str = "memory"
+
+
+def rule(command: type, changed: Callable[[Rule], Rule]) -> AbstractContextManager[Any]:
+    """Another rule of the kernel for one command."""
+    return patch.dict(transition._RULES, {command: changed(transition._RULES[command])})
+
+
+def with_current_claim(original: Rule) -> Rule:
+    """Whoever writes is taken for the holder."""
+
+    def unfenced(state: EventState, command: Any, now: float) -> Applied | Refused:
+        if state.event.status is EventStatus.PROCESSING and state.token is not None:
+            command = replace(command, ref=ClaimRef(state.event.id, state.token, state.event.fence))
+        return original(state, command, now)
+
+    return unfenced
+
+
+@contextmanager
+def rescue_without_state_guard() -> Iterator[None]:
+    """The rescuer acts on what it saw when the lease was given: renewed and ended since, it does not look."""
+
+    def due(self: Lane, now: float) -> Iterator[int]:
+        while self._leases and self._leases[0][0] <= now:
+            yield self._leases.pop(0)[1]
+
+    def unguarded(original: Rule) -> Rule:
+        def expire(state: EventState, command: Expire, now: float) -> Applied | Refused:
+            seen = replace(state, event=replace(state.event, status=EventStatus.PROCESSING, expires_ts=now))
+            return original(seen, command, now)
+
+        return expire
+
+    with patch.object(Lane, "expired", due), rule(Expire, unguarded):
+        yield
+
+
+@contextmanager
+def lease_by_worker_clock() -> Iterator[None]:
+    """The worker says until when, by its own clock."""
+    ahead: dict[str, float] = {}
+    born = Host.__init__
+
+    def remember(self: Host, *args: Any, **options: Any) -> None:
+        born(self, *args, **options)
+        ahead[self.name] = self.wall_ahead
+
+    def by_worker(original: Rule) -> Rule:
+        def grant(state: EventState, command: Any, now: float) -> Applied | Refused:
+            applied = original(state, command, now)
+            if isinstance(applied, Refused) or applied.state.event.expires_ts is None:
+                return applied
+            event = applied.state.event
+            wrong = (event.expires_ts or 0.0) + ahead.get((event.worker_id or "").partition(":")[0], 0.0)
+            return replace(applied, state=replace(applied.state, event=replace(event, expires_ts=wrong)))
+
+        return grant
+
+    with patch.object(Host, "__init__", remember), rule(Grant, by_worker), rule(Renew, by_worker):
+        yield
+
+
+def ignored_renew_error() -> AbstractContextManager[Any]:
+    return patch.object(Heartbeat, "_give_up", lambda self, held, reason: None)
+
+
+def identity_by_host_and_pid() -> AbstractContextManager[Any]:
+    """Requests are told apart by host, pid and a counter: after a restart on the same pid they are the old ones."""
+    asked: Counter[Host] = Counter()
+
+    def token() -> str:
+        asked[host_here()] += 1
+        return f"{default_worker_id()}:{asked[host_here()]}"
+
+    return patch.object(worker_loop, "new_token", token)
+
+
+def liveness_by_worker_row() -> AbstractContextManager[Any]:
+    """A claim lasts as long as somebody is registered under the worker's name."""
+
+    def expire(self: MemoryCore, lane: Lane, max_attempts: int | None, now: float, limit: int | None = None) -> int:
+        rows = [key[1] for known in self._handlers.values() for key, one in known.items() if one.lives(now)]
+        alive = {row.rpartition(":")[0] for row in rows}
+        gone = [
+            state
+            for state in (self._states[id_] for id_ in sorted(lane.live))
+            if state.event.status is EventStatus.PROCESSING and state.event.worker_id not in alive
+        ]
+        for state in gone[:limit]:
+            lost = replace(state, event=replace(state.event, expires_ts=now))
+            applied = transition.transition(lost, Expire(max_attempts), now)
+            if isinstance(applied, Applied):
+                self._apply(state, applied, now)
+        return len(gone)
+
+    return patch.object(MemoryCore, "_expire", expire)
+
+
+@contextmanager
+def attempt_counted_at_failure() -> Iterator[None]:
+    def uncounted(original: Rule) -> Rule:
+        def grant(state: EventState, command: Grant, now: float) -> Applied | Refused:
+            less = replace(state, event=replace(state.event, attempts=state.event.attempts - 1))
+            return original(less, command, now)
+
+        return grant
+
+    def counted(original: Rule) -> Rule:
+        def fail(state: EventState, command: Fail, now: float) -> Applied | Refused:
+            more = replace(state, event=replace(state.event, attempts=state.event.attempts + 1))
+            applied = original(more, command, now)
+            return Applied(state) if isinstance(applied, Applied) and not applied.records else applied
+
+        return fail
+
+    with rule(Grant, uncounted), rule(Fail, counted):
+        yield
+
+
+@contextmanager
+def wake_only_on_notify() -> Iterator[None]:
+    """No poll behind the hints, and who comes after the shout has not heard it."""
+
+    async def deaf(self: MemoryStore, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109
+        signal = asyncio.Event()
+        self._waiters.setdefault(bus, []).append((asyncio.get_running_loop(), signal))
+        try:
+            async with asyncio.timeout(timeout):
+                await signal.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def listen(self: Appetite) -> None:
+        while True:
+            await self._sated.wait()
+            if await self._hint(self._poll_interval):
+                self.nudge()
+
+    with patch.object(MemoryStore, "wait_for_work", deaf), patch.object(Appetite, "listen", listen):
+        yield
+
+
+def settle_again_without_request_key() -> AbstractContextManager[Any]:
+    """Whose answer was lost is refused when it asks again."""
+    return patch.object(transition, "_repeat", lambda state, ref, actions: Refused(NOT_YOURS))
+
+
+def publish_again_without_request_key() -> AbstractContextManager[Any]:
+    def add(self: MemoryStore, new: NewEvent, now: float) -> Event:
+        applied = publish(new, self._next_id, now)
+        self._next_id += 1
+        event = applied.state.event
+        self._ids[event.event_id] = event.id
+        self._apply(None, applied, now)
+        return event
+
+    return patch.object(MemoryStore, "_add", add)
+
+
+def cursor_by_event_id() -> AbstractContextManager[Any]:
+    """``WHERE id > last``: what is logged late of an earlier event is never read."""
+    original = MemoryLog.page
+
+    def page(self: MemoryLog, after: str, until: str | None, limit: int) -> LogPage:
+        whole = original(self, "", until, 1_000_000).entries
+        last = next((entry.id for entry in whole if entry.position == after), 0)
+        entries = [entry for entry in whole if entry.id >= last and int(entry.position) > int(after or 0)][:limit]
+        return LogPage(entries, entries[-1].position if entries else after)
+
+    return patch.object(MemoryLog, "page", page)
+
+
+def broker_ack_as_truth() -> AbstractContextManager[Any]:
+    """The broker has the record, so it has taken effect."""
+    original = FoldStore.settle_events
+
+    async def settle(self: FoldStore, settlements: Any, **options: Any) -> SettleAnswer:
+        answer = await original(self, settlements, **options)
+        outcomes: list[Settled | LeaseLost] = [
+            Settled(one.ref.id, EventStatus.COMPLETED) if isinstance(outcome, LeaseLost) else outcome
+            for one, outcome in zip(settlements, answer.outcomes, strict=True)
+        ]
+        return SettleAnswer(outcomes, answer.claims)
+
+    return patch.object(FoldStore, "settle_events", settle)
+
+
+def reset_all_at_start() -> AbstractContextManager[Any]:
+    original = EventBus.start
+
+    async def start(self: EventBus) -> EventBus:
+        await original(self)
+        try:
+            page = await self.store.find(EventQuery(bus=self.name, statuses=(EventStatus.PROCESSING,)))
+            for event in page.events:
+                await self.store.reset_event(event.id, reason="left behind by a crash")
+        except DurabusError:
+            pass
+        return self
+
+    return patch.object(EventBus, "start", start)
+
+
+def renewal_without_fence() -> AbstractContextManager[Any]:
+    return rule(Renew, with_current_claim)
+
+
+def complete_without_fence() -> AbstractContextManager[Any]:
+    return rule(Complete, with_current_claim)
+
+
+def fence_that_stands_still() -> AbstractContextManager[Any]:
+    def same(original: Rule) -> Rule:
+        def grant(state: EventState, command: Grant, now: float) -> Applied | Refused:
+            back = min(state.event.fence, 1)
+            return original(replace(state, event=replace(state.event, fence=state.event.fence - back)), command, now)
+
+        return grant
+
+    return rule(Grant, same)
+
+
+def serial_lock_not_looked_at() -> AbstractContextManager[Any]:
+    original = claim_lock
+    return patch.object(memory_claims, "claim_lock", lambda lock, **options: original(None, **options))
+
+
+def key_not_looked_at() -> AbstractContextManager[Any]:
+    return patch.object(Lines, "is_next", lambda self, event: True)
+
+
+def retry_at_once() -> AbstractContextManager[Any]:
+    def hasty(original: Rule) -> Rule:
+        return lambda state, command, now: original(
+            state, command if command.delay is None else replace(command, delay=0.0), now
+        )
+
+    return rule(Fail, hasty)
+
+
+@contextmanager
+def timeout_counted_as_success() -> Iterator[None]:
+    async def optimistic(*args: Any) -> Any:
+        outcome = await execute(*args)
+        if outcome.status is ResultStatus.TIMED_OUT:
+            return replace(outcome, status=ResultStatus.SUCCEEDED, error=None)
+        return outcome
+
+    with patch.object(dispatcher, "execute", optimistic), patch.object(course, "execute", optimistic):
+        yield
+
+
+def lease_counted_from_the_answer() -> AbstractContextManager[Any]:
+    """A claim that was answered late is worked on all the same."""
+    return patch.object(worker_loop.Worker, "_came_late", lambda self, deadline, claims: False)
+
+
+def deadline_behind_a_cancelled_call() -> AbstractContextManager[Any]:
+    """The heartbeat waits for a store that takes its time to end a cancelled renewal."""
+
+    async def held_up(call: Coroutine[Any, Any, Any], seconds: float) -> Any:
+        async with asyncio.timeout(seconds):
+            return await call
+
+    return patch.object(heartbeat, "in_time", held_up)
+
+
+def deadline_noticed_a_beat_later() -> AbstractContextManager[Any]:
+    """A claim whose deadline comes between two beats is kept until the second, and then tried once more."""
+    original = Heartbeat._give_up
+
+    def give_up(self: Heartbeat[Any], held: Any, reason: str) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        if reason != "could not be renewed in time" or held.deadline <= loop.local_time():
+            original(self, held, reason)
+
+    return patch.object(Heartbeat, "_give_up", give_up)
+
+
+def lock_counted_from_the_answer() -> AbstractContextManager[Any]:
+    """A lock that was answered late is worked under all the same."""
+    return patch.object(durabus.lock_manager, "SAFETY", float("inf"))
+
+
+PLANTED = (
+    PlantedBug("rescue without state guard", rescue_without_state_guard),
+    PlantedBug("complete without fence", complete_without_fence),
+    PlantedBug("lease by worker clock", lease_by_worker_clock),
+    PlantedBug("ignored renew error", ignored_renew_error),
+    PlantedBug("identity by host:pid", identity_by_host_and_pid),
+    PlantedBug("liveness by worker row", liveness_by_worker_row),
+    PlantedBug("attempt counted at failure", attempt_counted_at_failure),
+    PlantedBug("wake only on NOTIFY", wake_only_on_notify),
+    PlantedBug("settle again without request key", settle_again_without_request_key),
+    PlantedBug("publish again without request key", publish_again_without_request_key),
+    PlantedBug("`id > last` cursor", cursor_by_event_id),
+    PlantedBug("broker ack as truth", broker_ack_as_truth, "fold"),
+    PlantedBug("reset-all at start", reset_all_at_start),
+    PlantedBug("renewal without fence", renewal_without_fence),
+    PlantedBug("fence that stands still", fence_that_stands_still),
+    PlantedBug("serial lock not looked at", serial_lock_not_looked_at),
+    PlantedBug("ordering key not looked at", key_not_looked_at),
+    PlantedBug("retry at once", retry_at_once),
+    PlantedBug("timeout counted as success", timeout_counted_as_success),
+    PlantedBug("lease counted from the answer", lease_counted_from_the_answer),
+    PlantedBug("lock counted from the answer", lock_counted_from_the_answer),
+    PlantedBug("deadline noticed a beat later", deadline_noticed_a_beat_later),
+    PlantedBug("deadline behind a cancelled call", deadline_behind_a_cancelled_call, "fold"),
+)

@@ -1,0 +1,118 @@
+"""The SQLite store on a real file, its two threads replaced: each call runs at once, when it is delivered.
+
+Left out is what those threads add: commits shared by many calls, the wait for the lock of other processes, wake-ups by
+the kernel. Those have tests of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from unittest.mock import patch
+
+from durabus.backends.sqlite.address import Address
+from durabus.backends.sqlite.identity import Identity
+from durabus.backends.sqlite.open_file import OpenFile
+from durabus.backends.sqlite.operation import Operation, deliver
+from durabus.backends.sqlite.reader import Reader
+from durabus.backends.sqlite.store import SQLiteStore
+from durabus.backends.sqlite.wakeup import Wakeup
+from durabus.backends.sqlite.writer import Writer
+from durabus.store.contract import EventStore
+from durabus.testing.simulation.host import Host
+from durabus.testing.simulation.loop import VirtualLoop
+from durabus.testing.simulation.network import Network, remote_store
+from durabus.testing.simulation.scenario import Scenario
+from durabus.testing.simulation.world import WorldClock
+
+MEMORY_DISK = Path("/dev/shm")  # noqa: S108  (where there is one: every commit is synced)
+HINT_EVERY = 0.3
+
+
+class Everything(frozenset[str]):
+    """Every verb is answered by a task: also an answer at once comes through the loop."""
+
+    def __contains__(self, verb: object) -> bool:
+        return True
+
+
+def start_writer(self: Writer, connection: sqlite3.Connection, identity: Identity) -> None:
+    self._connection, self._identity = connection, identity
+    self._wakeup = Wakeup(connection, None)
+
+
+def start_reader(self: Reader, connection: sqlite3.Connection, identity: Identity) -> None:
+    self._connection, self._identity = connection, identity
+
+
+def write_now(self: Writer, operation: Operation) -> None:
+    self._write([operation])
+
+
+def read_now(self: Reader, operation: Operation) -> None:
+    self._read(operation)
+    deliver([operation])
+
+
+class InlineStore(SQLiteStore):
+    """Opened here and now, without a thread."""
+
+    def __init__(self, address: Address, clock: WorldClock) -> None:
+        super().__init__(address, clock)
+        with patch.object(Writer, "start", start_writer), patch.object(Reader, "start", start_reader):
+            self._file = OpenFile(self._address, self._time, threading.Event())
+        self._process = os.getpid()
+
+    async def open(self) -> None:
+        pass
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        await asyncio.sleep(min(timeout, HINT_EVERY))
+        return timeout > HINT_EVERY
+
+
+class SQLitePlace:
+    """See ``Place``."""
+
+    def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
+        self._folder = TemporaryDirectory(prefix="durabus-", dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None)
+        self._patches = (patch.object(Writer, "submit", write_now), patch.object(Reader, "submit", read_now))
+        for one in self._patches:
+            one.start()
+        self._server = InlineStore(Address(path=Path(self._folder.name, "bus.db")), WorldClock(loop))
+        self._network = Network(
+            loop,
+            self._server,
+            seed=scenario.seed,
+            faults=frozenset(scenario.faults),
+            often=scenario.often,
+            lease=scenario.lease,
+            waits=Everything(),
+        )
+
+    @property
+    def fired(self) -> Counter[str]:
+        return self._network.fired
+
+    def store_for(self, host: Host) -> EventStore:
+        return remote_store(self._network, self._server.features)
+
+    def auditor(self) -> EventStore:
+        return self._server
+
+    def restart_server(self, seconds: float) -> None:
+        self._network.restart_server(seconds)
+
+    def heal(self) -> None:
+        self._network.heal()
+
+    def close(self) -> None:
+        for one in self._patches:
+            one.stop()
+        self._server._file._let_go()
+        self._folder.cleanup()

@@ -1,0 +1,64 @@
+"""A short run of the simulation; ``make sim`` is the long one."""
+
+from collections import Counter
+
+import pytest
+from tests.simulation.judge import judge, scenario_of
+from tests.simulation.mutants import caught
+
+from durabus.testing.simulation.scenario import Scenario
+from durabus.testing.simulation.shrink import shrink
+
+SEEDS = range(1, 22)
+
+
+def test_no_seed_breaks_a_promise() -> None:
+    counts: Counter[str] = Counter()
+    for seed in SEEDS:
+        verdict = judge(scenario_of(seed))
+        assert not verdict.wrong, f"again: python -m tests.simulation --seed {seed}: {verdict.wrong[0]}"
+        counts += verdict.counts
+    for what in ("crash", "freeze", "store restart", "takeovers", "stale writes refused", "dead letters"):
+        assert counts[what] >= 5, f"{what}: {counts[what]}"
+    assert counts["unknown outcomes"] >= 100
+
+
+@pytest.mark.parametrize("store", ["memory", "fold"])
+def test_a_seed_always_gives_the_same_trace(store: str) -> None:
+    for seed in (3, 4):
+        first, second = judge(scenario_of(seed, store)), judge(scenario_of(seed, store))
+        assert first.trace == second.trace
+
+
+def test_seeds_differ() -> None:
+    assert len({judge(scenario_of(seed, "memory")).trace for seed in range(1, 4)}) == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "rescue without state guard",
+        "lease by worker clock",
+        "attempt counted at failure",
+        "`id > last` cursor",
+        "settle again without request key",
+        "ordering key not looked at",
+        "retry at once",
+    ],
+)
+def test_a_planted_bug_is_caught_within_a_few_seeds(name: str) -> None:
+    assert any(caught(name, seed) is not None for seed in range(1, 41))
+
+
+def test_a_failing_scenario_is_cut_down_to_what_it_takes() -> None:
+    def fails(scenario: Scenario) -> bool:
+        """As if event 2 and one crash were the cause."""
+        return 2 in scenario.events and any(one.what == "crash" for one in scenario.disturbances)
+
+    whole = next(
+        scenario for scenario in map(scenario_of, range(1, 100)) if fails(scenario) and len(scenario.events) > 9
+    )
+    small = shrink(whole, fails)
+    assert small.events == (2,)
+    assert [one.what for one in small.disturbances] == ["crash"]
+    assert (small.faults, small.workers, small.publishers, small.children) == ((), 1, 1, False)
