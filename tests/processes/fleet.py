@@ -1,4 +1,4 @@
-"""Starts, kills, freezes and stops worker processes, and judges what they left in the store's log."""
+"""Starts, kills and stops worker processes, and judges what they left in the store's log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Self
 
 import msgspec
 
-from durabus import Action, EventStore, LogEntry
+from durabus import Action, EventStore, LogEntry, StoreUnavailableError
 
 WORKER = Path(__file__).with_name("fleet_worker.py")
 SHOWN = 5
@@ -27,7 +27,6 @@ class Fleet:
         self._arguments = [url, str(ledger), str(handler_seconds), str(lease), str(concurrency)]
         self.ledger = ledger
         self.workers: list[subprocess.Popen[bytes]] = []
-        self.frozen: set[int] = set()
 
     def __enter__(self) -> Self:
         return self
@@ -46,45 +45,6 @@ class Fleet:
         worker.kill()
         worker.communicate()
         self.workers.remove(worker)
-
-    def freeze(self, worker: subprocess.Popen[bytes], seconds: float) -> None:
-        """Stop a worker as a long pause would, and let it go on later."""
-        worker.send_signal(signal.SIGSTOP)
-        self.frozen.add(worker.pid)
-        asyncio.get_running_loop().call_later(seconds, self._thaw, worker)
-
-    def _thaw(self, worker: subprocess.Popen[bytes]) -> None:
-        self.frozen.discard(worker.pid)
-        if worker.poll() is None:
-            worker.send_signal(signal.SIGCONT)
-
-    async def all_up(self, seconds: float = 30) -> None:
-        """Wait until every worker serves the bus."""
-        async with asyncio.timeout(seconds):
-            while {worker.pid for worker in self.workers} - {pid for _, _, pid in self.lines("up")}:
-                assert [worker.poll() for worker in self.workers] == [None] * len(self.workers)
-                await asyncio.sleep(0.05)
-
-    def awake(self) -> list[subprocess.Popen[bytes]]:
-        """The workers that serve the bus and are not frozen, oldest first."""
-        up = {pid for _, _, pid in self.lines("up")}
-        return [worker for worker in self.workers if worker.pid in up and worker.pid not in self.frozen]
-
-    def busiest(self, workers: list[subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """The one with the most handlers under way."""
-        begun = Counter(pid for _, _, pid in self.lines("start"))
-        begun.subtract(pid for _, _, pid in self.lines("end"))
-        return max(workers, key=lambda worker: begun[worker.pid])
-
-    def replace_failed_starts(self) -> int:
-        """Start those anew that could not start, as a process manager would; one that ends later is a failure."""
-        up = {pid for _, _, pid in self.lines("up")}
-        ended = [worker for worker in self.workers if worker.poll() is not None]
-        for worker in ended:
-            assert worker.pid not in up, f"a worker that served the bus ended by itself with code {worker.returncode}"
-            self.kill(worker)
-            self.start()
-        return len(ended)
 
     async def stop(self) -> None:
         """Ask all to finish, and check that they did so cleanly."""
@@ -167,3 +127,12 @@ async def judge(store: EventStore) -> Verdict:
             for entry in trail
         ]
     return verdict
+
+
+async def drained(store: EventStore) -> bool:
+    """Whether nothing waits or runs; a store that cannot be asked has not said so."""
+    try:
+        counts = await store.counts()
+    except StoreUnavailableError:
+        return False
+    return counts.pending + counts.processing == 0

@@ -9,8 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.processes.chaos import drained
-from tests.processes.fleet import Fleet, judge
+from tests.processes.fleet import Fleet, drained, judge
 
 from durabus import EventQueue, EventStore, new_event, open_store
 

@@ -1,0 +1,135 @@
+"""The crash lab: rounds on one kind of store until enough has been done to it, each judged by the history checker.
+
+::
+
+    python -m tests.lab sqlite            # all of it: some minutes
+    python -m tests.lab redis --quick     # one small round
+    python -m tests.lab nats --seed 7     # other lives, deaths and cuts
+
+Ends with code 1 if a promise was broken, or if less happened than the floors below.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from collections import Counter
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+
+import msgspec
+from tests.lab.round import Disturbances, Plan, Report, Round
+from tests.redis.proxy import Proxy
+
+from durabus.clock import monotonic
+from durabus.servers.known import SERVERS, make_server
+
+SHOWN = 10
+QUICK = 12
+"""Kills in a quick run."""
+
+
+class Kind(msgspec.Struct, frozen=True, kw_only=True):
+    """How a kind of store is tried, and what must have happened to it in the end."""
+
+    plan: Plan
+    rounds: int
+    floors: dict[str, int]
+    proxied: bool = False
+
+
+KINDS = {
+    "sqlite": Kind(
+        plan=Plan(kills=105, freezes=6),
+        rounds=10,
+        floors={"kills": 1000, "freezes": 50, "takeovers": 300, "stale writes refused": 150},
+    ),
+    "postgresql": Kind(
+        plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0, batch=30),
+        rounds=10,
+        floors={"events": 50_000, "kills": 500, "freezes": 15, "server kills": 50, "stale writes refused": 60},
+        proxied=True,
+    ),
+    "redis": Kind(
+        plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0),
+        rounds=10,
+        floors={"kills": 500, "freezes": 15, "server kills": 50, "network cuts": 30, "stale writes refused": 60},
+        proxied=True,
+    ),
+    "nats": Kind(
+        plan=Plan(kills=55, freezes=2, server_kills=6, skew=60.0, lease=2.0, lives=(0.05, 1.0), tolerance=0.5),
+        rounds=10,
+        floors={"kills": 500, "freezes": 15, "server kills": 50, "stale writes refused": 30},
+    ),
+    "kafka": Kind(
+        plan=Plan(
+            kills=25, freezes=1, server_kills=2, skew=60.0, lease=5.0, lives=(0.5, 3.0), tolerance=0.5, within=600
+        ),
+        rounds=4,
+        floors={"kills": 100, "freezes": 3, "server kills": 5, "stale writes refused": 5},
+    ),
+}
+
+
+async def one_round(kind: str, plan: Plan, folder: Path, seed: int) -> Report:
+    """On a fresh store, with a fresh server."""
+    if kind == "sqlite":
+        return await Round(plan, f"sqlite:///{folder}/lab.db", folder, seed=seed, outside=Disturbances()).run()
+    with ExitStack() as stack:
+        server = stack.enter_context(make_server(kind, folder / kind))
+        async with AsyncExitStack() as ways:
+            url, cut, swallow = server.url, None, None
+            if KINDS[kind].proxied:
+                proxy = await ways.enter_async_context(Proxy(server.url).running())
+                url, cut = proxy.url, proxy.cut
+
+                def swallow() -> None:
+                    proxy.swallow_answers += 2
+
+            outside = Disturbances(kill_server=lambda: server.restart(immediate=True), cut=cut, swallow=swallow)
+            return await Round(plan, url, folder, seed=seed, outside=outside, direct=server.url).run()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.lab", description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("kind", choices=["sqlite", *SERVERS])
+    parser.add_argument("--quick", action="store_true", help="one small round, without floors")
+    parser.add_argument("--seed", type=int, default=1)
+    chosen = parser.parse_args()
+    kind = KINDS[chosen.kind]
+    plan, rounds = kind.plan, kind.rounds
+    if chosen.quick:
+        plan, rounds = msgspec.structs.replace(plan, kills=QUICK, server_kills=min(plan.server_kills, 1)), 1
+    total: Counter[str] = Counter()
+    wrong = 0
+    began = monotonic()
+    for number in range(rounds):
+        with tempfile.TemporaryDirectory(prefix="durabus-lab-") as folder:
+            report = asyncio.run(one_round(chosen.kind, plan, Path(folder), chosen.seed + number))
+        total += report.counts
+        wrong += len(report.wrong)
+        _say(f"round {number + 1} of {rounds}, {monotonic() - began:.0f} s: " + _text(report.counts, brief=True))
+        for violation in report.wrong[:SHOWN]:
+            _say(f"  BROKEN {violation}")
+    _say(f"\n{chosen.kind}, seeds {chosen.seed} to {chosen.seed + rounds - 1}, {monotonic() - began:.0f} s")
+    _say(_text(total, brief=False))
+    missed = {} if chosen.quick else {name: floor for name, floor in kind.floors.items() if total[name] < floor}
+    for name, floor in missed.items():
+        _say(f"too little happened: {name} {total[name]}, at least {floor} are needed")
+    _say(f"{wrong} promises broken")
+    return 1 if wrong or missed else 0
+
+
+def _text(counts: Counter[str], *, brief: bool) -> str:
+    shown = {name: count for name, count in sorted(counts.items()) if not (brief and name.startswith("killed "))}
+    return (", " if brief else "\n").join(f"{name} {count:,}" for name, count in shown.items())
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  (the report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

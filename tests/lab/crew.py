@@ -1,0 +1,186 @@
+"""The worker processes of a round: born, killed, frozen, replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import random
+import signal
+from collections import Counter
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+
+import msgspec
+from tests.lab.failpoints import Failpoint
+from tests.lab.life import NOT_STARTED, Life, live, wall
+
+from durabus.clock import monotonic
+from durabus.testing.history.lines import Disturbed
+
+BORN_BY = multiprocessing.get_context("forkserver")
+BORN_BY.set_forkserver_preload(["tests.lab.life", "asyncpg", "redis", "nats", "confluent_kafka"])
+FAILPOINT_PATIENCE = 3.0
+"""Seconds until a process that has not come to its failpoint is killed all the same."""
+STARTED_WITHIN = 60.0
+
+
+class Member:
+    """One life."""
+
+    def __init__(self, life: Life, process: BaseProcess, span: float) -> None:
+        self.life = life
+        self.process = process
+        self.span = span
+        """How long it lives once it is up."""
+        self.born = monotonic()
+        self.dies_at: float | None = None
+        self.frozen = False
+        self.spared = False
+        """Was frozen: it still has to tell what it was refused."""
+
+    @property
+    def pid(self) -> int:
+        assert self.process.pid is not None
+        return self.process.pid
+
+    def is_up(self) -> bool:
+        if self.dies_at is None and self.life.up.exists():
+            self.dies_at = monotonic() + self.span
+        return self.dies_at is not None
+
+
+class Crew:
+    """``template`` is the life of each; ``lives`` the seconds that one lasts, at least and at most."""
+
+    def __init__(
+        self,
+        template: Life,
+        size: int,
+        *,
+        lives: tuple[float, float],
+        skew: float,
+        disturbed: Callable[[Disturbed], None],
+        rng: random.Random,
+    ) -> None:
+        self._template = template
+        self._lives = lives
+        self._skew = skew
+        self._disturbed = disturbed
+        self._random = rng
+        self._leash, self._hand = BORN_BY.Pipe(duplex=False)
+        self._born = 0
+        self.counts: Counter[str] = Counter()
+        self.failpoints: list[Failpoint] = []
+        """Those that are still to be died at."""
+        self.members = [self._bear(None) for _ in range(size)]
+
+    def _bear(self, failpoint: Failpoint | None) -> Member:
+        self._born += 1
+        skew = self._random.uniform(-self._skew, self._skew)
+        life = msgspec.structs.replace(
+            self._template, host=f"{self._template.host}-{self._born}", failpoint=failpoint, skew=skew
+        )
+        process = BORN_BY.Process(target=live, args=(life, self._leash), name=life.host)
+        process.start()
+        span = FAILPOINT_PATIENCE if failpoint is not None else self._random.uniform(*self._lives)
+        return Member(life, process, span)
+
+    async def all_up(self) -> None:
+        async with asyncio.timeout(STARTED_WITHIN):
+            while not all(member.is_up() for member in self.members):
+                self.replace_the_dead()
+                await asyncio.sleep(0.02)
+
+    def replace_the_dead(self) -> None:
+        """Who died at its failpoint or could not start; one that ended in another way is a failure of durabus."""
+        for place, member in enumerate(self.members):
+            if member.process.is_alive():
+                continue
+            self._bury(member)
+            self._replace(place)
+
+    def _bury(self, member: Member) -> None:
+        code, failpoint = member.process.exitcode, member.life.failpoint
+        if code == NOT_STARTED:
+            self.counts["failed starts"] += 1
+        elif code == -signal.SIGKILL and failpoint is not None:
+            self._note(member, "crash")
+            self.counts["kills"] += 1
+            self.counts[f"killed {failpoint}"] += 1
+        else:
+            raise AssertionError(f"{member.life.host} ended by itself with code {code}")
+
+    def kill_the_old(self) -> None:
+        """Whose time has come."""
+        now = monotonic()
+        for place, member in enumerate(self.members):
+            if not member.is_up() or member.frozen or member.spared or (member.dies_at or now) > now:
+                continue
+            self._kill(member)
+            self.counts["kills"] += 1
+            self._replace(place)
+
+    def freeze_one(self, seconds: float) -> bool:
+        """As a long pause would. False if there is nobody who could be frozen now."""
+        ready = [member for member in self.members if member.is_up() and not member.frozen and not member.spared]
+        if not ready:
+            return False
+        member = self._random.choice(ready)
+        self._note(member, "freeze")
+        try:
+            os.kill(member.pid, signal.SIGSTOP)
+        except ProcessLookupError:
+            return False  # its failpoint was faster
+        member.frozen = member.spared = True
+        self.counts["freezes"] += 1
+        loop = asyncio.get_running_loop()
+        loop.call_later(seconds, self._thaw, member)
+        loop.call_later(seconds + 1.0, self._spare_no_more, member)
+        return True
+
+    @property
+    def any_frozen(self) -> bool:
+        return any(member.frozen for member in self.members)
+
+    def _thaw(self, member: Member) -> None:
+        os.kill(member.pid, signal.SIGCONT)  # who is frozen is not killed, and does not die by itself
+        self._note(member, "thaw")
+        member.frozen = False
+
+    def _spare_no_more(self, member: Member) -> None:
+        member.spared = False
+
+    async def stop(self) -> None:
+        """Ask all to finish, and see that they do so cleanly, unless their failpoint comes first."""
+        self.failpoints = []
+        await self.all_up()
+        for member in self.members:
+            with contextlib.suppress(ProcessLookupError):  # as above
+                os.kill(member.pid, signal.SIGTERM)
+        for member in self.members:
+            await asyncio.to_thread(member.process.join, STARTED_WITHIN)
+        for member in self.members:
+            if member.process.exitcode != 0:
+                self._bury(member)
+
+    def end(self) -> None:
+        """Whatever happened: leave nobody behind."""
+        for member in self.members:
+            if member.process.is_alive():
+                self._kill(member)
+        self._hand.close()
+        self._leash.close()
+
+    def _replace(self, place: int) -> None:
+        failpoint = self.failpoints.pop() if self.failpoints else None
+        self.members[place] = self._bear(failpoint)
+
+    def _kill(self, member: Member) -> None:
+        member.process.kill()
+        member.process.join()
+        self._note(member, "crash")
+
+    def _note(self, member: Member, what: str) -> None:
+        self._disturbed(Disturbed(wall(), member.life.host, what))

@@ -1,0 +1,70 @@
+"""Places where a process dies by its own hand: right before or right after a call of its store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any, cast
+
+import msgspec
+
+from durabus import EventStore
+
+VERBS = (
+    "claim_next_events",
+    "settle_events",
+    "renew_event_claims",
+    "register_bus",
+    "register_handlers",
+    "wait_for_work",
+)
+
+
+class Failpoint(msgspec.Struct, frozen=True):
+    """The ``nth`` time that ``verb`` is called; ``before`` the store has seen the call, or after it was answered."""
+
+    verb: str
+    nth: int
+    before: bool
+
+    def __str__(self) -> str:
+        return f"{'before' if self.before else 'after'} {self.verb}"
+
+
+def all_failpoints(nths: tuple[int, ...] = (1, 3)) -> list[Failpoint]:
+    return [Failpoint(verb, nth, before) for verb in VERBS for nth in nths for before in (True, False)]
+
+
+class FailingStore:
+    """``EventStore`` on another one, which kills its process at a failpoint."""
+
+    def __init__(self, store: EventStore, failpoint: Failpoint) -> None:
+        self._store = store
+        self._failpoint = failpoint
+        self._calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name != self._failpoint.verb or not asyncio.iscoroutinefunction(found):
+            return found
+
+        async def failing(*args: Any, **options: Any) -> Any:
+            self._calls += 1
+            now = self._calls == self._failpoint.nth
+            if now and self._failpoint.before:
+                _die()
+            answer = await found(*args, **options)
+            if now:
+                _die()
+            return answer
+
+        return failing
+
+
+def failing_store(store: EventStore, failpoint: Failpoint | None) -> EventStore:
+    return store if failpoint is None else cast("EventStore", FailingStore(store, failpoint))
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,131 @@
+"""The life of a worker process of the lab: what it does, what it writes down, and where it dies by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import msgspec
+from tests.lab.failpoints import Failpoint, failing_store
+
+from durabus import Event, EventBus, EventStore, RetryPolicy, StoreUnavailableError, open_store
+from durabus.testing.history.lines import Effect, Line, encode
+from durabus.testing.history.recorder import recorded_store
+
+HANDLER = "lab.handler"
+NOT_STARTED = 3
+"""The exit code of a process whose store could not be reached when it started."""
+STOP_WITHIN = 20.0
+
+
+class Life(msgspec.Struct, frozen=True, kw_only=True):
+    """How a process is to live."""
+
+    host: str
+    """Its name in the history: one for each life."""
+    url: str
+    folder: str
+    lease: float
+    concurrency: int
+    handler_seconds: float
+    skew: float = 0.0
+    """By how many seconds its wall clock is wrong."""
+    failpoint: Failpoint | None = None
+    recorded: bool = True
+    """Whether every call is written down; over hours that is too much."""
+    history: int | None = None
+    """How many COMPLETED events the bus keeps."""
+
+    @property
+    def up(self) -> Path:
+        """Exists once it serves the bus."""
+        return Path(self.folder, f"{self.host}.up")
+
+
+def wall() -> float:
+    """The host's clock, whatever a process of the lab believes it to be."""
+    return time.clock_gettime(time.CLOCK_REALTIME)
+
+
+def line_writer(folder: str, host: str) -> Callable[[Line], None]:
+    """Every line is in its file before the call goes on: a process that dies has told all it did."""
+    file = os.open(Path(folder, f"{host}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+    def write(line: Line) -> None:
+        os.write(file, encode([line]))
+
+    return write
+
+
+def live(life: Life, leash: Connection) -> None:
+    """The whole life, in a process of its own; it does not outlive the one that holds the other end of the leash."""
+    threading.Thread(target=_die_with_the_lab, args=(leash,), daemon=True).start()
+    logging.getLogger("durabus").setLevel(logging.CRITICAL)  # lost claims and dead servers are what the lab makes
+    if life.skew:
+        time.time = lambda: wall() + life.skew
+    try:
+        asyncio.run(_work(life))
+    except StoreUnavailableError:
+        sys.exit(NOT_STARTED)
+
+
+def _write_nothing(_line: Line) -> None: ...
+
+
+def _die_with_the_lab(leash: Connection) -> None:
+    leash.poll(None)
+    os._exit(1)
+
+
+async def _work(life: Life) -> None:
+    write = line_writer(life.folder, life.host) if life.recorded else _write_nothing
+    opened = await open_store(life.url)
+    store = failing_store(opened, life.failpoint)
+    if life.recorded:
+        store = recorded_store(store, life.host, write, wall)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    bus = _bus(store, life, write)
+    await bus.start()
+    life.up.touch()
+    await stop.wait()
+    await bus.shutdown(timeout=STOP_WITHIN)
+    await opened.close()
+
+
+def _bus(store: EventStore, life: Life, write: Callable[[Line], None]) -> EventBus:
+    bus = EventBus(
+        store,
+        retry=RetryPolicy(max_retries=None, base_delay=0.05, jitter=0.0),
+        lease=life.lease,
+        concurrency=life.concurrency,
+        poll_interval=0.2,
+        max_history_size=life.history,
+    )
+
+    @bus.on("lab.*", id=HANDLER)
+    async def handle(event: Event) -> None:
+        def effect(what: str) -> None:
+            write(Effect(wall(), life.host, event.id, event.event_id, HANDLER, event.fence, event.attempts, what))
+
+        effect("start")
+        try:
+            await asyncio.sleep(life.handler_seconds * random.uniform(0.2, 1.8))
+        except asyncio.CancelledError:
+            effect("cancelled")
+            raise
+        if event.type == "lab.fails" or (event.type == "lab.fails_once" and event.attempts == 1):
+            effect("raised")
+            raise ConnectionError("as planned")
+        effect("done")
+
+    return bus

@@ -1,0 +1,39 @@
+"""Small rounds of the crash lab on every kind of store; `make chaos STORE=…` is the long run of it."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.lab.__main__ import KINDS, one_round
+from tests.servers.presence import installed
+
+from durabus.servers.known import make_server
+
+SEED = 4711
+
+
+@pytest.mark.processes
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    "kind", ["sqlite", "postgresql", "redis", "nats", pytest.param("kafka", marks=pytest.mark.long)]
+)
+async def test_whatever_is_done_to_processes_servers_and_wires_no_promise_is_broken(kind: str, tmp_path: Path) -> None:
+    if kind != "sqlite":
+        installed(make_server(kind))
+    planned = KINDS[kind].plan
+    plan = msgspec.structs.replace(
+        planned,
+        kills=16,
+        freezes=1,
+        server_kills=min(planned.server_kills, 2),
+        cuts=min(planned.cuts, 2),
+        lease=max(planned.lease, 2.0),
+        failpoints=False,
+        within=200,
+    )
+    report = await one_round(kind, plan, tmp_path, SEED)
+    print(f"\n{report.counts}")  # noqa: T201  (shown with -s)
+    assert report.wrong == []
+    assert report.counts["kills"] >= 16
+    assert report.counts["takeovers"] > 0
+    assert report.counts["server kills"] == plan.server_kills
