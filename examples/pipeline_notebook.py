@@ -50,8 +50,7 @@ lake = Lake(spark, place / "lake")
 Pipeline(lake, url, [hourly_counters(), latest_state("order"), spent]).run()
 
 # %% Ask
-lake.register()
-for row in spark.sql("SELECT customer, orders, amount FROM gold.spent ORDER BY customer").collect():
+for row in lake.sql("SELECT customer, orders, amount FROM gold.spent ORDER BY customer").collect():
     print(f"{row['customer']}: {row['orders']} orders, {row['amount']}")
-for row in spark.sql("SELECT status, count(*) AS n FROM silver.events GROUP BY status ORDER BY status").collect():
+for row in lake.sql("SELECT status, count(*) AS n FROM silver.events GROUP BY status ORDER BY status").collect():
     print(f"{row['status']}: {row['n']}")

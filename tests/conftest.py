@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import settings
-from tests.lanes import Lanes, is_about, place_in_line
+from tests.lanes import Lanes, place_in_line
 from tests.servers.presence import installed
 
 from durabus.servers.kafka import KafkaServer
@@ -102,10 +102,7 @@ def _timeout_of(item: pytest.Function) -> float:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest; leave the tests that start Spark to `make long`, all of them."""
-    for item in items:
-        if is_about(item.nodeid, "pipeline"):
-            item.add_marker(pytest.mark.long)
+    """Begin with what takes longest."""
     items.sort(key=lambda item: place_in_line(item.nodeid))
 
 

@@ -1,16 +1,17 @@
 """``bronze.event_log``: every entry once, whatever happens on the way."""
 
 import sqlite3
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from pyspark.sql import functions as F  # noqa: N812
 from tests.pipeline.history import History
 from tests.pipeline.test_source import plain, to_the_microsecond
 
 from durabus import EventStore
 from durabus.errors import PipelineError
 from durabus.pipeline.archive import Archive, Archived, quarantine
+from durabus.pipeline.compact import Compacted, compact
 from durabus.pipeline.derive import update_silver
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lock import lake_lock
@@ -42,6 +43,7 @@ async def test_the_log_is_archived_once_and_then_only_what_is_new(
     await expect_the_whole_log(lake, store)
 
 
+@pytest.mark.long
 async def test_a_run_that_dies_after_a_batch_goes_on_behind_it(
     lake: Lake, url: str, store: EventStore, history: History
 ) -> None:
@@ -58,6 +60,7 @@ async def test_a_run_that_dies_after_a_batch_goes_on_behind_it(
     await expect_the_whole_log(lake, store)
 
 
+@pytest.mark.long
 async def test_of_two_writers_that_begin_at_the_same_row_one_writes(
     lake: Lake, url: str, store: EventStore, history: History
 ) -> None:
@@ -71,6 +74,7 @@ async def test_of_two_writers_that_begin_at_the_same_row_one_writes(
     await expect_the_whole_log(lake, store)
 
 
+@pytest.mark.long
 async def test_a_table_that_was_set_back_is_noticed(lake: Lake, url: str, store: EventStore, history: History) -> None:
     await history.varied()
     Archive(lake, url, rows_per_batch=10).run()
@@ -80,6 +84,7 @@ async def test_a_table_that_was_set_back_is_noticed(lake: Lake, url: str, store:
         Archive(lake, url).run()
 
 
+@pytest.mark.long
 async def test_what_does_not_parse_is_kept_and_set_apart(
     lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
 ) -> None:
@@ -111,22 +116,20 @@ async def test_what_does_not_parse_is_kept_and_set_apart(
     assert rows[damaged[1].id]["payload"] == '{"order":1}'
 
 
+@pytest.mark.long
 async def test_a_past_version_of_a_table_can_still_be_read_after_compaction(
     lake: Lake, url: str, store: EventStore, history: History
 ) -> None:
-    for _ in range(3):
+    for _ in range(2):
         await history.completed()
         Archive(lake, url).run()
     version = lake.version("bronze.event_log")
-    files = lake.read("bronze.event_log").select(F.input_file_name()).distinct().count()
-    lake.compact("bronze.event_log")
-    after = lake.read("bronze.event_log").select(F.input_file_name()).distinct().count()
-    assert (files, after) == (3, 1)
+    in_a_month = datetime.now(UTC) + timedelta(days=30)
+    assert compact(lake, keep_days=7, now=in_a_month) == [Compacted(name="bronze.event_log", before=2, after=1)]
     await history.completed()
     assert Archive(lake, url).run().rows == 3
-    lake.vacuum("bronze.event_log", hours=168)
-    assert lake.read("bronze.event_log", version=version).count() == 9
-    assert lake.read("bronze.event_log", version=version - 1).count() == 6
+    assert lake.read("bronze.event_log", version=version).count() == 6
+    assert lake.read("bronze.event_log", version=version - 1).count() == 3
     await expect_the_whole_log(lake, store)
 
 

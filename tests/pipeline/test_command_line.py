@@ -6,7 +6,9 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -17,6 +19,7 @@ from tests.pipeline.history import History
 
 from durabus import ManualClock, open_store
 from durabus.cli.main import main
+from durabus.pipeline.query import answer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +43,7 @@ def durabus(
     return run
 
 
+@pytest.mark.long
 def test_a_command_prints_its_answer_and_nothing_else(tmp_path: Path) -> None:
     """In a process of its own: Java and Spark have much to say that nobody asked for."""
     (tmp_path / "lake").mkdir()
@@ -65,6 +69,7 @@ def documented_commands() -> list[str]:
     return list(dict.fromkeys(line for line in typed if line.startswith(("durabus pipeline", "durabus events show"))))
 
 
+@pytest.mark.long
 async def test_every_documented_command_works_as_typed(
     durabus: Any, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +165,19 @@ def test_a_java_that_is_too_old_is_one_clear_line(
     code, text = complaint(capsys, "tables")
     assert code == 1
     assert "is Java 11: Spark needs 17 or newer; set JAVA_HOME to one" in text
+
+
+def test_instants_are_shown_in_utc_wherever_the_host_is(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "America/New_York")
+    time.tzset()
+    try:
+        query = "SELECT TIMESTAMP '2026-01-02 03:04:05Z' AS at, TIMESTAMP_NTZ '2026-01-02 03:04:05' AS local"
+        found = answer(spark.sql(query), 1)
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    then = datetime(2026, 1, 2, 3, 4, 5)  # noqa: DTZ001  (as it is printed)
+    assert found.rows == [{"at": then, "local": then}]
 
 
 async def test_a_wrong_query_is_told_in_one_line(

@@ -12,9 +12,9 @@ from rich.console import Console
 
 from durabus.demo.pipeline import last_act
 
-pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
-
+@pytest.mark.long
+@pytest.mark.processes
 def test_the_demo_ends_with_three_tables_and_a_report(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "durabus.cli.main", "demo", "--orders", "60", "--pipeline", "--keep"]
     done = subprocess.run(
@@ -39,13 +39,13 @@ def test_the_demo_ends_with_three_tables_and_a_report(tmp_path: Path) -> None:
     assert "<svg" in Path(report).read_text(encoding="utf-8")
 
 
-async def test_without_java_the_demo_says_so_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_java_the_demo_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     out = io.StringIO()
     async with last_act(tmp_path, wanted=True, keep=False) as act:
-        await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
-    assert out.getvalue().strip().startswith("no tables and no report: no Java found: Spark needs Java 17 or newer")
+        assert not await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
+    assert out.getvalue().strip().startswith("✗ the pipeline failed: no Java found: Spark needs Java 17 or newer")
     assert len(out.getvalue().strip().splitlines()) == 1
     assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)
 
@@ -55,13 +55,13 @@ async def test_a_pipeline_that_ends_by_itself_is_told(tmp_path: Path, monkeypatc
     monkeypatch.setattr("durabus.demo.pipeline.sys.executable", "/bin/false")
     out = io.StringIO()
     async with last_act(tmp_path, wanted=True, keep=False) as act:
-        await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
-    assert "no tables and no report: the process ended with code 1" in out.getvalue()
+        assert not await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
+    assert "✗ the pipeline failed: its process ended with code 1" in out.getvalue()
 
 
 async def test_nobody_who_did_not_ask_is_told_anything(tmp_path: Path) -> None:
     out = io.StringIO()
     async with last_act(tmp_path, wanted=False, keep=False) as act:
-        await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
+        assert await act.play("sqlite:///nowhere.db", Console(file=out, width=100))
     assert out.getvalue() == ""
     assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)

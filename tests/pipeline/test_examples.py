@@ -19,6 +19,9 @@ from durabus.pipeline.session import QUICK
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
+pytestmark = pytest.mark.long
+
+
 def run(command: list[str], folder: Path) -> str:
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(

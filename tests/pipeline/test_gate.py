@@ -15,6 +15,8 @@ from durabus.pipeline.lake import Lake
 from durabus.pipeline.lookup import archived_trail
 from durabus.store.log import START
 
+pytestmark = pytest.mark.long
+
 
 async def test_only_what_was_verified_is_trimmed(lake: Lake, url: str, store: EventStore, history: History) -> None:
     with pytest.raises(PipelineError, match="nothing of this store's log was verified yet"):

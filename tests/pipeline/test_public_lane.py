@@ -14,6 +14,7 @@ from durabus.pipeline.public_lane import published
 SAME = ("event_id", "bus", "type", "at", "tags", "metadata", "parent_id")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(shutil.which("mvn") is None, reason="Spark's connector to Kafka is fetched with Maven")
 async def test_both_connectors_give_equal_rows(spark: SparkSession, kafka_url: str) -> None:
     prefix = uuid4().hex

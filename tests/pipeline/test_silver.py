@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from pyspark.sql import DataFrame
 from pyspark.testing import assertSchemaEqual
 from tests.pipeline.history import History
@@ -87,6 +88,7 @@ async def test_silver_is_the_log_folded(lake: Lake, url: str, store: EventStore,
             assert (found["started_at"] is not None) is started
 
 
+@pytest.mark.long
 async def test_incremental_is_rebuilt(
     lake: Lake, url: str, store: EventStore, history: History, content: Callable[[DataFrame], tuple[int, int]]
 ) -> None:
@@ -107,13 +109,14 @@ async def test_incremental_is_rebuilt(
         assert content(lake.read(name)) == incremental
 
 
+@pytest.mark.long
 async def test_tables_of_an_older_durabus_get_the_columns_they_lack(
     lake: Lake, url: str, store: EventStore, history: History
 ) -> None:
     await history.completed()
     log = lake.spark.read.format("durabus").option("url", url).load()
-    lake.append(event_log(log, 0).drop("results"), EVENT_LOG.name)
-    lake.append(events(event_log(log, 0)).drop("replay_of"), EVENTS.name)
+    lake.append(event_log(log, 0).drop("results"), EVENT_LOG)
+    lake.append(events(event_log(log, 0)).drop("replay_of"), EVENTS)
     await history.completed()
     Archive(lake, url).run()
     assert update_silver(lake, EVENTS.name) == lake.read(EVENT_LOG.name).count() == 6

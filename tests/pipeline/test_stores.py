@@ -98,7 +98,9 @@ def expected() -> dict[str, Rows]:
     return {}
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "redis", "nats", "kafka"])
+@pytest.mark.parametrize(
+    "kind", ["postgresql", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("redis", "nats", "kafka"))]
+)
 async def test_the_same_events_give_the_same_tables(
     *,
     kind: str,

@@ -26,6 +26,8 @@ from durabus.pipeline.jars import cache_folder
 from durabus.pipeline.java import check_java
 
 LARGEST_LINE = 1 << 20
+LOG = "pipeline.log"
+"""What Java and the process print, in the demo's folder."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,13 +59,14 @@ class LastAct:
 
     def __init__(self, folder: Path, *, keep: bool, process: Process | None = None, missing: str | None = None) -> None:
         self._lake = folder / "lake"
+        self._log = folder / LOG
         # The page is what a visitor takes home, so it outlives the folder.
         self._report = folder / "report.html" if keep else cache_folder("demo-report.html")
         self._process = process
         self._missing = missing
 
-    async def play(self, url: str, console: Console) -> None:
-        """Run it, and print three tables and where the report is."""
+    async def play(self, url: str, console: Console) -> bool:
+        """Run it, and print three tables and where the report is, or why not; False if it was asked for and failed."""
         if self._process is not None:
             console.print("\n[bold]the same events, in tables[/]  the pipeline runs on Spark", soft_wrap=True)
             task = Task(url=url, lake=str(self._lake), report=str(self._report))
@@ -74,10 +77,12 @@ class LastAct:
                 console.print(drawn(table))
             if news.error is None:
                 console.print(f"\nreport: {self._report}", soft_wrap=True, markup=False)
-                return
+                return True
             self._missing = news.error
-        if self._missing is not None:
-            console.print(f"\nno tables and no report: {self._missing}", soft_wrap=True, markup=False)
+        if self._missing is None:
+            return True
+        console.print(f"\n✗ the pipeline failed: {self._missing}", style="bold red", soft_wrap=True, markup=False)
+        return False
 
     async def _news(self, process: Process, task: Task, status: Status) -> News:
         assert process.stdin is not None  # noqa: S101  (they are pipes)
@@ -90,7 +95,11 @@ class LastAct:
             if news.step is None:
                 return news
             status.update(news.step)
-        return News(error=f"the process ended with code {await process.wait()}")
+        return News(error=f"its process ended with code {await process.wait()}{self._last_words()}")
+
+    def _last_words(self) -> str:
+        lines = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+        return f": {lines[-1].strip()}" if lines else ""
 
 
 @asynccontextmanager
@@ -102,7 +111,7 @@ async def last_act(folder: Path, *, wanted: bool, keep: bool) -> AsyncIterator[L
         return
     scratch = folder / "spark"
     scratch.mkdir()
-    with (folder / "pipeline.log").open("wb") as log:
+    with (folder / LOG).open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "durabus.demo.tables"),
             stdin=PIPE,

@@ -60,7 +60,7 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def run_demo(options: DemoOptions, *, before_report: Hook | None = None) -> int:
-    """Run it all; 0 if the sum is right, 1 if anything is lost or left, 143 after SIGTERM."""
+    """Run it all; 0 if the sum is right, 1 if anything is lost, left or failed, 143 after SIGTERM."""
     with _sigterm_cancels() as terminated:
         try:
             code = await _run_in_folder(options, before_report)
@@ -109,7 +109,7 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
                     sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
                 console.print()
                 console.print(render(found))
-                await act.play(url, console)
+                complete = await act.play(url, console)
                 if dashboard:
                     await stay_up(url, folder, console, placed=options.orders, lease=LEASE, dashboard=dashboard)
                 else:
@@ -123,7 +123,7 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
             console.print(f"look at it: {how_to_look(folder, options.store)}", soft_wrap=True, markup=False)
         else:
             shutil.rmtree(folder, ignore_errors=True)
-    return 1 if found.problems else 0
+    return 1 if found.problems or not complete else 0
 
 
 @contextlib.asynccontextmanager

@@ -16,7 +16,7 @@ from durabus.pipeline.projections import hourly_counters
 from durabus.pipeline.query import ask_sql
 from durabus.pipeline.report import report
 from durabus.pipeline.run import Pipeline
-from durabus.pipeline.session import QUICK, spark_session
+from durabus.pipeline.session import QUICK, SPARK_ERRORS, root_cause, spark_session
 
 QUESTIONS = {
     "silver.events": (
@@ -91,6 +91,12 @@ def main() -> int:
         tell(News(tables=[small_table(lake, title) for title in QUESTIONS]))
     except DurabusError as error:
         tell(News(error=str(error)))
+        return 1
+    except SPARK_ERRORS as error:
+        tell(News(error=root_cause(error)))
+        return 1
+    except OSError as error:
+        tell(News(error=f"the report cannot be written: {error}"))
         return 1
     return 0
 

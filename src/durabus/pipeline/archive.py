@@ -75,11 +75,10 @@ class Archive:
         self._url = absolute_url(url)
         self._rows_per_batch = rows_per_batch
 
-    def run(self, on_batch: OnBatch = lambda _: None) -> Archived:
-        """Archive what is committed now, batch by batch, then return."""
-        self._lake.create(EVENT_LOG)
+    def run(self, on_batch: OnBatch = lambda _: None, *, since: tuple[int, str] | None = None) -> Archived:
+        """Archive what is committed now, batch by batch, then return. ``since``: what ``reached`` has just answered."""
         head = ask_store(self._url, lambda store: store.log_head())
-        before, position = self.reached()
+        before, position = self.reached() if since is None else since
         total = before
         while (until := self._end_of_batch(position, head)) is not None:
             self._write(position, until, first=total)
@@ -91,12 +90,19 @@ class Archive:
                 )
             total = reached
             on_batch(total)
+        self._lake.create(EVENT_LOG)  # for a log that is empty
         return Archived(rows=total - before, total=total)
 
     def reached(self) -> tuple[int, str]:
-        """How many rows bronze has, which is the next ``seq``, and the position of the newest (``START``: none)."""
-        found = self._lake.value(EVENT_LOG.name, "max(struct(seq, position))")
-        return (0, START) if found is None else (int(found["seq"]) + 1, found["position"])
+        """How many rows bronze has, which is the next ``seq``, and the position of the newest (``START``: none).
+
+        Both are cheap however many rows there are: Delta knows the largest ``seq``, and in which file it is.
+        """
+        newest = self._lake.value(EVENT_LOG.name, "max(seq)")
+        if newest is None:
+            return 0, START
+        row = self._lake.read(EVENT_LOG.name).where(F.col("seq") == newest).select("position").head()
+        return int(newest) + 1, row["position"]  # type: ignore[index]  # one row has the largest
 
     def _end_of_batch(self, after: str, head: str) -> str | None:
         """Where a batch after this position ends; None if there is nothing up to ``head``."""
@@ -108,7 +114,7 @@ class Archive:
         log = self._lake.spark.read.format("durabus").option("url", self._url)
         rows = log.option("after", after).option("until", until).load()
         try:
-            self._lake.append(event_log(rows, first), EVENT_LOG.name, app=APP, version=first)
+            self._lake.append(event_log(rows, first), EVENT_LOG, app=APP, version=first)
         except SPARK_ERRORS as error:
             raise PipelineError(f"archiving stopped: {root_cause(error)}") from error
 
@@ -121,5 +127,5 @@ def quarantine(lake: Lake) -> int:
         F.col("reason").isNotNull() & (F.col("seq") > (-1 if newest is None else newest))
     )
     if not bad.isEmpty():
-        lake.append(bad, QUARANTINE.name)
+        lake.append(bad, QUARANTINE)
     return int(lake.value(QUARANTINE.name, "count(*)"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import msgspec
 
 from durabus.errors import ConfigurationError
@@ -20,17 +22,20 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     after: int
 
 
-def compact(lake: Lake, *, keep_days: float) -> list[Compacted]:
+def compact(lake: Lake, *, keep_days: float, now: datetime) -> list[Compacted]:
     """Every table of the lake. Versions of the last ``keep_days`` stay readable."""
     if keep_days < SHORTEST:
         raise ConfigurationError(f"keep_days={keep_days:g}: must be {SHORTEST:g} or more")
     with lake_lock(lake.path):
-        return [_compact(lake, name, keep_days) for name in lake.tables()]
+        return [_compact(lake, name, keep_days, now) for name in lake.tables()]
 
 
-def _compact(lake: Lake, name: str, keep_days: float) -> Compacted:
-    before = lake.detail(name)["numFiles"]
+def _compact(lake: Lake, name: str, keep_days: float, now: datetime) -> Compacted:
+    detail = lake.detail(name)
+    before = after = int(detail["numFiles"])
     if before > 1:
         lake.compact(name)
-    lake.vacuum(name, hours=24 * keep_days)
-    return Compacted(name=name, before=before, after=lake.detail(name)["numFiles"])
+        after = int(lake.detail(name)["numFiles"])
+    if detail["createdAt"].astimezone(UTC) < now - timedelta(days=keep_days):  # a younger one has nothing that old
+        lake.vacuum(name, hours=24 * keep_days)
+    return Compacted(name=name, before=before, after=after)

@@ -26,9 +26,8 @@ def update_silver(lake: Lake, name: str) -> int:
     the table as it was, and repeating a run changes nothing.
     """
     table, transform, actions = TRANSFORMS[name]
-    lake.create(table)
     seen = lake.value(table.name, "max(last_seq)")
-    if seen is None or lake.read(table.name).columns != list(table.columns):  # empty, or of an older durabus
+    if seen is None or lake.read(table.name).columns != list(table.columns):  # absent, empty, or of an older durabus
         return rebuild_silver(lake, name)
     log = lake.read(EVENT_LOG.name)
     new = log.where(F.col("seq") > seen)
@@ -45,7 +44,7 @@ def rebuild_silver(lake: Lake, name: str) -> int:
     """Make the whole table again from bronze. Answers how many entries it was made of."""
     table, transform, _ = TRANSFORMS[name]
     log = lake.read(EVENT_LOG.name)
-    lake.overwrite(transform(log), table.name)
+    lake.overwrite(transform(log), table.name, table.properties)
     return log.count()
 
 

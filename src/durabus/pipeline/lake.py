@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from durabus.pipeline.session import first_line
 from durabus.pipeline.tables import Table
 
 SCHEMAS = ("bronze", "silver", "gold", "ops")
-_GONE = "__gone"
+_MADE = "__made"
 _VERSIONED = re.compile(r"(.+)_v(\d+)")
 
 
@@ -45,9 +45,10 @@ class Lake:
         return f"{self.path}/{name.replace('.', '/')}"
 
     def exists(self, name: str) -> bool:
-        """Whether a table is there."""
+        """Whether a table is there: one commit at least, because who was killed before it leaves an empty folder."""
         if "://" not in self.path:
-            return Path(self.location(name), "_delta_log").is_dir()
+            log = Path(self.location(name), "_delta_log")
+            return log.is_dir() and any(file.suffix == ".json" for file in log.iterdir())
         try:
             self.spark.read.format("delta").load(self.location(name)).schema  # noqa: B018  (asks the table)
         except AnalysisException:
@@ -73,40 +74,43 @@ class Lake:
         if self.exists(table.name):
             return
         partitioned = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
-        kind = "appendOnly" if table.append_only else "enableDeletionVectors"
+        properties = ", ".join(f"'{name}' = '{value}'" for name, value in table.properties.items())
         self.spark.sql(
             f"CREATE TABLE IF NOT EXISTS {self._name(table.name)} ({table.ddl}) USING DELTA {partitioned} "
-            # A run every ten seconds makes many small files: after some dozen, the writer makes one of them.
-            f"TBLPROPERTIES ('delta.{kind}' = 'true', 'delta.autoOptimize.autoCompact' = 'true')"
+            f"TBLPROPERTIES ({properties})"
         )
 
-    def append(self, rows: DataFrame, name: str, *, app: str = "", version: int = 0) -> None:
-        """Add rows in one commit. With ``app``, a version that this app wrote before is skipped.
+    def append(self, rows: DataFrame, table: Table, *, app: str = "", version: int = 0) -> None:
+        """Add rows in one commit, which makes the table if it is absent. Columns that it lacks are added to it.
 
-        Columns that the table lacks are added to it.
+        With ``app``, a version that this app wrote before is skipped.
         """
         writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
+        if not self.exists(table.name):
+            writer = writer.options(**table.properties).partitionBy(*table.partitioned_by)
         if app:
             writer = writer.option("txnAppId", app).option("txnVersion", version)
+        writer.save(self.location(table.name))
+
+    def overwrite(self, rows: DataFrame, name: str, properties: Mapping[str, str] | None = None) -> None:
+        """Replace all rows, and the columns, in one commit. Readers keep what they began with; older versions stay.
+
+        ``properties`` are those of a table that is made by it.
+        """
+        writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
+        if properties and not self.exists(name):
+            writer = writer.options(**properties)
         writer.save(self.location(name))
 
-    def overwrite(self, rows: DataFrame, name: str) -> None:
-        """Replace all rows, and the columns, in one commit. Readers keep what they began with; older versions stay."""
-        rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true").save(self.location(name))
-
-    def merge(self, rows: DataFrame, name: str, key: Sequence[str], *, gone: DataFrame | None = None) -> None:
-        """Put rows in place of those with the same key, and delete the keys of ``gone`` that are not among them."""
+    def merge(self, rows: DataFrame, name: str, key: Sequence[str], *, of: DataFrame | None = None) -> None:
+        """Put rows in place of those with the same key. With ``of``, those of its keys that no row has are deleted."""
         on = " AND ".join(f"t.`{column}` <=> s.`{column}`" for column in key)
-        delete = ""
-        if gone is not None:
-            same_key = [gone[column].eqNullSafe(rows[column]) for column in key]
-            left = gone.join(rows, same_key, "left_anti").select(*key, F.lit(True).alias(_GONE))
-            rows = rows.withColumn(_GONE, F.lit(False)).unionByName(left, allowMissingColumns=True)
-            delete = f"WHEN MATCHED AND s.{_GONE} THEN DELETE"
-        columns = [column for column in rows.columns if column != _GONE]
-        updates = ", ".join(f"t.`{column}` = s.`{column}`" for column in columns)
-        names, values = (", ".join(f"{p}`{column}`" for column in columns) for p in ("", "s."))
-        insert = f"WHEN NOT MATCHED AND NOT s.{_GONE}" if gone is not None else "WHEN NOT MATCHED"
+        updates = ", ".join(f"t.`{column}` = s.`{column}`" for column in rows.columns)
+        names, values = (", ".join(f"{p}`{column}`" for column in rows.columns) for p in ("", "s."))
+        delete, insert = "", "WHEN NOT MATCHED"
+        if of is not None:
+            rows = of.join(rows.withColumn(_MADE, F.lit(True)), list(key), "left")
+            delete, insert = f"WHEN MATCHED AND s.{_MADE} IS NULL THEN DELETE", f"WHEN NOT MATCHED AND s.{_MADE}"
         with self._view(rows) as view:
             self.spark.sql(
                 f"MERGE INTO {self._name(name)} t USING {view} s ON {on} {delete} "  # noqa: S608  (our own names)
@@ -124,11 +128,17 @@ class Lake:
         found = {name for schema in SCHEMAS for name in self._folders(f"{self.path}/{schema}") if self.exists(name)}
         return sorted(found)
 
-    def register(self) -> None:
-        """Let SQL know the tables by their names; a projection also by its name without the version."""
+    def sql(self, query: str) -> DataFrame:
+        """A SELECT over the tables by their names; a projection is also known by its name without the version."""
         tables = self.tables()
         newest = {plain_name(name): name for name in sorted(tables, key=version_of)}
         names = newest | {name: name for name in tables}
+        # To make a name known takes longer than most questions: so only those that are asked about, if it is clear.
+        asked = re.sub(r"\s*\.\s*", ".", query.replace("`", "").lower())
+        self._register({name: table for name, table in names.items() if name in asked} or names)
+        return self.spark.sql(query)
+
+    def _register(self, names: Mapping[str, str]) -> None:
         for schema in SCHEMAS:
             # Not in the lake's own folder, and never dropped: Spark would delete the folder with it.
             self.spark.sql(f"CREATE DATABASE IF NOT EXISTS `{schema}`")
@@ -141,6 +151,13 @@ class Lake:
     def compact(self, name: str) -> None:
         """Make few large files of many small ones. Readers and streams do not notice."""
         self.spark.sql(f"OPTIMIZE {self._name(name)}")
+
+    def compact_by_itself(self) -> None:
+        """From now on, in this session: after some dozen small files of a table, its writer makes one of them.
+
+        For runs that follow one another. A session's first write to a table does it in any case, however few there are.
+        """
+        self.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "true")
 
     def vacuum(self, name: str, *, hours: float) -> None:
         """Delete files that no version of the last ``hours`` needs: time travel reaches no further back then."""

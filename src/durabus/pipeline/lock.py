@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,8 +38,9 @@ def lake_lock(path: str) -> Iterator[None]:
             raise PipelineError(
                 f"the lake {path} is locked by another run ({holder}): wait for it, or stop it"
             ) from error
-        file.seek(0)
-        file.truncate()
-        file.write(default_worker_id())
-        file.flush()
+        try:
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), default_worker_id().encode())
+        except OSError as error:
+            raise PipelineError(f"the lake {path} cannot be written: {error.strerror or error}") from error
         yield

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, short
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.query import in_utc
 from durabus.pipeline.tables import EVENT_LOG, EVENTS
 
 POINTS = 200
@@ -186,7 +187,7 @@ def _cell(value: Any) -> str:
             if isinstance(value, float)
             else f'<td class="number">{value:,}</td>'
         )
-    text = value.strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else str(value)
+    text = in_utc(value).strftime("%Y-%m-%d %H:%M:%S") if isinstance(value, datetime) else str(value)
     return f"<td>{escape(text)}</td>"
 
 

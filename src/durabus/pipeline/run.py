@@ -18,7 +18,7 @@ from durabus.pipeline.gate import verify
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lock import lake_lock
 from durabus.pipeline.progress import Listener, Silent
-from durabus.pipeline.project import update_projection, watermark
+from durabus.pipeline.project import update_projection, watermarks
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.session import SPARK_ERRORS, root_cause
 from durabus.pipeline.tables import EVENT_LOG, RUNS
@@ -81,7 +81,7 @@ class Pipeline:
         lag = ask_store(self._url, lambda store: store.log_lag(position))
 
         def archived() -> Done:
-            done = archive.run(lambda total: self._listener.moves(total - first))
+            done = archive.run(lambda total: self._listener.moves(total - first), since=(first, position))
             return done.rows, done.total - 1
 
         self._step("bronze.event_log", archived, total=lag)
@@ -92,21 +92,29 @@ class Pipeline:
         return ask_store(self._url, lambda store: verify(self._lake, store, self._url)).rows, None
 
     def _project(self) -> None:
+        # Asked before: without a lock, as in a bucket, entries may come that silver has not seen.
+        newest, seen = self._newest(), watermarks(self._lake)
         for name in TRANSFORMS:
             self._step(name, lambda name=name: (update_silver(self._lake, name), None))  # type: ignore[misc]
         for projection in self._projections:
 
             def projected(projection: Projection = projection) -> Done:
-                done = update_projection(self._lake, projection)
-                return done.events, done.watermark
+                before = seen.get((projection.name, projection.version))
+                if before == newest and self._lake.exists(projection.table):
+                    return 0, newest
+                return update_projection(self._lake, projection, seen=before), newest
 
             self._step(projection.name, projected, version=projection.version)
 
     def _analyzed(self, stale_after: float, *, up_to_date: bool) -> Done:
         """Only after the steps before it, in the same run, is it sure which entries the tables speak of."""
-        newest = self._lake.value(EVENT_LOG.name, "max(seq)") if up_to_date else None
-        news = newest is None or newest != watermark(self._lake, "analyze")
+        newest = self._newest() if up_to_date else None
+        news = newest is None or newest != watermarks(self._lake).get(("analyze", None))
         return len(analyze(self._lake, self._now(), stale_after, news=news)), newest
+
+    def _newest(self) -> int:
+        newest = self._lake.value(EVENT_LOG.name, "max(seq)")
+        return -1 if newest is None else int(newest)
 
     def _step(
         self, name: str, work: Callable[[], Done], *, total: int | None = None, version: int | None = None
@@ -135,7 +143,6 @@ class Pipeline:
         if not self._noted:
             return
         try:
-            self._lake.create(RUNS)
-            self._lake.append(self._lake.spark.createDataFrame(self._noted, RUNS.ddl), RUNS.name)
+            self._lake.append(self._lake.spark.createDataFrame(self._noted, RUNS.ddl), RUNS)
         except SPARK_ERRORS as error:
             raise PipelineError(f"{RUNS.name}: {root_cause(error)}") from error

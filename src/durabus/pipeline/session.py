@@ -21,6 +21,7 @@ from durabus.pipeline.java import check_java
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """What Spark raises. Delta's errors come as the second kind, where PySpark does not know them."""
+_DISK_FULL = "No space left on device"
 _UNKNOWN_CLASS = "Cannot find main error class"
 
 CONF: dict[str, str] = {
@@ -45,14 +46,19 @@ CONF: dict[str, str] = {
 """What every session of the pipeline needs, on a laptop and on a cluster."""
 
 QUICK: dict[str, str] = {
-    # The quick compiler alone has room for 48 MB of code, and Spark needs twice that.
+    # The quick compiler alone has room for 48 MB of code, and Spark needs twice that; it also has 200 MB of classes.
     "spark.driver.extraJavaOptions": (
-        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Xmn320m -XX:-UsePerfData"
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=320m -Xmn320m "
+        "-XX:-UsePerfData"
     ),
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.shuffle.partitions": "1",
+    # Small files are written again sooner than rows of them are marked as deleted.
+    "spark.databricks.delta.merge.deletionVectors.persistent": "false",
+    # Delta's own store starts a process for every file that it looks at. This one is for one Java at a time.
+    "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
 }
 """For runs of less than a minute on small tables: they never earn back what better compilers, generated code and second
 plans cost, which is more than half of all their time."""
@@ -130,6 +136,8 @@ def first_line(error: BaseException) -> str:
 def root_cause(error: BaseException) -> str:
     """The line of a failed query that says why: the durabus error of a worker, if there is one, or Java's cause."""
     lines = _lines(error)
+    if any(_DISK_FULL in line for line in lines):
+        return f"{_DISK_FULL}: free some where the lake is, or where SPARK_LOCAL_DIRS points, and run it again"
     ours = [line for line in lines if line.startswith("durabus.errors.")]
     if ours:
         return ours[-1].removeprefix("durabus.errors.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
@@ -70,7 +70,7 @@ def _steps(lake: Lake, archived: int) -> list[StepStatus]:
         StepStatus(
             step=row["step"],
             version=row["version"],
-            finished_at=row["finished_at"],
+            finished_at=row["finished_at"].astimezone(UTC),
             seconds=row["seconds"],
             rows=row["rows"],
             lag=None if row["version"] is None or row["watermark"] is None else archived - 1 - row["watermark"],

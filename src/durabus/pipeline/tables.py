@@ -9,6 +9,12 @@ from durabus.pipeline.log_schema import COLUMNS, SPARK
 LOG_DDL = SPARK.removesuffix(", ordinal BIGINT")
 
 
+MERGED = {"delta.enableDeletionVectors": "true"}
+"""Properties of tables whose rows are replaced: a merge marks rows as deleted instead of writing their files again."""
+APPENDED = {"delta.appendOnly": "true"}
+"""Properties of tables whose rows stay."""
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """One Delta table. ``name`` is ``schema.table``; ``key`` is what its rows are merged by."""
 
@@ -17,6 +23,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[str, ...] = ()
     partitioned_by: tuple[str, ...] = ()
     append_only: bool = False
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What Delta is told when the table is made."""
+        return APPENDED if self.append_only else MERGED
 
     @property
     def columns(self) -> tuple[str, ...]:
