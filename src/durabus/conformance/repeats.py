@@ -42,7 +42,8 @@ class RepeatTests:
     @pytest.mark.parametrize("then", ["claimed", "completed", "reset", "requeued"])
     async def test_a_repeated_settlement_is_answered_until_a_newer_one(self, lab: Lab, then: str) -> None:
         """An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the
-        first time did and writes nothing.
+        first time did and writes nothing. A store that lost the answer repeats by itself; if the event was settled
+        again since, that repeat too is answered with ``LeaseLost``.
         """
         claim = await lab.claimed()
         settlement = Fail(claim.ref, "no", None if then == "requeued" else 0.0)

@@ -14,6 +14,8 @@ from durabus.store.contract import EventStore
 logger = logging.getLogger("durabus.worker")
 
 POLL_FLOOR = 1.0
+SHORTEST_POLL = 0.75
+"""The part of the poll interval that a wait for hints lasts at least."""
 HINT_PAUSE = 0.05
 AT_ONCE = 3
 """So many idle workers of a bus may ask for what a hint told all of them; if there are more, they take turns."""
@@ -76,12 +78,13 @@ class Appetite:
         while True:
             await self._sated.wait()
             asked = monotonic()
-            heard = await self._hint(self._poll_interval)
+            # Not in step with others: whoever is always a little later would never get what the others give back.
+            heard = await self._hint(self._poll_interval * random.uniform(SHORTEST_POLL, 1))
             # The look may be in vain though there is work, as on a store that answers late: the poll floor stands.
             if heard and not await self._is_for_us() and monotonic() - polled < self._poll_interval:
                 continue
             in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
-            if heard and (in_vain or self._gave_away()):
+            if (heard and in_vain) or self._gave_away():
                 # There is work that this worker may not have, such as behind a lock, or that others have the handler
                 # for: do not ask in circles, and let the others ask first.
                 await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))
