@@ -7,12 +7,13 @@ from tests.fold.pictures import pictures
 from tests.fold.simulated_log import SimulatedLog, SimulatedTransport
 from tests.fold.simulated_store import FEATURES, simulated_store
 
+from durabus.backends.fold import node
 from durabus.backends.fold.options import Options
 from durabus.backends.fold.snapshot import Loader
 from durabus.backends.fold.store import FoldStore
-from durabus.backends.fold.transport import Part, Position
+from durabus.backends.fold.transport import Manifest, Part, Position
 from durabus.clock import ManualClock
-from durabus.errors import LeaseLost, SchemaError
+from durabus.errors import LeaseLost, SchemaError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
@@ -103,6 +104,13 @@ class Sleeper(SimulatedTransport):
     def __init__(self, log: SimulatedLog) -> None:
         super().__init__(log)
         self.awake = True
+        self.failures = 0
+
+    async def newest_snapshot(self) -> Manifest | None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailableError("no broker")
+        return await super().newest_snapshot()
 
     async def follow(self, after, deliver) -> None:  # type: ignore[no-untyped-def]
         while True:
@@ -114,7 +122,11 @@ class Sleeper(SimulatedTransport):
             await asyncio.sleep(0.001)
 
 
-async def test_a_node_far_behind_begins_anew(log: SimulatedLog, clock: ManualClock) -> None:
+@pytest.mark.parametrize("failures", [0, 2])
+async def test_a_node_far_behind_begins_anew(
+    log: SimulatedLog, clock: ManualClock, failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "RESTORE_PAUSE", 0.01)
     transport = Sleeper(log)
     sleeper = FoldStore(transport, Options(public_kept=0), FEATURES, clock)
     await sleeper.open()
@@ -126,9 +138,11 @@ async def test_a_node_far_behind_begins_anew(log: SimulatedLog, clock: ManualClo
     assert await store._node.snapshot()
     waiting = asyncio.create_task(sleeper.wait_for_work("default", timeout=30))
     await asyncio.sleep(0.05)
+    transport.failures = failures  # the broker may be away just then
     transport.awake = True
     await waiting
     first, second = await pictures(store, sleeper)
+    assert transport.failures == 0
     assert first == second
     assert len(await sleeper.add_events([new_event("t")])) == 1
     await sleeper.close()

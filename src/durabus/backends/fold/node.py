@@ -35,6 +35,7 @@ logger = logging.getLogger("durabus.fold")
 CLOSED = "this store is closed: open a new one"
 LOOK_EVERY = 0.25
 CLOSE_EVERY = 0.005
+RESTORE_PAUSE = 0.5
 RESTORE_TRIES = 5
 CANCEL_WITHIN = 2.0
 
@@ -227,6 +228,16 @@ class Node:
             return
         raise StoreUnavailableError(f"{RESTORE_TRIES} snapshots in a row were replaced while they were read")
 
+    async def _begin_anew(self) -> None:
+        """However long the broker does not answer; what is asked meanwhile is given up in time."""
+        while True:
+            try:
+                await self._restore()
+                return
+            except StoreUnavailableError as error:
+                logger.warning("cannot begin anew, trying again in %s s: %s", RESTORE_PAUSE, error)
+                await asyncio.sleep(RESTORE_PAUSE)
+
     async def _read(self) -> None:
         while True:
             try:
@@ -235,7 +246,7 @@ class Node:
                 logger.warning("%s", gap)
                 self._sender.fail(StoreUnavailableError("this node had fallen behind and began anew: repeat the call"))
                 before = self.replica.position
-                await self._restore()
+                await self._begin_anew()
                 if self.replica.position == before:
                     self._break(SchemaError(f"{gap}; and no snapshot covers them: the log is damaged"))
                     return
