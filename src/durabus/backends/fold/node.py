@@ -232,8 +232,7 @@ class Node:
         """However long the broker does not answer; what is asked meanwhile is given up in time."""
         while True:
             try:
-                await self._restore()
-                return
+                return await self._restore()
             except StoreUnavailableError as error:
                 logger.warning("cannot begin anew, trying again in %s s: %s", RESTORE_PAUSE, error)
                 await asyncio.sleep(RESTORE_PAUSE)
