@@ -65,7 +65,7 @@ KINDS = {
     ),
     "kafka": Kind(
         plan=Plan(
-            kills=25, freezes=1, server_kills=2, skew=60.0, lease=5.0, lives=(0.5, 3.0), tolerance=0.5, within=600
+            kills=25, freezes=3, server_kills=2, skew=60.0, lease=5.0, lives=(0.5, 3.0), tolerance=0.5, within=600
         ),
         rounds=4,
         floors={"kills": 100, "freezes": 3, "server kills": 5, "stale writes refused": 5},
