@@ -30,9 +30,8 @@ def rows_of(lake: Lake, name: str, *order: str) -> list[dict[str, object]]:
     return [row.asDict() for row in lake.read(name).orderBy(*order).collect()]
 
 
-@pytest.mark.parametrize(
-    "projections", [SHIPPED[:1], pytest.param(SHIPPED, marks=pytest.mark.long)], ids=["one", "all"]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("projections", [SHIPPED[:1], SHIPPED], ids=["one", "all"])
 async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
     *,
     projections: list[Projection],
