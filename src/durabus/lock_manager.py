@@ -59,10 +59,12 @@ class LockManager:
         keeping.add_done_callback(stop)
         try:
             yield lock
-        except asyncio.CancelledError:
-            if not lost or task.uncancel() > before:
-                raise  # somebody else wants the task to end
-            raise LeaseLost(key, lost[0]) from None
+        except BaseException as error:
+            # Taken back whatever the block made of it; what is left is somebody else's wish that the task ends.
+            ours = bool(lost) and task.uncancel() <= before
+            if ours and isinstance(error, asyncio.CancelledError):
+                raise LeaseLost(key, lost[0]) from None
+            raise
         else:
             if lost:  # the block ended all the same
                 task.uncancel()

@@ -87,6 +87,44 @@ async def test_a_block_that_will_not_stop_is_told_in_the_end(store: EventStore) 
         await work()
 
 
+async def test_a_block_that_answers_the_loss_with_an_error_of_its_own_leaves_the_task_uncancelled(
+    store: EventStore,
+) -> None:
+    async def work() -> None:
+        async with LockManager(store, lease=0.2).hold("report") as lock:
+            await lose(store, lock)
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                raise ZeroDivisionError from None
+
+    with pytest.raises(ZeroDivisionError):
+        await work()
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
+
+
+async def test_a_renewal_that_fails_in_an_unknown_way_is_tried_again_and_then_ends_the_block(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = 0
+
+    async def broken(*_args: object, **_options: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise ArithmeticError("nobody expects this")
+
+    async def work() -> None:
+        async with LockManager(store, lease=0.3).hold("report"):
+            await asyncio.sleep(60)
+
+    monkeypatch.setattr(store, "renew_lock", broken)
+    with pytest.raises(LeaseLost, match="could not be renewed in time"):
+        await work()
+    assert tries > 1
+
+
 async def test_what_the_block_raises_frees_the_lock(store: EventStore) -> None:
     with pytest.raises(ZeroDivisionError):
         async with LockManager(store).hold("report"):

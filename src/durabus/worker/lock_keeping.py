@@ -32,6 +32,8 @@ async def keep_lock(store: EventStore, lock: LockClaim, lease: float, sent: floa
             return str(error)
         except (StoreError, TimeoutError) as error:
             logger.warning("lock %s not renewed, trying again: %s", lock.key, str(error) or "no answer from the store")
+        except Exception:
+            logger.exception("lock %s not renewed, trying again", lock.key)  # whatever it was, the deadline stands
         pause = lease / 10
         if monotonic() + pause >= deadline:
             await asyncio.sleep(max(deadline - monotonic(), 0.0))

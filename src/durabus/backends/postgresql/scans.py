@@ -50,7 +50,7 @@ class Scans:
             self._floors.clear()
             self._whole_again.clear()
         if len(claims) < request.limit:
-            self._whole_again[request.bus] = 0.0  # it looked everywhere, by itself if it was not told to
+            self._whole_again.pop(request.bus, None)  # it looked everywhere, by itself if it was not told to
         elif scan.thorough:
             now = monotonic()
             self._whole_again[request.bus] = now + SHARE * (now - began)
