@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 import pytest
 from tests.fold.broker_tests import Broker, publish_for_certain, work
 from tests.fold.pictures import pictures
-from tests.redis.proxy import Proxy
+from tests.servers.proxy import Proxy
 
 from durabus import new_event
 from durabus.model.query import Counts

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 from tests.lab.round import Disturbances, Plan, Report, Round
-from tests.redis.proxy import Proxy
+from tests.servers.proxy import Proxy
 
 from durabus.clock import monotonic
 from durabus.servers.known import SERVERS, make_server

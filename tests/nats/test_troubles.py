@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 from tests.fold.trouble_tests import BrokerTroubleTests
-from tests.redis.proxy import Proxy
 from tests.servers.presence import installed
+from tests.servers.proxy import Proxy
 
 from durabus.servers.nats import NatsServer
 from durabus.servers.server import Server

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import redis
-from tests.redis.proxy import Proxy
+from tests.servers.proxy import Proxy
 
 from durabus.backends.redis.store import RedisStore
 from durabus.errors import StoreUnavailableError
