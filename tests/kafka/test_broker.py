@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.fold.broker_tests import Broker, BrokerTests
 from tests.servers.presence import installed
 
 from durabus import new_event, open_store
+from durabus.backends.fold.transport import GapError
 from durabus.backends.kafka.layout import KEPT
 from durabus.errors import ConfigurationError, SchemaError, StoreUnavailableError
 from durabus.servers.kafka import KafkaServer
@@ -127,6 +128,22 @@ class TestKafka(BrokerTests):
         await store.stop_bus("b")
         assert await store._node.snapshot()
         assert self._state_records(broker) - before < before
+
+    async def test_parts_older_than_the_manifest_are_not_taken_for_the_snapshot(self, broker: Broker) -> None:
+        """A committed transaction becomes visible topic by topic: a reader may see some of it."""
+        store = await broker.open()
+        await store.add_events([new_event("t") for _ in range(5)])
+        assert await store._node.snapshot()
+        transport = store._node._transport
+        manifest = await transport.newest_snapshot()
+        assert manifest is not None
+        parts = [part async for part in transport.read_snapshot(manifest)]
+        producer = Producer(bootstrap(broker))
+        events = next(part for part in parts if part.table == "events")
+        producer.produce(f"{broker.prefix}.events", key=events.key.encode(), value=b"older", partition=0)
+        producer.flush()
+        with pytest.raises(GapError):
+            [part async for part in transport.read_snapshot(manifest)]
 
     def _state_records(self, broker: Broker) -> int:
         consumer = Consumer({**bootstrap(broker), "group.id": "x"})

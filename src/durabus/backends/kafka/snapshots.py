@@ -38,6 +38,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
 
     manifest: Manifest
     fence: int
+    digest: int
+    """Of all parts: a committed transaction becomes visible topic by topic, so parts can be older than the manifest."""
 
 
 class Snapshots:
@@ -65,7 +67,7 @@ class Snapshots:
         """All parts."""
         parts = await self._in_thread(self._parts)
         kept = await self._in_thread(self._kept)
-        if kept is None or kept.manifest != manifest:
+        if kept is None or kept.manifest != manifest or kept.digest != _digest(_checksums(parts)):
             raise GapError("the snapshot was replaced while it was read")
         for part in parts:
             yield part
@@ -92,9 +94,11 @@ class Snapshots:
                 return False
             await self._in_thread(producer.begin_transaction)
             written = await self._write_changed(producer, parts, before)
-            kept = Kept(manifest=manifest, fence=fence)
+            kept = Kept(manifest=manifest, fence=fence, digest=_digest(written))
             producer.produce(self._layout.manifest, key=MANIFEST_KEY, value=msgspec.json.encode(kept), partition=0)
             await self._in_thread(lambda: self._persist(producer.commit_transaction, TRANSACTION_WITHIN))
+            # The broker answers before readers can see it, and what nobody can read must not be trimmed by.
+            await self._in_thread(lambda: self._topics.wait_until_visible(topics))
         except KafkaException as error:
             if error.args[0].code() in _OVERTAKEN:
                 return False
@@ -108,7 +112,7 @@ class Snapshots:
         if self._written is not None and self._written[0] == before:
             there = self._written[1]
         else:
-            there = {(part.table, part.key): zlib.crc32(part.rows) for part in await self._in_thread(self._parts)}
+            there = _checksums(await self._in_thread(self._parts))
         written: dict[tuple[str, str], int] = {}
         async for part in parts:
             checksum = written[part.table, part.key] = zlib.crc32(part.rows)
@@ -192,3 +196,11 @@ class Snapshots:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+
+def _checksums(parts: list[Part]) -> dict[tuple[str, str], int]:
+    return {(part.table, part.key): zlib.crc32(part.rows) for part in parts}
+
+
+def _digest(checksums: dict[tuple[str, str], int]) -> int:
+    return zlib.crc32(msgspec.json.encode(sorted(checksums.items())))

@@ -6,9 +6,10 @@ import time
 from collections.abc import Mapping
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka._model import TopicPartitionInfo
+from confluent_kafka._model import IsolationLevel, TopicPartitionInfo
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -98,6 +99,23 @@ class Topics:
                 future.result()
         except KafkaException as error:
             raise StoreUnavailableError(f"cannot trim {list(offsets)}: {_words(error)}") from error
+
+    def wait_until_visible(self, names: list[str]) -> None:
+        """Until all that stands in them now is committed or aborted for those who read them, too."""
+        ends = self._ends(names, IsolationLevel.READ_UNCOMMITTED)
+        deadline = monotonic() + self._timeout
+        while any(end < ends[name] for name, end in self._ends(names, IsolationLevel.READ_COMMITTED).items()):
+            if monotonic() > deadline:
+                raise StoreUnavailableError(f"what was committed to {names} cannot be read after {self._timeout:g} s")
+            time.sleep(LOOK_EVERY)
+
+    def _ends(self, names: list[str], isolation: IsolationLevel) -> dict[str, int]:
+        places = {TopicPartition(name, 0): OffsetSpec.latest() for name in names}  # type: ignore[no-untyped-call]
+        asked = self._admin.list_offsets(places, isolation_level=isolation, request_timeout=self._timeout)
+        try:
+            return {place.topic: future.result().offset for place, future in asked.items()}
+        except KafkaException as error:
+            raise StoreUnavailableError(f"cannot look how far {names} go: {_words(error)}") from error
 
     def _create(self, missing: list[NewTopic]) -> None:
         for future in self._admin.create_topics(missing, request_timeout=self._timeout).values():
