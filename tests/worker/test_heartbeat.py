@@ -2,8 +2,10 @@
 
 import asyncio
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import sleep
 from typing import Any, Self
 
@@ -21,6 +23,7 @@ from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler
 from durabus.worker.heartbeat import Heartbeat, Held
 from durabus.worker.loop import Worker
+from durabus.worker.pulse import pulse
 from durabus.worker.slots import Running
 
 LEASE = 30.0
@@ -240,24 +243,59 @@ class AngryStore(MemoryStore):
         return [lease for _ in refs]
 
 
-async def test_the_thread_survives_whatever_the_store_raises_and_ends_when_it_is_stopped() -> None:
+async def test_it_survives_whatever_the_store_raises_and_ends_when_it_is_stopped() -> None:
     store = AngryStore()
     beating = Heartbeat(store, lease=0.1, held=lambda: [Held(ClaimRef(1, "t", 1), monotonic() + 0.05)], **UNBOUND)
-    before = threading.active_count()
     beating.start()
     for _ in range(3):
         assert await asyncio.to_thread(store.asked.acquire, timeout=5)
     await beating.stop()
-    assert not any(thread.name == "durabus-heartbeat" for thread in threading.enumerate())
-    assert threading.active_count() <= before + 5
+    assert await heartbeats() == 0
 
 
 async def test_stop_before_start_is_harmless() -> None:
     await Heartbeat(MemoryStore(), lease=30, held=list, **UNBOUND).stop()
 
 
-def heartbeats() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "durabus-heartbeat"]
+async def heartbeats() -> int:
+    """How many beat in this process."""
+
+    async def count() -> int:
+        return sum(task.get_name() == "durabus-heartbeat" for task in asyncio.all_tasks())
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(count(), pulse()))
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_many_buses_share_one_thread_and_need_no_files() -> None:
+    store = MemoryStore()
+    buses = [EventBus(store, name=f"bus-{number}") for number in range(50)]
+    for bus in buses:
+        bus.subscribe("user.*", nothing)
+    await buses[0].start()
+    files, threads = open_files(), threading.active_count()
+    await asyncio.gather(*(bus.start() for bus in buses))
+    assert await heartbeats() == len(buses)
+    assert (open_files(), threading.active_count()) == (files, threads)
+    await asyncio.gather(*(bus.shutdown() for bus in buses))
+    assert await heartbeats() == 0
+
+
+def test_a_forked_process_has_heartbeats_of_its_own() -> None:
+    pulse()
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if not child:
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), pulse()).result(10)
+        os.write(theirs, b"alive")
+        os._exit(0)
+    os.close(theirs)
+    os.waitpid(child, 0)
+    with os.fdopen(ours, "rb") as answer:
+        assert answer.read() == b"alive"
 
 
 async def test_stop_does_not_wait_for_an_answer_of_the_store() -> None:
@@ -274,18 +312,16 @@ async def test_stop_does_not_wait_for_an_answer_of_the_store() -> None:
     beating.start()
     assert await asyncio.to_thread(store.asked.acquire, timeout=5)
     await beating.stop()
-    assert heartbeats() == []
+    assert await heartbeats() == 0
 
 
 def test_it_ends_with_the_event_loop_of_its_worker() -> None:
     async def forget_to_stop() -> None:
         Heartbeat(MemoryStore(), lease=0.1, held=list, **UNBOUND).start()
-        assert heartbeats()
+        assert await heartbeats() == 1
 
     asyncio.run(forget_to_stop())
-    for thread in heartbeats():
-        thread.join(5)
-    assert heartbeats() == []
+    assert until(lambda: asyncio.run(heartbeats()) == 0)
 
 
 def until(condition: Callable[[], bool]) -> bool:

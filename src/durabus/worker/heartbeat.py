@@ -1,11 +1,11 @@
-"""Keeps claims alive from a thread of its own, which a busy event loop cannot starve."""
+"""Keeps claims alive from another thread, which a busy event loop cannot starve."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import logging
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -13,6 +13,7 @@ from durabus.clock import monotonic
 from durabus.errors import LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import ClaimRef
 from durabus.store.contract import EventStore
+from durabus.worker.pulse import pulse
 
 logger = logging.getLogger("durabus.worker")
 
@@ -21,7 +22,7 @@ SAFETY = 0.9
 TICK = 0.1
 """The part of a lease between two beats: a failed renewal gets several more tries before the deadline."""
 STOP_TIMEOUT = 2.0
-"""How long ``stop`` waits for a thread that hangs inside the store."""
+"""How long ``stop`` waits for a store that does not let go of a cancelled call."""
 
 
 class Held:
@@ -65,67 +66,65 @@ class Heartbeat(Generic[H]):
         self._held = held
         self._allowance = allowance
         self._lost = lost
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_seen = 0.0
         self._begun: dict[H, tuple[float, float]] = {}
         """When they were first seen at work, and how many seconds that may take."""
         self._given_up: set[H] = set()
         """What was reported, and is not renewed again."""
-        self._beats: asyncio.AbstractEventLoop | None = None
+        self._pulse: asyncio.AbstractEventLoop | None = None
         self._beating: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
     def start(self) -> None:
-        """Start the thread."""
-        self._loop = asyncio.get_running_loop()
+        """Begin to beat."""
+        self._loop, self._pulse = asyncio.get_running_loop(), pulse()
         self._see_loop()
-        self._thread = threading.Thread(target=self._run, args=(self._loop,), name="durabus-heartbeat", daemon=True)
-        self._thread.start()
+        # Nothing of what surrounds the caller, such as its trace, is to go on for as long as this does.
+        self._pulse.call_soon_threadsafe(self._begin, context=contextvars.Context())
 
     def end(self) -> None:
-        """Let the thread end, without waiting for it."""
-        self._stop.set()
-        if self._beats is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended, and its loop is closed
-                self._beats.call_soon_threadsafe(self._cancel_beat)
+        """Let it end, without waiting for it."""
+        if self._pulse is not None:
+            self._pulse.call_soon_threadsafe(self._cancel)
 
     async def stop(self) -> None:
-        """Stop the thread and wait for it."""
+        """End it and wait for it."""
         self.end()
-        if self._thread is None:
+        if self._pulse is None:
             return
         try:
             async with asyncio.timeout(STOP_TIMEOUT):
                 await self._ended.wait()
         except TimeoutError:
             logger.warning("the heartbeat hangs inside the store and is left behind")
-            return
-        self._thread.join()
 
-    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
-        with asyncio.Runner() as runner:
-            self._beats = runner.get_loop()
-            # Without its loop a worker cannot end anything it holds.
-            while not self._stop.wait(self._tick) and not loop.is_closed():
-                try:
-                    runner.run(self._beat())
-                except asyncio.CancelledError:
-                    break
-                except Exception:
-                    logger.exception("heartbeat failed, will try again")
-        _tell(loop, self._ended.set)
+    def _begin(self) -> None:
+        self._beating = asyncio.get_running_loop().create_task(self._keep_beating(), name="durabus-heartbeat")
+        self._beating.add_done_callback(self._tell_end)
 
-    def _cancel_beat(self) -> None:
+    def _cancel(self) -> None:
         if self._beating is not None:
             self._beating.cancel()
+
+    def _tell_end(self, _beating: object) -> None:
+        if self._loop is not None:
+            _tell(self._loop, self._ended.set)
+
+    async def _keep_beating(self) -> None:
+        await asyncio.sleep(self._tick)
+        # Without its loop a worker cannot end anything it holds.
+        while self._loop is not None and not self._loop.is_closed():
+            try:
+                await self._beat()
+            except Exception:
+                logger.exception("heartbeat failed, will try again")
+            await asyncio.sleep(self._tick)
 
     def _see_loop(self) -> None:
         self._loop_seen = monotonic()
 
     async def _beat(self) -> None:
-        self._beating = asyncio.current_task()
         now, held = monotonic(), self._held()
         self._given_up.intersection_update(held)
         self._begun = {c: self._begun.get(c) or (now, self._allowance(c)) for c in held if c.has_begun}
@@ -190,7 +189,9 @@ async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:
             return asking.result()
         raise TimeoutError
     finally:
-        if not asking.done():
+        if asking.done():
+            _take_notice(asking)  # it failed just as whoever waits for it was cancelled
+        else:
             asking.add_done_callback(_take_notice)
             asking.cancel()
 
