@@ -24,6 +24,10 @@ pytestmark = pytest.mark.processes
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="looks for processes and shared memory as Linux has them")
 quick_ones = pytest.mark.parametrize("kind", [kind for kind in SERVERS if kind != "kafka"])
+every_one = pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.long] if kind == "kafka" else []) for kind in SERVERS]
+)
+"""A start of Kafka takes seconds, and these tests start several times."""
 
 STARTER = """
 import sys, time
@@ -70,7 +74,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @on_linux
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("kind", SERVERS)
+@every_one
 def test_it_keeps_its_url_over_restarts_and_kills_and_leaves_nothing_behind(folder: Path, kind: str) -> None:
     server = installed(make_server(kind))
     with server:

@@ -94,6 +94,7 @@ def test_every_state_of_an_event_with_one_handler_keeps_the_rules(own_limit: boo
     assert set(model.tally.applied) == set(model.tally.refused) == EVENT_VERBS | HANDLER_VERBS
 
 
+@pytest.mark.long
 def test_every_state_of_an_event_with_parallel_handlers_keeps_the_rules(parallel: Tally) -> None:
     assert set(parallel.applied) | {"Start"} == set(parallel.refused) == EVENT_VERBS | HANDLER_VERBS
     assert parallel.seen["takeover of a handler"]
@@ -101,11 +102,13 @@ def test_every_state_of_an_event_with_parallel_handlers_keeps_the_rules(parallel
     assert parallel.seen["repeat answered to a handler"]
 
 
+@pytest.mark.long
 def test_every_state_of_an_event_with_serial_handlers_keeps_the_rules(serial: EventGraph) -> None:
     assert serial.model.tally.seen["serial handler kept waiting"]
     assert serial.model.tally.seen["takeover of a handler"]
 
 
+@pytest.mark.long
 def test_every_state_of_two_serial_events_with_two_handlers_keeps_the_rules(bus: Tally) -> None:
     assert set(bus.refused) == {"claim_lock", "renew_lock"}
     assert set(bus.applied) == LOCK_VERBS | {"time"}
