@@ -97,7 +97,10 @@ class Heartbeat(Generic[H]):
             async with asyncio.timeout(STOP_TIMEOUT):
                 await self._ended.wait()
         except TimeoutError:
-            logger.warning("the heartbeat hangs inside the store and is left behind")
+            logger.warning(
+                "the heartbeat did not end within %g s: it hangs inside the store, or its thread is starved",
+                STOP_TIMEOUT,
+            )
 
     def _begin(self) -> None:
         self._beating = asyncio.get_running_loop().create_task(self._keep_beating(), name="durabus-heartbeat")
