@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from benchmarks import (
+    buses,
     databases,
     draining,
     growth,
@@ -47,7 +48,10 @@ GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "nats-start": store_servers.run_nats_start,
     "kafka-start": store_servers.run_kafka_start,
     "runtime": runtime.run,
+    "buses": buses.run,
 }
+HOURS = frozenset({"buses"})
+"""These run only if they are named."""
 SETTINGS = (
     f"SQLite: WAL, synchronous=FULL; {databases.SETTINGS}; {store_servers.SETTINGS}; "
     "log of every transition on, options at their defaults but for concurrency=200 in the drain rows"
@@ -108,7 +112,7 @@ def _progress(console: Console) -> Progress:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("names", nargs="*", help=f"groups to run: {', '.join(GROUPS)} (all)")
+    parser.add_argument("names", nargs="*", help=f"groups to run: {', '.join(GROUPS)} (all but {', '.join(HOURS)})")
     parser.add_argument("--quick", action="store_true", help="a sanity run of everything in under a minute")
     parser.add_argument("--json", type=Path, default=RESULTS, metavar="FILE", help=f"results file ({RESULTS})")
     parser.add_argument(
@@ -121,7 +125,7 @@ def _options() -> argparse.Namespace:
     unknown = [name for name in options.names if name not in GROUPS]
     if unknown:
         parser.error(f"no such group {', '.join(unknown)}: choose from {', '.join(GROUPS)}")
-    options.names = options.names or list(GROUPS)
+    options.names = options.names or [name for name in GROUPS if name not in HOURS]
     return options
 
 

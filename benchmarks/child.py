@@ -92,7 +92,7 @@ async def footprint(url: str, total: str) -> list[float]:
         nonlocal handled
         handled += 1
         if handled % quarter == 0:
-            found.append(_resident_mib())
+            found.append(resident_mib())
         if handled == int(total):
             done.set()
 
@@ -146,7 +146,7 @@ KINDS: dict[str, Callable[..., Awaitable[Any]]] = {
 }
 
 
-def _resident_mib() -> float:
+def resident_mib() -> float:
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except FileNotFoundError:  # no /proc: the peak must do, in bytes on macOS
