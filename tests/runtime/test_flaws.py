@@ -135,3 +135,18 @@ async def test_an_event_that_nobody_handles_here_is_not_completed_by_looking_at_
     worker.subscribe("job", lambda event: None)
     await worker.start()
     assert (await handle).status is EventStatus.COMPLETED
+
+
+async def test_an_event_does_not_concern_the_other_buses_of_its_process() -> None:
+    """There, every event scanned all live buses: 0.5 ms became 15 ms with 5,000 of them."""
+    store = WatchedStore()
+    buses = [EventBus(store, name=f"bus-{number}", poll_interval=60.0) for number in range(50)]
+    for bus in buses:
+        bus.subscribe("job", lambda event: None)
+        await bus.start()
+    await until(lambda: store.calls["wait"] >= len(buses))
+    before = store.calls.total()
+    for _ in range(20):
+        await buses[0].publish("job")
+    assert store.calls.total() - before < 200, "each of 50 buses would have asked 20 times"
+    await asyncio.gather(*(bus.shutdown() for bus in buses))
