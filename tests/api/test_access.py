@@ -1,6 +1,8 @@
 """Who gets in, and what they see there."""
 
+import asyncio
 from collections.abc import AsyncIterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from tests.api.support import ELSEWHERE, HERE, Desk
 
 from durabus import ConfigurationError, EventStore, ManualClock, open_store
+from durabus.model.log_entry import LogPage
 from durabus.server import TokenFile, create_app
 from durabus.server.access import Scope
 
@@ -29,6 +32,7 @@ async def guarded(store: EventStore, clock: ManualClock, tokens: TokenFile) -> A
         yield made
 
 
+@cache
 def routes() -> list[tuple[str, str]]:
     paths = create_app("memory://").openapi()["paths"]
     found = [(method.upper(), path.replace("{id}", "1")) for path, methods in paths.items() for method in methods]
@@ -127,6 +131,25 @@ async def test_another_process_revokes(guarded: Desk, tokens: TokenFile, clock: 
     assert (await guarded.get("/events", headers=bearer(token))).status_code == 200
     TokenFile(tokens.path, clock=clock).revoke(made.id)
     assert (await guarded.get("/events", headers=bearer(token))).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/events/tail", "/dashboard/tail"])
+async def test_a_tail_ends_with_its_token(
+    guarded: Desk, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    made, token = tokens.create("x", [Scope.READ])
+    read_log, begun = guarded.store.read_log, asyncio.Event()
+
+    async def read_and_tell(**options: Any) -> LogPage:
+        begun.set()
+        return await read_log(**options)
+
+    monkeypatch.setattr(guarded.store, "read_log", read_and_tell)
+    async with asyncio.TaskGroup() as group:
+        tail = group.create_task(guarded.get(path, headers=bearer(token)))
+        await begun.wait()
+        tokens.revoke(made.id)
+    assert (tail.result().status_code, tail.result().text) == (200, ": durabus\n\n")
 
 
 def test_only_a_hash_is_kept_and_only_the_owner_reads_it(tokens: TokenFile) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -19,18 +19,28 @@ EVENTS = 400
 PUBLISHERS = 8
 
 
-async def start(url: str) -> list[Server]:
-    return await asyncio.gather(*(asyncio.to_thread(Server, url, "--lease", "5") for _ in range(SERVERS)))
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('races')}/race.db"
 
 
-async def publish(server: Server, count: int) -> list[int]:
-    async with httpx2.AsyncClient(base_url=server.url, timeout=60) as http:
-        events = [{"title": f"job {n}", "tags": "work" if n % 2 else "other"} for n in range(count)]
-        answer = await http.post("/events/batch", json={"events": events})
-        return [event["id"] for event in answer.json()["events"]]
+@pytest.fixture(scope="module")
+async def servers(url: str) -> AsyncIterator[list[Server]]:
+    """For both tests, each with a bus of its own; the second one kills some of them."""
+    started = await asyncio.gather(*(asyncio.to_thread(Server, url, "--lease", "5") for _ in range(SERVERS)))
+    yield started
+    for server in started:
+        await asyncio.to_thread(server.__exit__)
 
 
-async def picks(store: EventStore) -> Counter[int]:
+@pytest.fixture
+async def http() -> AsyncIterator[httpx2.AsyncClient]:
+    """One connection for each of the clients: what is dear to make, they share."""
+    async with httpx2.AsyncClient(timeout=60, limits=httpx2.Limits(max_connections=CLIENTS)) as made:
+        yield made
+
+
+async def picks(store: EventStore, bus: str) -> Counter[int]:
     """How often each event was handed out, by the store's own log."""
     found: Counter[int] = Counter()
     position = ""
@@ -38,47 +48,43 @@ async def picks(store: EventStore) -> Counter[int]:
         page = await store.read_log(after=position)
         if not page.entries:
             return found
-        found.update(entry.id for entry in page.entries if entry.action is Action.PICKED)
+        found.update(entry.id for entry in page.entries if entry.action is Action.PICKED and entry.bus == bus)
         position = page.next
 
 
-async def test_each_event_is_handed_out_once(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/race.db"
-    servers = await start(url)
+async def test_each_event_is_handed_out_once(url: str, servers: list[Server], http: httpx2.AsyncClient) -> None:
     given: list[int] = []
 
     async def work(number: int) -> None:
         """Claims through one server, reports to another; the name of the worker is shared with the other threads."""
         taking, telling = servers[number % SERVERS], servers[(number + 1) % SERVERS]
         worker = f"host:{number % 3}"
-        async with httpx2.AsyncClient(timeout=60) as http:
-            while True:
-                params = {"tags": "work,other", "worker_id": worker}
-                job = await http.get(f"{taking.url}/events/subscribe", params=params)
-                if job.status_code == 204:
-                    return
-                given.append(job.json()["id"])
-                done = await http.post(f"{telling.url}/events/{given[-1]}/complete", json={"worker_id": worker})
-                assert done.status_code == 200, done.text
+        while True:
+            params = {"tags": "work,other", "worker_id": worker, "bus": "once"}
+            job = await http.get(f"{taking.url}/events/subscribe", params=params)
+            if job.status_code == 204:
+                return
+            given.append(job.json()["id"])
+            done = await http.post(f"{telling.url}/events/{given[-1]}/complete", json={"worker_id": worker})
+            assert done.status_code == 200, done.text
 
-    try:
-        ids = await publish(servers[0], EVENTS)
-        await asyncio.gather(*(work(number) for number in range(CLIENTS)))
-    finally:
-        for server in servers:
-            await asyncio.to_thread(server.__exit__)
+    events = [{"title": f"job {n}", "tags": "work" if n % 2 else "other", "bus": "once"} for n in range(EVENTS)]
+    answer = await http.post(f"{servers[0].url}/events/batch", json={"events": events})
+    ids = [event["id"] for event in answer.json()["events"]]
+    await asyncio.gather(*(work(number) for number in range(CLIENTS)))
     assert sorted(given) == ids
     store = await open_store(url)
-    assert await picks(store) == dict.fromkeys(ids, 1)
-    assert (await store.counts()).completed == EVENTS
+    assert await picks(store, "once") == dict.fromkeys(ids, 1)
+    assert (await store.counts("once")).completed == EVENTS
     await store.close()
 
 
 class Load:
     """Publishers and workers that go to whichever server lives; the first two servers are killed on the way."""
 
-    def __init__(self, servers: list[Server]) -> None:
+    def __init__(self, servers: list[Server], http: httpx2.AsyncClient) -> None:
         self.servers = servers
+        self.http = http
         self.accepted: list[int] = []
         self.completed: list[int] = []
 
@@ -87,58 +93,51 @@ class Load:
         return running[number % len(running)].url
 
     async def publish(self, number: int) -> None:
-        async with httpx2.AsyncClient(timeout=60) as http:
-            for n in range(EVENTS // PUBLISHERS):
-                key = f"{number}-{n}"
-                body = {"title": key, "tags": "work", "idempotency_key": key, "max_retries": 9}
-                while (answer := await self.send(http, number, "/events", body)) is None:
-                    pass  # a key makes it safe to send again
-                self.accepted.append(answer.json()["id"])
-                if len(self.accepted) in (EVENTS // 4, EVENTS // 2):
-                    self.servers[len(self.accepted) * 4 // EVENTS - 1].kill()
+        for n in range(EVENTS // PUBLISHERS):
+            key = f"{number}-{n}"
+            body = {"title": key, "tags": "work", "idempotency_key": key, "max_retries": 9}
+            while (answer := await self.send(number, "/events", body)) is None:
+                pass  # a key makes it safe to send again
+            self.accepted.append(answer.json()["id"])
+            if len(self.accepted) in (EVENTS // 4, EVENTS // 2):
+                self.servers[len(self.accepted) * 4 // EVENTS - 1].kill()
 
     async def work(self, number: int) -> None:
         name = f"host:{number}"
-        async with httpx2.AsyncClient(timeout=60) as http:
-            while True:
-                wanted = {"worker_id": name, "tags": "work", "wait": 1}
-                answer = await self.send(http, number, "/claims", wanted)
-                for claim in answer.json()["claims"] if answer is not None else []:
-                    report = {"worker_id": name, "claim": {"token": claim["token"], "fence": claim["fence"]}}
-                    done = await self.send(http, number, f"/events/{claim['id']}/complete", report)
-                    if done is not None and done.status_code == 200:
-                        self.completed.append(claim["id"])
+        while True:
+            wanted = {"worker_id": name, "tags": "work", "wait": 1}
+            answer = await self.send(number, "/claims", wanted)
+            for claim in answer.json()["claims"] if answer is not None else []:
+                report = {"worker_id": name, "claim": {"token": claim["token"], "fence": claim["fence"]}}
+                done = await self.send(number, f"/events/{claim['id']}/complete", report)
+                if done is not None and done.status_code == 200:
+                    self.completed.append(claim["id"])
 
-    async def send(
-        self, http: httpx2.AsyncClient, number: int, path: str, body: dict[str, Any]
-    ) -> httpx2.Response | None:
+    async def send(self, number: int, path: str, body: dict[str, Any]) -> httpx2.Response | None:
         """None if the reply, or the request, died with its server."""
         try:
-            return await http.post(self.alive(number) + path, json=body)
+            return await self.http.post(self.alive(number) + path, json=body)
         except httpx2.TransportError:
             return None
 
 
-async def test_a_server_killed_under_load_loses_nothing(tmp_path: Path) -> None:
+async def test_a_server_killed_under_load_loses_nothing(
+    url: str, servers: list[Server], http: httpx2.AsyncClient
+) -> None:
     """What was answered is there; what was in flight is done by somebody else after its lease."""
-    url = f"sqlite:///{tmp_path}/kill.db"
-    load = Load(await start(url))
-    store = await open_store(url)
-    try:
-        workers = [asyncio.create_task(load.work(number)) for number in range(CLIENTS - PUBLISHERS)]
-        await asyncio.gather(*(load.publish(number) for number in range(PUBLISHERS)))
-        while (await store.counts()).completed < EVENTS:
-            await store.wait_for_work("default", timeout=0.2)
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-    finally:
-        for server in load.servers:
-            await asyncio.to_thread(server.__exit__)
-    counts = await store.counts()
-    assert [server.process.returncode for server in load.servers] == [-9, -9, 0, 0]
+    load, store = Load(servers, http), await open_store(url)
+    workers = [asyncio.create_task(load.work(number)) for number in range(CLIENTS - PUBLISHERS)]
+    await asyncio.gather(*(load.publish(number) for number in range(PUBLISHERS)))
+    while (await store.counts("default")).completed < EVENTS:
+        await store.wait_for_work("default", timeout=0.2)
+    for task in workers:
+        task.cancel()
+    await asyncio.gather(*workers, return_exceptions=True)
+    counts = await store.counts("default")
+    assert [server.process.poll() for server in servers] == [-9, -9, None, None]
     assert len(set(load.accepted)) == EVENTS
     assert (counts.completed, counts.pending, counts.processing, counts.failed) == (EVENTS, 0, 0, 0)
     assert set(load.completed) <= set(load.accepted)
     assert len(set(load.completed)) == len(load.completed)
     await store.close()
+    assert [server.stop() for server in servers[2:]] == [0, 0]

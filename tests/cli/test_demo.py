@@ -50,7 +50,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return available(request.param)
 
 
-@pytest.fixture(params=TITLES)
+@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.long if kind == "kafka" else ()) for kind in TITLES])
 def any_kind(request: pytest.FixtureRequest) -> str:
     return available(request.param)
 
@@ -121,11 +121,13 @@ async def test_an_event_that_is_left_makes_the_demo_fail(capsys: pytest.CaptureF
 
 
 @on_linux
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("kind", "number", "code"), [("sqlite", signal.SIGINT, 130), ("postgresql", signal.SIGTERM, 143)]
+)
 def test_a_signal_leaves_nothing_behind(
     temporary: dict[str, str], tmp_path: Path, kind: str, number: signal.Signals, code: int
 ) -> None:
-    command = [*DEMO, "--store", kind]
+    command = [*DEMO, "--store", available(kind)]
     with subprocess.Popen(command, env=temporary, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
@@ -167,6 +169,7 @@ def test_a_kept_demo_says_where_it_is(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     (folder,) = tmp_path.iterdir()
     assert f"kept in {folder}\n" in done.stdout
+    assert "see it in a browser, with orders coming in: durabus demo --stay" in done.stdout
     assert (folder / "shop.db").exists()
 
 

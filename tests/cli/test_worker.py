@@ -18,13 +18,15 @@ pytestmark = pytest.mark.processes
 
 APP = """
 import asyncio
+from pathlib import Path
 from durabus import Event, EventBus
 
 bus = EventBus("sqlite:///bus.db", poll_interval=0.1, lease=5)
 
 @bus.on("order.*", id="serve")
 async def serve(event: Event) -> None:
-    await asyncio.sleep(event.payload["seconds"])
+    while not Path(event.payload["until"]).exists():
+        await asyncio.sleep(0.01)
 """
 
 
@@ -61,12 +63,14 @@ async def test_a_signal_lets_the_running_handler_finish(
 ) -> None:
     queue = EventQueue(store)
     with worker(tmp_path) as process:
-        running = await queue.publish("order.placed", {"seconds": 1.0})
+        running = await queue.publish("order.placed", {"until": "it is told to stop"})
         await until_one_is_processing(store)
         os.kill(process.pid, number)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("stopping: 1 in progress on all workers, 0 waiting")
+        (tmp_path / "it is told to stop").touch()
         _, words = process.communicate(timeout=20)
     assert process.returncode == 0
-    assert "stopping: 1 in progress on all workers, 0 waiting" in words
     assert "stopped: 1 completed, 0 retried, 0 dead letters, 0 claims lost" in words
     ended = await store.get_event(running.id)
     assert ended is not None
@@ -76,7 +80,7 @@ async def test_a_signal_lets_the_running_handler_finish(
 async def test_what_does_not_finish_in_time_is_given_back(store: EventStore, tmp_path: Path) -> None:
     queue = EventQueue(store)
     with worker(tmp_path, "--shutdown-timeout", "0.1") as process:
-        running = await queue.publish("order.placed", {"seconds": 60})
+        running = await queue.publish("order.placed", {"until": "never"})
         await until_one_is_processing(store)
         os.kill(process.pid, signal.SIGTERM)
         process.communicate(timeout=20)
@@ -89,7 +93,7 @@ async def test_what_does_not_finish_in_time_is_given_back(store: EventStore, tmp
 async def test_a_second_signal_quits_at_once(store: EventStore, tmp_path: Path) -> None:
     queue = EventQueue(store)
     with worker(tmp_path) as process:
-        await queue.publish("order.placed", {"seconds": 60})
+        await queue.publish("order.placed", {"until": "never"})
         await until_one_is_processing(store)
         os.kill(process.pid, signal.SIGTERM)
         assert process.stderr is not None
@@ -100,7 +104,7 @@ async def test_a_second_signal_quits_at_once(store: EventStore, tmp_path: Path) 
 
 async def test_programs_read_when_it_serves_and_what_it_did(store: EventStore, tmp_path: Path) -> None:
     with worker(tmp_path, "--json") as process:
-        event = await EventQueue(store).publish("order.placed", {"seconds": 0})
+        event = await EventQueue(store).publish("order.placed", {"until": "app.py"})
         while not (found := await store.get_event(event.id)) or found.status != "COMPLETED":  # noqa: ASYNC110  (it happens in another process)
             await asyncio.sleep(0.02)
         os.kill(process.pid, signal.SIGTERM)

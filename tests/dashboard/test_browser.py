@@ -233,4 +233,6 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(
     for path in PATHS:
         await page.goto(f"{path.format(id=ids[0])}{'&' if '?' in path else '?'}bus={bus}")
         assert await page.evaluate("document.documentElement.scrollWidth") <= 360, path
+        links = await page.locator("nav a").evaluate_all("all => all.map(one => one.getBoundingClientRect().right)")
+        assert max(links) <= 360, path
     await context.close()

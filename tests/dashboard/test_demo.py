@@ -44,16 +44,3 @@ def test_the_shop_stays_open_until_somebody_has_seen_enough(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(httpx2.ConnectError):
         httpx2.get(url)
-
-
-def test_a_demo_that_does_not_stay_says_how_to_see_more(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [*DEMO, "--orders", "1"],
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=55,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-    assert "see it in a browser, with orders coming in: durabus demo --stay" in done.stdout

@@ -63,6 +63,15 @@ async def desk(store: EventStore, clock: ManualClock, tokens: TokenFile) -> Asyn
         yield made
 
 
+@pytest.fixture
+async def sqlite_desk(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Desk]:
+    """Without tokens, on a store that numbers and texts must fit."""
+    store = await open_store(f"sqlite:///{tmp_path}/bus.db", clock=clock)
+    async with Desk(store, clock) as made:
+        yield made
+    await store.close()
+
+
 async def log_in(desk: Desk, token: str, next_: str = "") -> httpx2.Response:
     return await send(desk, "/dashboard/login", {"token": token, "next": next_})
 
@@ -264,6 +273,36 @@ async def test_what_events_carry_is_text_and_never_markup(store: EventStore, clo
         assert "<img" not in page
         assert "<b>tag" not in page
         assert "<i>host" not in page
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("/dashboard/events?before=" + "9" * 5_000, 400),
+        ("/dashboard/events?before=0", 400),
+        ("/dashboard/events?bus=%00", 400),
+        ("/dashboard/events?bus=" + "b" * 256, 400),
+        ("/dashboard/events?tags=%00", 400),
+        ("/dashboard/events?type=%00", 400),
+        ("/dashboard/events?id=" + "9" * 5_000, 400),
+        ("/dashboard/events?id=%00", 404),
+        ("/dashboard/events?id=0190a5d2-2f2c-7000-8000-000000000000", 404),
+        ("/dashboard/events/" + "9" * 5_000, 404),
+        ("/dashboard/dead-letters/confirm?deed=retry&id=9223372036854775807", 200),
+        ("/dashboard/dead-letters/confirm?deed=retry&id=9223372036854775808", 400),
+        ("/dashboard/dead-letters/confirm?deed=burn", 400),
+    ],
+)
+async def test_an_address_that_no_page_links_to_is_answered_in_words(sqlite_desk: Desk, path: str, code: int) -> None:
+    answer = await sqlite_desk.get(path, headers=HTML)
+    assert answer.status_code == code, answer.text
+
+
+async def test_numbers_of_a_form_that_no_page_sends_are_nothing(sqlite_desk: Desk) -> None:
+    sent = {"deed": "retry", "number": "9" * 5_000, "done": "\N{ARABIC-INDIC DIGIT ONE}"}
+    headers = {"Origin": "http://127.0.0.1", "Accept": "application/json"}
+    answer = await sqlite_desk.http.post("/dashboard/dead-letters/step", data=sent, headers=headers)
+    assert (answer.status_code, answer.json()) == (200, {"done": 0, "before": None})
 
 
 async def test_a_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(desk: Desk) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from litestar import Request
 
 from durabus.errors import EventNotFound, StoreClosedError, StoreError
 from durabus.model.event import Event
+from durabus.model.limits import check_name
 from durabus.server.access import Principal
 from durabus.server.metrics import Metrics
+from durabus.server.problems import Problem
 from durabus.server.settings import Settings
 from durabus.server.tokens import TokenFile
 from durabus.store.connect import make_store
@@ -71,7 +74,7 @@ class Api:
 
     def bus(self, named: str | None, principal: Principal) -> str:
         """The bus of a request, if it is the sender's to use."""
-        return principal.check_bus(named or self.settings.bus)
+        return principal.check_bus(check_name(named, "bus") if named else self.settings.bus)
 
     async def event(self, id_: int, principal: Principal) -> Event:
         """The stored event; one that the sender must not see is as absent as one that is not there."""
@@ -79,6 +82,11 @@ class Api:
         if event is None or not principal.sees(event):
             raise EventNotFound(id_)
         return event
+
+    async def check_events(self, ids: Sequence[int], principal: Principal) -> None:
+        """Refuse all if one is not theirs. A claim's token is a secret, but it is not a permission."""
+        if principal.limited:
+            await asyncio.gather(*(self.event(id_, principal) for id_ in ids))
 
     async def _look_for_orphans(self) -> None:
         """Events whose lease is over go back to the queue also when nobody claims.
@@ -100,8 +108,22 @@ class Api:
 
 def api_of(request: Request[Any, Any, Any]) -> Api:
     """The ``Api`` behind a request."""
-    found: Api = request.app.state["api"]
+    found: Api = request.scope["api"]  # type: ignore[typeddict-item]
     return found
+
+
+def still_allowed(request: Request[Any, Any, Any]) -> Callable[[], bool]:
+    """Whether who sent a request may still send it: what goes on for long asks again and again."""
+    principal, scope = principal_of(request), request.scope
+    ask_again: Callable[..., Principal] = scope["ask_again"]  # type: ignore[typeddict-item]
+
+    def ask() -> bool:
+        try:
+            return ask_again(scope, dict(scope["headers"])) == principal
+        except Problem:
+            return False
+
+    return ask
 
 
 def principal_of(request: Request[Any, Any, Any]) -> Principal:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any, cast
 
 import msgspec
 from litestar import Litestar, Request, Response, get, route
 from litestar.connection import ASGIConnection
-from litestar.datastructures import State
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
+from durabus.errors import DurabusError
 from durabus.server.access import Principal, Scope
 from durabus.server.api import Api
 from durabus.server.asgi import App, Receive, Send
@@ -36,26 +34,16 @@ class HttpApi:
     def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None) -> None:
         self.api = Api(store, settings, tokens)
         self._board = Board(self.api)
-        app = Litestar(
-            [options_of([*ROUTES, openapi_json]), *ROUTES, openapi_json],
-            guards=[check_scope],
-            exception_handlers={Exception: answer},
-            openapi_config=CONFIG,
-            request_max_body_size=MAX_BATCH_BODY,
-            lifespan=[self._lifespan],
-            state=State({"api": self.api, "board": self._board}),
-            logging_config=None,
-        )
-        self._app = app
-        self._gate = Gate(cast("App", app), self.api, tokens)
+        self._gate = Gate(cast("App", router()), self.api, self._board, tokens)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        await self._gate(scope, receive, send)
+        serve = self._live if scope["type"] == "lifespan" else self._gate
+        await serve(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
         """The OpenAPI document."""
-        return openapi_document(self._app)
+        return openapi_document(router())
 
     def stop(self) -> None:
         """End what waits: long polls and tails. Call it before a server stops."""
@@ -66,13 +54,20 @@ class HttpApi:
         await self._board.stop()
         await self.api.end()
 
-    @asynccontextmanager
-    async def _lifespan(self, _app: Litestar) -> AsyncIterator[None]:
-        await self.api.begin()
+    async def _live(self, _scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """From the server's first word to its last."""
+        await receive()
         try:
-            yield
+            await self.api.begin()
+        except DurabusError as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        try:
+            await receive()
         finally:
             await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
 
 
 def create_app(
@@ -85,6 +80,19 @@ def create_app(
     if tokens is not None:
         tokens.check()
     return HttpApi(store, settings or Settings(), tokens)
+
+
+@cache
+def router() -> Litestar:
+    """Finds the handler of an address. It knows no store, so one serves all apps of a process."""
+    return Litestar(
+        [options_of([*ROUTES, openapi_json]), *ROUTES, openapi_json],
+        guards=[check_scope],
+        exception_handlers={Exception: answer},
+        openapi_config=CONFIG,
+        request_max_body_size=MAX_BATCH_BODY,
+        logging_config=None,
+    )
 
 
 async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:

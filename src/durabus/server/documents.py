@@ -29,6 +29,7 @@ from durabus.server.fields import (
     WorkerId,
     as_number,
     join_tags,
+    split_tags,
     type_of,
 )
 
@@ -38,7 +39,7 @@ RAW = msgspec.json.Decoder(msgspec.Raw)
 METADATA = msgspec.json.Decoder(dict[str, Any])
 
 
-class NewEventDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class NewEventDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
     """An event to publish. Only ``title`` is needed; from ``type`` on the fields go beyond the design document."""
 
     title: Title
@@ -68,7 +69,7 @@ class NewEventDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
             bus=self.bus or bus,
             event_id=self.event_id,
             metadata=metadata,
-            tags=(self.tags.replace(", ", ",").split(",") if "," in self.tags else (self.tags,)) if self.tags else (),
+            tags=split_tags(self.tags),
             priority=self.priority,
             delay=self.delay,
             max_attempts=self.max_retries or max_retries,

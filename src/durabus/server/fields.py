@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any
 
 from litestar.params import PathParameter, QueryParameter
@@ -83,8 +84,9 @@ QueryTags = Annotated[
 ]
 
 
+@lru_cache(maxsize=1024)
 def split_tags(tags: str | None) -> tuple[str, ...]:
-    """A comma string as tags. Spaces after a comma are let pass."""
+    """A comma string as tags. Spaces after a comma are let pass. Remembered: one publisher sends the same ones."""
     return check_tags(tag.strip(" ") for tag in tags.split(",")) if tags else ()
 
 

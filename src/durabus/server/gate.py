@@ -19,6 +19,7 @@ from durabus.server.access import EVERYBODY, Principal
 from durabus.server.api import Api
 from durabus.server.asgi import App, Message, Receive, Scope, Send
 from durabus.server.dashboard import browser
+from durabus.server.dashboard.board import Board
 from durabus.server.metrics import UNKNOWN_ROUTE
 from durabus.server.problems import MEDIA_TYPE, Problem, logger, problem_of
 from durabus.server.settings import MAX_BATCH_BODY, MAX_BODY
@@ -32,8 +33,6 @@ MAX_JSON_DEPTH = MAX_DEPTH + 4
 """A payload at its limit, and what is around it in a batch."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 JSON_TYPES = re.compile(rb"\s*application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
-# Never tries a second time: a string without end goes to the end of the body.
-_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain"})
@@ -47,9 +46,10 @@ UNAUTHORISED = {"WWW-Authenticate": 'Bearer realm="durabus"'}
 class Gate:
     """The outermost ASGI app."""
 
-    def __init__(self, app: App, api: Api, tokens: TokenFile | None) -> None:
+    def __init__(self, app: App, api: Api, board: Board, tokens: TokenFile | None) -> None:
         self._app = app
         self._api = api
+        self._board = board
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -57,11 +57,16 @@ class Gate:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         mounted_at = scope.get("root_path", "").rstrip("/")
-        inner: Scope = {**scope, "path": relative_path(scope), "root_path": "", "mounted_at": mounted_at}
+        inner: Scope = {
+            **scope,
+            "path": relative_path(scope),
+            "root_path": "",
+            "mounted_at": mounted_at,
+            "api": self._api,
+            "board": self._board,
+            "ask_again": self._principal,
+        }
         headers = dict(scope["headers"])
         begun, status = perf_counter(), 0
 
@@ -222,7 +227,9 @@ def check_json(body: bytes, content_type: bytes) -> None:
 
 def depth_of(body: bytes) -> int:
     """How deep brackets are nested, whether or not the rest is JSON."""
-    brackets = _STRINGS.sub(b"", body).translate(None, _NOT_BRACKETS)
+    if b"\\" in body:  # only a quote that is not escaped begins or ends a string
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(body.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
     return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
 
 

@@ -5,6 +5,7 @@ Events come from the store with their payloads, up to 1 MiB each, so they are lo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
@@ -52,7 +53,7 @@ async def list_events(
         items += [show(event) for event in events[max(offset - number, 0) : offset + limit - number]]
         number += len(events)
     total, capped = await _count(api, msgspec.structs.replace(query, before_id=None))
-    return Listed(items=items, total=total, capped=capped)
+    return Listed(items=items, total=max(total, number) if capped else total, capped=capped)
 
 
 async def count_events(api: Api, principal: Principal, bus: str) -> tuple[Counts, bool]:
@@ -72,10 +73,14 @@ async def _count(api: Api, query: EventQuery) -> tuple[int, bool]:
         counts = await api.store.counts(query.bus)
         return sum(getattr(counts, status.lower()) for status in query.statuses or tuple(EventStatus)), False
     number, deadline = 0, monotonic() + COUNT_WITHIN
-    async for events in _pages(api, query, COUNT_UP_TO + 1):
-        number += len(events)
-        if number > COUNT_UP_TO or monotonic() > deadline:
-            return min(number, COUNT_UP_TO), True
+    try:
+        async with asyncio.timeout(COUNT_WITHIN):  # one page alone may take long, where few of many events match
+            async for events in _pages(api, query, COUNT_UP_TO + 1):
+                number += len(events)
+                if number > COUNT_UP_TO or monotonic() > deadline:
+                    return min(number, COUNT_UP_TO), True
+    except TimeoutError:
+        return number, True
     return number, False
 
 

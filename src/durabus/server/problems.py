@@ -25,7 +25,9 @@ from durabus.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
-RETRY_AFTER = "1"
+NOT_NOW = {"Retry-After": "1"}
+
+STORE_AWAY = "the store cannot be used now: try again. If this was to change something, that may have happened or not"
 
 logger = logging.getLogger("durabus.server")
 
@@ -47,7 +49,7 @@ class Problem(Exception):  # noqa: N818  (it is one)
         super().__init__(detail)
         self.status = status
         self.detail = detail
-        self.headers = headers or {}
+        self.headers = {**(NOT_NOW if status == HTTPStatus.SERVICE_UNAVAILABLE else {}), **(headers or {})}
 
     def document(self) -> ProblemDocument:
         """The body."""
@@ -93,7 +95,7 @@ def problem_of(error: Exception) -> Problem:
         case StoreUnavailableError() | StoreClosedError():
             # Not its own words: they may name files, hosts or users.
             logger.error("the store refused a request: %s", error)
-            return Problem(503, "the store cannot be used now, nothing was changed", {"Retry-After": RETRY_AFTER})
+            return Problem(503, STORE_AWAY)
         case DurabusError() if type(error) in _STATUS:
             return Problem(_STATUS[type(error)], str(error))
         case _:

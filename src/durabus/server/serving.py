@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ipaddress
 import os
 import signal
@@ -50,6 +51,7 @@ def listen(host: str, port: int) -> socket.socket:
 async def serve(app: HttpApi, listening: socket.socket, *, stop_within: int, ready: Callable[[], None]) -> None:
     """Serve until SIGTERM or SIGINT: nothing new is taken, what runs may finish; a second signal quits at once."""
     await app.api.begin()
+    gc.freeze()  # what is there now stays to the end: the collector need not look at it again and again
     config = uvicorn.Config(
         app,
         http=_protocol(app.api.settings.header_timeout),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 
@@ -20,12 +20,14 @@ KEPT_TAGS = 10_000
 """Events whose tags are remembered, for senders that may not see all."""
 
 
-async def tail(api: Api, principal: Principal, bus: str, position: str) -> AsyncIterator[bytes]:
-    """Entries of one bus after ``position``, for as long as somebody listens and the server runs."""
+async def tail(
+    api: Api, principal: Principal, bus: str, position: str, allowed: Callable[[], bool]
+) -> AsyncIterator[bytes]:
+    """Entries of one bus after ``position``, for as long as somebody listens and may, and the server runs."""
     known: dict[int, bool] = {}
     heard = monotonic()
     yield b": durabus\n\n"
-    while not api.stopping.is_set():
+    while not api.stopping.is_set() and allowed():
         page = await api.store.read_log(after=position, limit=PAGE)
         position = page.next
         lines = [entry for entry in page.entries if entry.bus == bus and await _seen(api, principal, entry, known)]
@@ -49,8 +51,8 @@ async def _pause(api: Api) -> None:
 
 async def _seen(api: Api, principal: Principal, entry: LogEntry, known: dict[int, bool]) -> bool:
     """Only some entries carry tags; for the others the stored event is asked. One that is gone is not shown."""
-    if not principal.limited:
-        return True
+    if not principal.tags:
+        return True  # the bus was asked for, and is theirs
     if entry.id not in known:
         event = await api.store.get_event(entry.id)
         if len(known) >= KEPT_TAGS:

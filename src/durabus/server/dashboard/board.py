@@ -30,5 +30,5 @@ class Board:
 
 def board_of(request: Request[Any, Any, Any]) -> Board:
     """The board behind a request."""
-    found: Board = request.app.state["board"]
+    found: Board = request.scope["board"]  # type: ignore[typeddict-item]
     return found

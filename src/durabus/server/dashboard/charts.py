@@ -84,13 +84,21 @@ def _line(name: str, style: str, values: Values, top: float, show: Callable[[flo
             stretches.append([])
         else:
             stretches[-1].append(((n + 0.5) * width, HEIGHT - min(value / top, 1.0) * HEIGHT))
-    found = [stretch for stretch in stretches if stretch]
+    found = [_seen(stretch, width) for stretch in stretches if stretch]
     area = "".join(
         f"M{stretch[0][0]:.1f},{HEIGHT:.1f}L{_joined(stretch, 'L')}L{stretch[-1][0]:.1f},{HEIGHT:.1f}Z"
         for stretch in found
     )
     newest = next((value for value in reversed(values) if value is not None), None)
     return Line(name, style, tuple(_joined(stretch, " ") for stretch in found), area, show(newest))
+
+
+def _seen(stretch: list[tuple[float, float]], width: float) -> list[tuple[float, float]]:
+    """A lone point is drawn as wide as its step: a line from a point to itself is not seen."""
+    if len(stretch) > 1:
+        return stretch
+    ((x, y),) = stretch
+    return [(x - width / 2, y), (x + width / 2, y)]
 
 
 def _joined(points: list[tuple[float, float]], by: str) -> str:

@@ -21,6 +21,7 @@ from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
 from durabus.server.access import Principal
 from durabus.server.api import Api
+from durabus.server.fields import MAX_ID
 
 DEAD = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
 AT_ONCE = 200
@@ -175,7 +176,7 @@ async def _pages(
 ) -> AsyncIterator[tuple[list[Event], int | None]]:
     """What is selected, newest id first, some at a time, each with where the next ones begin."""
     if selection.id is not None:
-        before = selection.id + 1
+        before = min(selection.id + 1, MAX_ID)
     query = EventQuery(
         bus=selection.bus,
         statuses=DEAD,

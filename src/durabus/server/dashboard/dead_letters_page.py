@@ -19,7 +19,7 @@ from durabus.server.dashboard.dead_letters import (
     group_dead_letters,
     take_step,
 )
-from durabus.server.dashboard.events_page import Filter, find_within, number_of
+from durabus.server.dashboard.events_page import Filter, digits_of, find_within, number_of
 from durabus.server.dashboard.rendering import (
     HEADERS,
     AnyRequest,
@@ -89,13 +89,13 @@ async def step(request: AnyRequest) -> Response[Any]:
     form = await form_of(request)
     bus = api.bus(form.get("bus") or None, principal)
     deed = deed_of(form.get("deed", ""))
-    expected = int(form["number"]) if form.get("number", "").isdecimal() else 0
+    expected = digits_of(form.get("number", "")) or 0
     if deed == "purge" and expected > MANY and form.get("typed", "") != "purge":
         raise Problem(400, f"to purge more than {MANY:,} dead letters, type the word purge: nothing was deleted")
     asked = {name: form.get(name, "") for name in SELECTING}
     before = number_of(form["before"], "before") if form.get("before") else None
     taken = await take_step(api, principal, selection_of(bus, asked), deed, before)
-    done = taken.done + (int(form["done"]) if form.get("done", "").isdecimal() else 0)
+    done = taken.done + (digits_of(form.get("done", "")) or 0)
     if request.headers.get("accept") == "application/json":
         body = msgspec.json.encode({"done": done, "before": taken.before})
         return Response(body, headers=HEADERS, media_type="application/json")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from urllib.parse import unquote
+import re
 
 import msgspec
 
@@ -15,12 +15,14 @@ from durabus.server.access import Principal
 from durabus.server.api import Api, api_of, principal_of
 from durabus.server.dashboard.board import board_of
 from durabus.server.dashboard.rendering import AnyRequest, Page, bus_of, linker, page_route, redirect, render
-from durabus.server.fields import MAX_ID, split_tags
+from durabus.server.fields import MAX_ID, UUID_PATTERN, split_tags
 from durabus.server.problems import Problem
 
 PAGE = 50
+UUID = re.compile(UUID_PATTERN)
 WITHIN = 2.0
 """Seconds a search may take. A filter that matches little makes a store look at much."""
+MAX_DIGITS = len(str(MAX_ID))
 AGES = {"5m": 300.0, "1h": 3600.0, "24h": 86_400.0, "7d": 604_800.0}
 
 
@@ -79,9 +81,9 @@ async def find_one(api: Api, principal: Principal, wanted: str) -> Event:
     """By number or by event_id."""
     if wanted.isascii() and wanted.isdigit():
         return await api.event(number_of(wanted, "id"), principal)
-    event = await api.store.get_event(wanted.lower())
+    event = await api.store.get_event(wanted.lower()) if UUID.fullmatch(wanted.lower()) else None
     if event is None or not principal.sees(event):
-        raise Problem(404, f"there is no event {unquote(wanted)!r}, or none that this token may see")
+        raise Problem(404, f"there is no event {wanted!r}, or none that this token may see")
     return event
 
 
@@ -98,9 +100,14 @@ async def find_within(api: Api, query: EventQuery) -> EventPage:
 
 def number_of(text: str, what: str) -> int:
     """An event's number."""
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_ID:
+    if not 1 <= (digits_of(text) or 0) <= MAX_ID:
         raise Problem(400, f"{what}={text!r}: must be the number of an event, from 1 on")
     return int(text)
+
+
+def digits_of(text: str) -> int | None:
+    """A whole number as our own pages write it; None if it is none, or longer than any that we write."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def _status(text: str) -> EventStatus:

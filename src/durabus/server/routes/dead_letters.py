@@ -59,8 +59,7 @@ async def requeue_dead_letters(request: AnyRequest) -> WholeEventsDocument:
     """Bring dead letters back, all or none: PENDING, no retries, no errors."""
     data = await decoded(request, RequeueDocument)
     api, principal = api_of(request), principal_of(request)
-    for id_ in data.ids:
-        await api.event(id_, principal)
+    await api.check_events(data.ids, principal)
     return WholeEventsDocument(events=[whole_event(event) for event in await api.store.requeue_dead_letters(data.ids)])
 
 

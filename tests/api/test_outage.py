@@ -1,0 +1,62 @@
+"""What every route answers while the store cannot be used."""
+
+from typing import Any
+
+import pytest
+from tests.api.support import Desk
+
+from durabus.server import create_app
+
+CLAIM = {"id": 1, "token": "0" * 32, "fence": 1}
+BODIES: dict[str, Any] = {
+    "/events": {"title": "a"},
+    "/events/batch": {"events": [{"title": "a"}]},
+    "/events/1/complete": {"worker_id": "w:1"},
+    "/events/1/fail": {"worker_id": "w:1"},
+    "/events/1/start": {"worker_id": "w:1"},
+    "/events/1/reset": None,
+    "/claims": {"worker_id": "w:1", "wait": 1},
+    "/claims/settle": {"settlements": [{"outcome": "complete", **CLAIM}]},
+    "/claims/renew": {"claims": [CLAIM]},
+    "/claims/start": {"claims": [CLAIM]},
+    "/dead-letters/requeue": {"ids": [1]},
+    "/dead-letters/purge": {"older_than_days": 1},
+}
+PARAMETERS = {
+    "/events/subscribe": {"tags": "a", "worker_id": "w:1"},
+    "/events/1/reset": {"reason": "a"},
+    "/events/tail": {"after": ""},
+}
+PAGES = ["/", "/dashboard/events", "/dashboard/events/1", "/dashboard/dead-letters", "/dashboard/workers"]
+
+
+def routes() -> list[tuple[str, str]]:
+    paths = create_app("memory://").openapi()["paths"]
+    found = [(method.upper(), path.replace("{id}", "1")) for path, methods in paths.items() for method in methods]
+    return [one for one in found if one[1] not in {"/livez", "/events/tail"}]
+
+
+@pytest.fixture
+async def away(desk: Desk) -> Desk:
+    """Its store is there no more."""
+    assert (await desk.get("/readyz")).status_code == 200
+    await desk.store.close()
+    return desk
+
+
+async def test_every_route_says_not_now_and_when_to_come_again(away: Desk) -> None:
+    for method, path in routes():
+        answer = await away.http.request(method, path, json=BODIES.get(path), params=PARAMETERS.get(path))
+        assert answer.status_code == 503, (method, path, answer.text)
+        assert answer.headers["retry-after"] == "1"
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "api.db" not in answer.text
+    assert (await away.get("/livez")).status_code == 200
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_page_says_so_too(away: Desk, path: str) -> None:
+    answer = await away.get(path)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "the store cannot be used now" in answer.text
