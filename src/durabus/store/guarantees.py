@@ -19,13 +19,19 @@ URLS = {
     "sharded": "sharded://sqlite:///0.db|sqlite:///1.db",
 }
 """The stores in the order of the page, and a URL that names one without opening it."""
+CRASHES = "lab/test_rounds.py::test_whatever_is_done_to_processes_servers_and_wires_no_promise_is_broken"
+"""A small round of the crash lab: the long one is on the page about reliability."""
+NOT_TESTED = "not tested"
 HEAD = """# Guarantees
 
 One card per store. `durabus guarantees` prints this page from the cards in the code (`durabus/backends/*/card.py`), and
-a test holds the two equal. `durabus doctor --store URL` tells whether a server's settings keep what its card promises.
+a test holds the two equal; another sees that every test named here exists. `durabus doctor --store URL` tells whether a
+server's settings keep what its card promises.
 
 On every store: an acknowledged publish is handled at least once; there are never two valid claims on one event, handler
-result or lock; what a former holder writes is refused by its fence; an exact repeat of a call takes effect once.
+result or lock; what a former holder writes is refused by its fence; an exact repeat of a call takes effect once. Each
+store is asked for all of it by one [conformance suite](../src/durabus/conformance), and those that processes share by
+the [crash lab](reliability.md#the-crash-lab) as well. What no test shows is said to be not tested.
 """
 
 
@@ -47,6 +53,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """How an idle worker hears of work."""
     limits: str
     not_for: str
+    shown_by: dict[str, tuple[str, ...]]
+    """For each of these the tests that prove it, by their paths below ``tests``; or what is not tested."""
 
 
 LABELS = {
@@ -91,5 +99,17 @@ def _table(known: dict[str, Card], features: dict[str, Features]) -> str:
 
 
 def _card(name: str, card: Card) -> str:
-    lines = [f"- **{label}**: {getattr(card, field)}" for field, label in LABELS.items()]
-    return f"## {card.title}\n\n`{URLS[name]}`\n\n" + "\n".join(lines) + "\n"
+    rows = ["| | promise | shown by |", "| --- | --- | --- |"]
+    for field, label in LABELS.items():
+        tests = "; ".join(_link(test) for test in card.shown_by[field])
+        rows.append(f"| **{label}** | {getattr(card, field)} | {tests} |")
+    return f"## {card.title}\n\n`{URLS[name]}`\n\n" + "\n".join(rows) + "\n"
+
+
+def _link(test: str) -> str:
+    """A test is named by the sentence that it proves."""
+    if test.startswith(NOT_TESTED):
+        return f"*{test}*"
+    file, _, name = test.partition("::")
+    sentence = name.rpartition("::")[2].partition("[")[0].removeprefix("test_").replace("_", " ")
+    return f"[{sentence}](../tests/{file})"

@@ -1,6 +1,9 @@
 """What the Kafka store promises."""
 
-from durabus.store.guarantees import Card
+from durabus.store.guarantees import CRASHES, Card
+
+SUITE = "conformance/test_kafka.py::TestKafkaStore"
+BROKER = "kafka/test_broker.py::TestKafka"
 
 CARD = Card(
     title="Kafka",
@@ -23,4 +26,36 @@ CARD = Card(
         " partition's throughput for all buses of a prefix."
     ),
     not_for="histories larger than memory, caller transactions, leases below a second.",
+    shown_by={
+        "durability": (
+            "kafka/test_doctor.py::test_a_broker_alone_is_warned_about_and_bad_settings_are_errors",
+            f"{BROKER}::test_a_topic_that_would_lose_or_bend_records_is_refused",
+            "not tested: a cluster",
+        ),
+        "lost": (
+            f"{CRASHES}[kafka]",
+            f"{BROKER}::test_nothing_is_lost_while_the_server_is_killed_and_restarted",
+            "not tested: a power cut",
+        ),
+        "order": (
+            f"{SUITE}::test_larger_priority_goes_first",
+            f"{SUITE}::test_events_come_in_the_order_they_were_published",
+            f"{BROKER}::test_a_topic_with_several_partitions_is_refused",
+        ),
+        "unknown_outcome": (
+            "kafka/test_troubles.py::TestKafkaTroubles::test_a_network_that_is_cut_between_request_and_reply_does_nothing_twice",
+            "fold/test_node.py::test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown",
+            "fold/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
+        ),
+        "clock": (f"{BROKER}::test_a_lease_ends_by_the_brokers_clock_and_its_holder_is_refused",),
+        "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
+        "limits": (
+            "fold/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
+            "fold/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
+        ),
+        "not_for": (
+            f"{SUITE}::test_events_become_claimable_with_the_callers_commit",
+            "docs/test_guarantees.py::test_a_lease_that_a_store_cannot_judge_is_refused[kafka]",
+        ),
+    },
 )

@@ -1,6 +1,9 @@
 """What the NATS store promises."""
 
-from durabus.store.guarantees import Card
+from durabus.store.guarantees import CRASHES, Card
+
+SUITE = "conformance/test_nats.py::TestNatsStore"
+BROKER = "nats/test_broker.py::TestNats"
 
 CARD = Card(
     title="NATS",
@@ -21,4 +24,37 @@ CARD = Card(
         "server's `max_payload`; one log's throughput for all buses of a prefix."
     ),
     not_for="histories larger than memory, caller transactions, leases below half a second.",
+    shown_by={
+        "durability": (
+            "nats/test_doctor.py::test_a_server_alone_is_warned_about",
+            f"{BROKER}::test_a_stream_that_would_lose_records_is_refused",
+            "not tested: a cluster",
+        ),
+        "lost": (
+            f"{CRASHES}[nats]",
+            f"{BROKER}::test_nothing_is_lost_while_the_server_is_killed_and_restarted",
+            "not tested: a power cut",
+        ),
+        "order": (
+            f"{SUITE}::test_larger_priority_goes_first",
+            f"{SUITE}::test_events_come_in_the_order_they_were_published",
+            "fold/test_replicas.py::test_two_nodes_never_hold_the_same_event",
+        ),
+        "unknown_outcome": (
+            "nats/test_troubles.py::TestNatsTroubles::test_a_network_that_is_cut_between_request_and_reply_does_nothing_twice",
+            "fold/test_node.py::test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown",
+            "fold/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
+        ),
+        "clock": (f"{BROKER}::test_a_lease_ends_by_the_brokers_clock_and_its_holder_is_refused",),
+        "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
+        "limits": (
+            "fold/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
+            "fold/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
+            f"{BROKER}::test_a_full_stream_is_told_at_once",
+        ),
+        "not_for": (
+            f"{SUITE}::test_events_become_claimable_with_the_callers_commit",
+            "docs/test_guarantees.py::test_a_lease_that_a_store_cannot_judge_is_refused[nats]",
+        ),
+    },
 )

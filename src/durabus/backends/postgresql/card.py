@@ -1,6 +1,8 @@
 """What the PostgreSQL store promises."""
 
-from durabus.store.guarantees import Card
+from durabus.store.guarantees import CRASHES, Card
+
+SUITE = "conformance/test_postgresql.py::TestPostgreSQLStore"
 
 CARD = Card(
     title="PostgreSQL",
@@ -23,4 +25,34 @@ CARD = Card(
     wake_up="LISTEN/NOTIFY, with the worker's poll behind it; `?pooler=on` leaves only the poll.",
     limits="readers of the log wait for the oldest open transaction; vacuum must run.",
     not_for="a read-only standby as the store.",
+    shown_by={
+        "durability": (
+            "servers/test_postgresql.py::test_it_is_durable_by_default",
+            "postgresql/test_doctor.py::test_settings_that_lose_events_are_found",
+            "postgresql/test_doctor.py::test_every_needed_setting_is_looked_at",
+        ),
+        "lost": (
+            f"{CRASHES}[postgresql]",
+            "not tested: a power cut, a failover",
+        ),
+        "order": (
+            f"{SUITE}::test_larger_priority_goes_first",
+            f"{SUITE}::test_racing_batches_share_the_queue_without_doubles",
+            "postgresql/test_log.py::test_a_late_commit_is_not_skipped_by_a_reader_that_is_already_past_its_id",
+        ),
+        "unknown_outcome": (
+            "postgresql/test_connections.py::test_a_commit_whose_reply_was_lost_is_repeated_without_effect",
+            "postgresql/test_connections.py::test_nothing_is_lost_or_done_twice_while_connections_are_cut",
+        ),
+        "clock": ("postgresql/test_clock.py::test_a_lease_ends_by_the_servers_clock",),
+        "wake_up": (
+            "postgresql/test_listening.py::test_a_publish_wakes_another_process_at_once",
+            "postgresql/test_listening.py::test_without_listening_own_events_still_wake_and_others_wait_for_the_poll",
+        ),
+        "limits": (
+            "postgresql/test_log.py::test_how_long_the_log_has_been_waiting_can_be_asked",
+            "postgresql/test_doctor.py::test_a_transaction_that_is_kept_open_is_found",
+        ),
+        "not_for": ("postgresql/test_connections.py::test_a_read_only_server_is_one_clear_line",),
+    },
 )

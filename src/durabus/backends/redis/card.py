@@ -1,6 +1,8 @@
 """What the Redis store promises."""
 
-from durabus.store.guarantees import Card
+from durabus.store.guarantees import CRASHES, Card
+
+SUITE = "conformance/test_redis.py::TestRedisStore"
 
 CARD = Card(
     title="Redis and Valkey",
@@ -21,4 +23,40 @@ CARD = Card(
     wake_up="pub/sub, with the worker's poll behind it.",
     limits="all data in memory and in one hash slot; `maxmemory-policy` must be `noeviction`; trim the history.",
     not_for="what must survive a failover without loss, caller transactions, histories larger than memory.",
+    shown_by={
+        "durability": (
+            "redis/test_doctor.py::test_a_durable_server_is_only_noted",
+            "redis/test_doctor.py::test_settings_that_lose_events_are_found",
+        ),
+        "lost": (
+            f"{CRASHES}[redis]",
+            "redis/test_schema.py::test_a_store_whose_data_are_gone_says_so",
+            "not tested: a power cut, writes lost by a failover",
+        ),
+        "order": (
+            f"{SUITE}::test_larger_priority_goes_first",
+            f"{SUITE}::test_events_come_in_the_order_they_were_published",
+            f"{SUITE}::test_a_reader_misses_nothing_while_threads_write",
+        ),
+        "unknown_outcome": (
+            "redis/test_unknown_outcome.py::test_every_step_of_an_event_takes_effect_once",
+            "redis/test_troubles.py::test_without_a_server_a_call_ends_in_time",
+        ),
+        "clock": (
+            "redis/test_real_time.py::TestRedisStoreInRealTime::test_another_worker_takes_over_when_the_lease_is_over",
+        ),
+        "wake_up": (
+            f"{SUITE}::test_a_publish_wakes_who_waits",
+            "redis/test_hints.py::test_a_lost_connection_wakes_who_waits_and_the_next_wait_listens_again",
+        ),
+        "limits": (
+            "redis/test_library.py::test_all_keys_share_one_slot",
+            "redis/test_troubles.py::test_a_full_server_takes_nothing_but_can_be_emptied",
+        ),
+        "not_for": (
+            f"{SUITE}::test_events_become_claimable_with_the_callers_commit",
+            "redis/test_doctor.py::test_short_memory_is_found",
+            "not tested: writes lost by a failover",
+        ),
+    },
 )

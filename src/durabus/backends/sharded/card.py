@@ -2,6 +2,9 @@
 
 from durabus.store.guarantees import Card
 
+SUITE = "conformance/test_sharded.py::TestMemoryShards"
+SHARDS = "sharded/test_store.py"
+
 CARD = Card(
     title="sharded",
     durability="where the event's shard keeps it: see the shards' own cards. Shard = `event_id % N` = `id % N`.",
@@ -27,4 +30,28 @@ CARD = Card(
         "serial modes, ordering keys, idempotency keys (give an `event_id` made from the key) and caller transactions, "
         "all of which are refused; brokers as shards."
     ),
+    shown_by={
+        "durability": (
+            f"{SHARDS}::test_an_event_is_on_the_shard_that_its_id_names",
+            "conformance/test_sharded.py::TestSQLiteShards::test_everything_is_as_it_was_after_a_restart",
+        ),
+        "lost": (f"{SHARDS}::test_events_of_other_shards_are_claimed_while_one_is_down",),
+        "order": (
+            f"{SHARDS}::test_ids_claims_and_log_of_one_shard_have_one_order",
+            f"{SHARDS}::test_a_reader_gets_every_entry_once_while_others_write",
+            f"{SHARDS}::test_while_nobody_writes_the_log_is_in_order_of_time",
+        ),
+        "unknown_outcome": (f"{SHARDS}::test_a_batch_that_fails_half_way_is_completed_by_a_repeat",),
+        "clock": (f"{SUITE}::test_the_stores_clock_is_the_one_that_counts",),
+        "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
+        "limits": (
+            f"{SHARDS}::test_shards_in_another_order_or_number_are_refused",
+            f"{SHARDS}::test_a_url_that_cannot_work_is_refused_at_once",
+            f"{SHARDS}::test_a_bus_serves_all_shards",
+        ),
+        "not_for": (
+            f"{SHARDS}::test_serial_modes_are_refused",
+            f"{SHARDS}::test_keys_are_refused_with_what_to_do_instead",
+        ),
+    },
 )

@@ -1,6 +1,8 @@
 """What the SQLite store promises."""
 
-from durabus.store.guarantees import Card
+from durabus.store.guarantees import CRASHES, Card
+
+SUITE = "conformance/test_sqlite.py::TestSQLiteStore"
 
 CARD = Card(
     title="SQLite",
@@ -17,4 +19,37 @@ CARD = Card(
     wake_up="within milliseconds, from any process of the host.",
     limits="one host, one writer at a time; a call behind a frozen writer fails after 30 s and names its pid.",
     not_for="network file systems, several hosts, use across `fork()`.",
+    shown_by={
+        "durability": (
+            "lab/test_disk.py::test_a_commit_that_cannot_be_synced_is_an_error_and_may_be_repeated",
+            "sqlite/test_group_commit.py::test_sixty_four_publishers_share_a_few_commits",
+        ),
+        "lost": (
+            f"{CRASHES}[sqlite]",
+            "sqlite/test_doctor.py::test_a_store_as_durabus_makes_it_is_well",
+            "not tested: a power cut",
+        ),
+        "order": (
+            f"{SUITE}::test_larger_priority_goes_first",
+            f"{SUITE}::test_events_come_in_the_order_they_were_published",
+            f"{SUITE}::test_a_reader_misses_nothing_while_threads_write",
+        ),
+        "unknown_outcome": (
+            "sqlite/test_disk.py::test_a_write_that_the_system_refuses_is_taken_back_and_works_later",
+            "lab/test_disk.py::test_a_commit_that_cannot_be_synced_is_an_error_and_may_be_repeated",
+        ),
+        "clock": (
+            "sqlite/test_clock.py::test_leases_end_and_retries_become_due_while_the_clock_is_behind",
+            "sqlite/test_clock.py::test_the_log_is_never_stamped_backwards",
+        ),
+        "wake_up": ("sqlite/test_wakeup.py::test_a_publish_in_another_process_wakes_the_bus_it_is_for",),
+        "limits": (
+            "sqlite/test_disk.py::test_callers_do_not_wait_for_ever_for_a_frozen_lock_holder",
+            "sqlite/test_frozen_holder.py::test_every_write_gives_up_and_reads_go_on",
+        ),
+        "not_for": (
+            "sqlite/test_doctor.py::test_a_file_on_a_network_is_an_error",
+            "sqlite/test_fork.py::test_a_child_that_uses_the_parents_store_gets_a_clear_error",
+        ),
+    },
 )
