@@ -66,10 +66,16 @@ def nats_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka_url() -> Iterator[str]:
-    """The URL of a Kafka broker that runs until the last test. Give your stores a prefix of their own."""
+def kafka_server() -> Iterator[KafkaServer]:
+    """A Kafka broker that runs until the last test. Whoever stops it starts it again: it takes seconds to begin."""
     with installed(KafkaServer()) as server:
-        yield server.url
+        yield server
+
+
+@pytest.fixture(scope="session")
+def kafka_url(kafka_server: KafkaServer) -> str:
+    """Its URL. Give your stores a prefix of their own."""
+    return kafka_server.url
 
 
 @pytest.hookimpl(tryfirst=True)

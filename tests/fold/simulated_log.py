@@ -32,6 +32,33 @@ class SimulatedLog:
             raise GapError(f"records from {reached + 1} to {self.first - 1} were trimmed")
         return self.entries[reached + 1 - self.first :]
 
+    @property
+    def head(self) -> Position:
+        entries = self.entries
+        return entries[-1].position if entries else (self.first - 1,)
+
+    @property
+    def newest_snapshot(self) -> Manifest | None:
+        return None if self.snapshot is None else self.snapshot[0]
+
+    def parts(self, manifest: Manifest) -> list[Part]:
+        if self.snapshot is None or self.snapshot[0] != manifest:
+            raise GapError("a newer snapshot replaced this one")
+        return self.snapshot[1]
+
+    def keep_snapshot(self, manifest: Manifest, parts: list[Part], fence: int) -> bool:
+        if self.snapshot is not None:
+            before, _, newest = self.snapshot
+            if newest > fence or before.position >= manifest.position:
+                return False
+        self.snapshot = (manifest, parts, fence)
+        return True
+
+    def trim(self, control: Position) -> None:
+        keep = control[0] + 1
+        if keep > self.first:
+            self.entries, self.first = self.entries[keep - self.first :], keep
+
 
 class Trouble:
     """How often things go wrong, of a hundred records, decided by a seed."""
@@ -91,7 +118,7 @@ class SimulatedTransport:
             raise UnknownOutcomeError("no reply")
 
     async def head(self) -> Position:
-        return self.log.entries[-1].position if self.log.entries else (0,)
+        return self.log.head
 
     def public_seen(self) -> int:
         return 0
@@ -105,26 +132,15 @@ class SimulatedTransport:
             await asyncio.sleep(POLL)
 
     async def newest_snapshot(self) -> Manifest | None:
-        return None if self.log.snapshot is None else self.log.snapshot[0]
+        return self.log.newest_snapshot
 
     async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
-        assert self.log.snapshot is not None
-        kept, parts, _ = self.log.snapshot
-        if kept != manifest:
-            raise GapError("a newer snapshot replaced this one")
-        for part in parts:
+        for part in self.log.parts(manifest):
             yield part
 
     async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
-        written = [part async for part in parts]
-        if self.log.snapshot is not None and (
-            self.log.snapshot[2] > fence or self.log.snapshot[0].position >= manifest.position
-        ):
-            return False
-        self.log.snapshot = (manifest, written, fence)
-        return True
+        return self.log.keep_snapshot(manifest, [part async for part in parts], fence)
 
     async def trim(self, control: Position, public: Position) -> None:
         self.log.trimmed.append((control, public))
-        keep = control[0] + 1
-        self.log.entries, self.log.first = self.log.entries[keep - self.log.first :], keep
+        self.log.trim(control)

@@ -13,8 +13,9 @@ from durabus.backends.fold.commands import StopBus, encode_command, encode_comma
 from durabus.backends.fold.core import FoldCore
 from durabus.backends.fold.envelope import Envelope, seal, unseal
 from durabus.backends.fold.options import Options
+from durabus.backends.fold.replica import Replica
 from durabus.backends.fold.store import FoldStore
-from durabus.backends.fold.transport import PublicRecord, RefusedError, UnknownOutcomeError
+from durabus.backends.fold.transport import Entry, PublicRecord, RefusedError, UnknownOutcomeError
 from durabus.errors import ConfigurationError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
@@ -120,6 +121,24 @@ async def test_a_record_of_a_newer_durabus_stops_the_node() -> None:
         await store.counts()
     with pytest.raises(SchemaError, match="upgrade"):
         await store.add_events([new_event("t")])
+    await store.close()
+
+
+async def test_a_replica_that_cannot_apply_a_record_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = SimulatedLog()
+    store = simulated_store(log)
+    await store.open()
+
+    def fail(replica: Replica, entries: Sequence[Entry]) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Replica, "apply", fail)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="this replica cannot go on: MemoryError"):
+            await store.add_events([new_event("t")])
+    monkeypatch.undo()
+    with pytest.raises(StoreError, match="cannot go on"):
+        await store.counts()
     await store.close()
 
 

@@ -8,13 +8,17 @@ from tests.fold.simulated_log import SimulatedLog, SimulatedTransport
 from tests.fold.simulated_store import FEATURES, simulated_store
 
 from durabus.backends.fold import node
+from durabus.backends.fold.commands import ClaimLock, ReleaseLock, Written
+from durabus.backends.fold.log_clock import LogClock
 from durabus.backends.fold.options import Options
+from durabus.backends.fold.replica import Replica
 from durabus.backends.fold.snapshot import Loader
+from durabus.backends.fold.snapshotter import Snapshotter
 from durabus.backends.fold.store import FoldStore
 from durabus.backends.fold.transport import Manifest, Part, Position
 from durabus.clock import ManualClock
 from durabus.errors import LeaseLost, SchemaError, StoreUnavailableError
-from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.claim import ClaimRequest, LockClaim, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
 from durabus.model.settlement import Complete, Fail
@@ -206,6 +210,36 @@ def test_a_damaged_snapshot_is_said_to_be(damage: str) -> None:
     }[damage]
     with pytest.raises(SchemaError, match="cannot be read"):
         Loader().add(part)
+
+
+class Asked:
+    """A node whose commands are answered when the test says so."""
+
+    session = "s"
+
+    def __init__(self, log: SimulatedLog) -> None:
+        self.replica = Replica(self.session, LogClock(log.clock))
+        self.commands: list[Written] = []
+        self.answering = asyncio.Event()
+
+    async def own_command(self, command: Written) -> object:
+        self.commands.append(command)
+        await self.answering.wait()
+        return LockClaim(key="k", worker_id="w", token="t", fence=1, expires_ts=1.0)
+
+
+async def test_a_lock_that_comes_when_the_node_closes_already_is_released(log: SimulatedLog) -> None:
+    asked = Asked(log)
+    snapshotter = Snapshotter(asked, SimulatedTransport(log), every=1, public_kept=0)
+    making = asyncio.create_task(snapshotter.snapshot())
+    while not asked.commands:  # noqa: ASYNC110  (it begins in a task of its own)
+        await asyncio.sleep(0)
+    making.cancel()
+    await asyncio.sleep(0)
+    asked.answering.set()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    assert [type(command) for command in asked.commands] == [ClaimLock, ReleaseLock]
 
 
 class Slow(SimulatedTransport):

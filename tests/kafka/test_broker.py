@@ -1,13 +1,10 @@
 """The Kafka store among plain clients, and through its broker's troubles."""
 
-from collections.abc import Iterator
-
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 from tests.fold.broker_tests import Broker, BrokerTests
-from tests.servers.presence import installed
 
 from durabus import new_event, open_store
 from durabus.backends.fold.transport import GapError
@@ -57,16 +54,16 @@ def bootstrap(broker: Broker) -> dict[str, str | int | float | bool]:
 class TestKafka(BrokerTests):
     plain_reader = READER
     plain_writer = WRITER
-    crashes = (True,)  # each one takes it ten seconds
+    crashes = (True,)  # each one takes it seconds
 
     @pytest.fixture
     def server_url(self, kafka_url: str) -> str:
         return kafka_url
 
     @pytest.fixture
-    def own_server(self) -> Iterator[Server]:
-        with installed(KafkaServer()) as server:
-            yield server
+    def own_server(self, kafka_server: KafkaServer) -> Server:
+        """The tests of one broker come one after the other, so it may be restarted, too."""
+        return kafka_server
 
     def records_left(self, broker: Broker) -> int:
         consumer = Consumer({**bootstrap(broker), "group.id": "x"})
@@ -99,8 +96,9 @@ class TestKafka(BrokerTests):
             await broker.open()
 
     async def test_topics_that_were_deleted_are_told_and_not_taken_for_empty_ones(self, broker: Broker) -> None:
-        store = await broker.open(timeout=4)
+        store = await broker.open()
         await store.add_events([new_event("t") for _ in range(5)])
+        store._node._timeout = 0.5
         admin = AdminClient(bootstrap(broker))
         for gone in admin.delete_topics([f"{broker.prefix}.control", f"events.{broker.prefix}"]).values():
             gone.result()
@@ -111,7 +109,7 @@ class TestKafka(BrokerTests):
 
     async def test_no_broker_is_told_within_the_timeout(self) -> None:
         with pytest.raises(StoreUnavailableError):
-            await open_store("kafka://127.0.0.1:1?timeout=1")
+            await open_store("kafka://127.0.0.1:1?timeout=0.3")
 
     @pytest.mark.parametrize(
         "url", ["kafka://", "kafka://user:pw@host:1", "kafka://host:1?replication=0", "kafka://h?x=1"]

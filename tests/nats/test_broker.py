@@ -7,10 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import nats
 import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
-from tests.fold.broker_tests import Broker, BrokerTests
+from tests.fold.broker_tests import Broker, BrokerTests, read_again, stop_reading
+from tests.fold.pictures import pictures
 from tests.servers.presence import installed
 
 from durabus import new_event
+from durabus.backends.fold.transport import UnknownOutcomeError
+from durabus.backends.nats.follower import Follower
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.servers.nats import NatsServer
 from durabus.servers.server import Server
@@ -105,8 +108,9 @@ class TestNats(BrokerTests):
         await client.close()
 
     async def test_a_stream_that_was_deleted_is_told_and_not_taken_for_an_empty_one(self, broker: Broker) -> None:
-        store = await broker.open(timeout=3)
+        store = await broker.open()
         await store.add_events([new_event("t") for _ in range(5)])
+        store._node._timeout = 0.5
         client = await nats.connect(broker.server_url)
         await client.jetstream().delete_stream(broker.prefix)
         await client.close()
@@ -129,8 +133,32 @@ class TestNats(BrokerTests):
         assert len(await store.add_events([new_event("t")])) == 1
         await client.close()
 
+    async def test_what_was_read_before_the_reading_failed_is_not_read_twice(
+        self, broker: Broker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store, other = await broker.open(), await broker.open()
+        create, consumers = Follower._create, list[str]()
+
+        async def create_and_lose_the_reply(follower: Follower, name: str, inbox: str) -> None:
+            consumers.append(name)
+            await create(follower, name, inbox)
+            if consumers == [name]:
+                while follower._reached < 20:  # noqa: ASYNC110  (it is read meanwhile)
+                    await asyncio.sleep(0.001)
+                raise UnknownOutcomeError("no reply")
+
+        await store._node._in_thread(stop_reading(store._node))
+        await other.add_events([new_event("t") for _ in range(20)])
+        monkeypatch.setattr(Follower, "_create", create_and_lose_the_reply)
+        await store._node._in_thread(read_again(store._node))
+        async with asyncio.timeout(20):
+            while len(consumers) < 2:  # noqa: ASYNC110  (in the store's own thread)
+                await asyncio.sleep(0.001)
+        first, second = await pictures(store, other)
+        assert first == second
+
     async def test_no_server_is_told_within_the_timeout(self) -> None:
         from durabus import open_store
 
         with pytest.raises(StoreUnavailableError, match="cannot connect to NATS"):
-            await open_store("nats://127.0.0.1:1?timeout=0.5")
+            await open_store("nats://127.0.0.1:1?timeout=0.2")

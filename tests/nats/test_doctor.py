@@ -42,4 +42,4 @@ async def test_a_server_alone_is_warned_about(nats_url: str) -> None:
 
 async def test_a_server_that_is_away_is_an_error() -> None:
     with pytest.raises(StoreUnavailableError):
-        await examine("nats://127.0.0.1:1?timeout=1")
+        await examine("nats://127.0.0.1:1?timeout=0.2")

@@ -1,9 +1,12 @@
 """The quick way of messages with headers gives what nats-py's own way gives."""
 
+import asyncio
 from uuid import uuid4
 
 import pytest
 from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import ConnectionClosedError, NoRespondersError
 
 from durabus import new_event, open_store
 from durabus.backends.nats.lane_client import LaneClient, Outgoing
@@ -25,26 +28,70 @@ def test_headers_are_read_as_nats_py_reads_them(raw: bytes) -> None:
     assert LaneClient._parse_header_lines(raw) == Client._parse_header_lines(raw)
 
 
-async def test_messages_arrive_in_order_with_their_headers(nats_url: str) -> None:
+async def test_messages_arrive_in_order_with_their_headers_and_the_last_is_answered(nats_url: str) -> None:
+    client, plain, subject = LaneClient(), Client(), f"t{uuid4().hex}"
+    await client.connect(nats_url)
+    await plain.connect(nats_url)
+    got: list[tuple[dict[str, str] | None, bytes]] = []
+
+    async def answer(message: Msg) -> None:
+        got.append((message.headers, message.data))
+        if message.reply:
+            await message.respond(b"%d came" % len(got))
+
+    await plain.subscribe(subject, cb=answer)
+    await plain.flush()
+    sent = [Outgoing(subject, {"Number": str(n), "Text": "gr\u00fc\u00df"}, b"x" * n) for n in range(500)]
+    last = Outgoing(subject, {"Number": "a\r\nb\nc", "Text": "d\re"}, b"")
+    assert (await client.ask(last, after=sent, within=20)).data == b"501 came"
+    assert got[:-1] == [(message.headers, message.body) for message in sent]
+    assert got[-1] == ({"Number": "a  b c", "Text": "d e"}, b"")
+    replies = await asyncio.gather(*(client.ask(one, within=20) for one in sent[:50]))
+    assert [reply.data for reply in replies] == [b"%d came" % n for n in range(502, 552)]
+    await plain.close()
+    with pytest.raises(NoRespondersError):
+        await client.ask(last, within=20)
+    await client.close()
+
+
+async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_told(nats_url: str) -> None:
     client, subject = LaneClient(), f"t{uuid4().hex}"
     await client.connect(nats_url)
-    got = await client.subscribe(subject)
-    sent = [Outgoing(subject, {"Number": str(n), "Text": "gr\u00fc\u00df"}, b"x" * n) for n in range(500)]
-    sent.append(Outgoing(subject, {"Number": "a\r\nb\nc", "Text": "d\re"}, b""))
-    await client.publish_all(sent)
-    for message in sent[:-1]:
-        found = await got.next_msg(timeout=20)
-        assert (found.headers, found.data) == (message.headers, message.body)
-    assert (await got.next_msg(timeout=20)).headers == {"Number": "a  b c", "Text": "d e"}
+    silent = await client.subscribe(subject)
+    with pytest.raises(TimeoutError):
+        await client.ask(Outgoing(subject, {}, b""), within=0.05)
+    assert (await silent.next_msg(timeout=20)).reply
     await client.close()
+
+
+async def test_who_listens_is_told_what_comes_until_the_end(nats_url: str) -> None:
+    client, subject = LaneClient(), f"t{uuid4().hex}"
+    await client.connect(nats_url)
+    got: list[bytes] = []
+
+    async def take(message: Msg) -> None:
+        got.append(message.data)
+
+    listening = await client.listen(subject, take)
+    for n in range(3):
+        await client.publish(subject, b"%d" % n)
+    await client.flush()
+    assert got == [b"0", b"1", b"2"]
+    await client.end_listening(listening)
+    await client.publish(subject, b"3")
+    await client.flush()
+    assert len(got) == 3
+    await client.close()
+    await client.end_listening(listening)
 
 
 async def test_a_closed_client_refuses(nats_url: str) -> None:
     client = LaneClient()
     await client.connect(nats_url)
+    await client.ask(Outgoing("$JS.API.INFO", {}, b""), within=20)
     await client.close()
-    with pytest.raises(Exception, match="connection closed"):
-        await client.publish_all([Outgoing("t", {}, b"")])
+    with pytest.raises(ConnectionClosedError):
+        await client.ask(Outgoing("t", {}, b""), within=20)
 
 
 async def test_metadata_with_line_breaks_breaks_no_message(nats_url: str) -> None:

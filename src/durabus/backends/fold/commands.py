@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from durabus.backends.fold.core import FoldCore
 from durabus.backends.fold.wire import Ref, Sent
-from durabus.backends.memory.store import MemoryStore
 from durabus.errors import InvalidEventError
 from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
 from durabus.model.handler import HandlerInfo
@@ -25,7 +25,7 @@ LOG_FORMAT = 1
 class Command(msgspec.Struct, frozen=True, array_like=True):
     """A verb with its arguments."""
 
-    def apply(self, core: MemoryStore) -> Any:
+    def apply(self, core: FoldCore) -> Any:
         """Do it, and give the answer of the contract or raise its error."""
         verb = getattr(core, str(self.__struct_config__.tag))
         return finish(verb(**msgspec.structs.asdict(self)))
@@ -93,7 +93,7 @@ class StartEvents(Command, frozen=True, tag="start_events"):
 
     refs: tuple[Ref, ...]
 
-    def apply(self, core: MemoryStore) -> Any:
+    def apply(self, core: FoldCore) -> Any:
         """As the contract says."""
         return finish(core.start_events([ClaimRef(*ref) for ref in self.refs]))
 
@@ -104,7 +104,7 @@ class RenewEventClaims(Command, frozen=True, tag="renew_event_claims"):
     refs: tuple[Ref, ...]
     lease: float
 
-    def apply(self, core: MemoryStore) -> Any:
+    def apply(self, core: FoldCore) -> Any:
         """As the contract says."""
         return finish(core.renew_event_claims([ClaimRef(*ref) for ref in self.refs], lease=self.lease))
 
@@ -115,10 +115,9 @@ class SettleEvents(Command, frozen=True, tag="settle_events"):
     settlements: tuple[Sent, ...]
     then_claim: ClaimRequest | None
 
-    def apply(self, core: MemoryStore) -> SettleAnswer:
+    def apply(self, core: FoldCore) -> SettleAnswer:
         """As the contract says."""
-        settlements = [settlement for one in self.settlements for settlement in one.settlements()]
-        return finish(core.settle_events(settlements, then_claim=self.then_claim))
+        return core.settle(self.settlements, self.then_claim)
 
 
 class ExpireEvents(Command, frozen=True, tag="expire_events"):
@@ -167,7 +166,7 @@ class CompleteEventIfDone(Command, frozen=True, tag="complete_event_if_done"):
     ref: Ref
     handler_ids: tuple[str, ...]
 
-    def apply(self, core: MemoryStore) -> Any:
+    def apply(self, core: FoldCore) -> Any:
         """As the contract says."""
         return finish(core.complete_event_if_done(ClaimRef(*self.ref), self.handler_ids))
 

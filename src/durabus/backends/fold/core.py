@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from durabus.backends.fold.bulk import BulkCore
 from durabus.backends.memory.core import Registration
 from durabus.backends.memory.lane import Lane
-from durabus.backends.memory.store import MemoryStore
 from durabus.kernel.state import EventState, LockState, Record
 from durabus.model.claim import ClaimRequest, LockClaim
 from durabus.model.event import Event, NewEvent
@@ -25,7 +25,7 @@ class CoreTables(NamedTuple):
     states: list[EventState]
     held: list[tuple[str, list[int]]]
     locks: list[LockState]
-    event_locks: list[tuple[int, LockClaim]]
+    event_locks: list[tuple[str, LockClaim]]
     log: list[tuple[int, Record]]
     positions: dict[str, str]
     buses: list[tuple[BusInfo, str | None]]
@@ -33,7 +33,7 @@ class CoreTables(NamedTuple):
     max_history: int
 
 
-class FoldCore(MemoryStore):
+class FoldCore(BulkCore):
     """Beside the contract, a few looks that spare the log a record."""
 
     def tables(self) -> CoreTables:

@@ -25,7 +25,7 @@ from durabus.backends.fold.snapshot import Loader
 from durabus.backends.fold.snapshotter import Snapshotter
 from durabus.backends.fold.transport import Entry, GapError, Transport
 from durabus.clock import monotonic
-from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreUnavailableError
+from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
 from durabus.model.event import Event, NewEvent
 
 T = TypeVar("T")
@@ -256,11 +256,18 @@ class Node:
                 return
 
     def _deliver(self, entries: Sequence[Entry]) -> None:
+        if self._broken is not None:
+            return
         self.replica.clock.arrived(entries[-1].at_ts)
         try:
             answers = self.replica.apply(entries)
         except SchemaError as error:
             self._break(error)
+            return
+        except Exception as error:
+            # A replica that left a record out would decide otherwise than the others.
+            logger.exception("the records from %s on cannot be applied", entries[0].position)
+            self._break(StoreError(f"this replica cannot go on: {type(error).__name__}: {error}"))
             return
         self._sender.answered(answers)
         self._barriers.reached(self.replica.position)

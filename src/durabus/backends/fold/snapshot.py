@@ -17,23 +17,25 @@ from durabus.backends.fold.replica import Replica
 from durabus.backends.fold.snapshot_rows import (
     DECODERS,
     TABLES,
+    EventBlock,
     FoldRow,
     SessionRow,
     bus_rows,
+    event_block,
     handler_rows,
-    log_row,
-    record_of,
+    log_rows,
+    numbered_records,
     session_of,
     session_row,
-    state_row,
 )
 from durabus.backends.fold.transport import Manifest, Part
 from durabus.errors import SchemaError
+from durabus.kernel.state import EventState
 
 T = TypeVar("T")
 
-FORMAT = 1
-BLOCK_BITS = 8
+FORMAT = 2
+BLOCK_BITS = 10
 BUCKETS = 256
 LEVEL = 1
 """Of compression: rows repeat their field names."""
@@ -69,12 +71,12 @@ async def _parts(tables: CoreTables, fold: FoldRow, sessions: list[SessionRow]) 
         ("event_buses", _bucketed(bus_rows(tables), lambda row: row.info.bus)),
         ("event_handlers", _bucketed(handler_rows(tables), lambda row: row.bus)),
         ("locks", _bucketed(tables.locks, lambda lock: lock.key)),
-        ("events", _blocks((state.event.id, state_row(state)) for state in tables.states)),
+        ("events", _event_blocks(tables.states)),
         (
             "event_results",
             _blocks((state.event.id, (state.event.id, state.handlers)) for state in tables.states if state.handlers),
         ),
-        ("event_log", _blocks((number, log_row(number, record, known)) for number, record in tables.log)),
+        ("event_log", _blocks((row.number, row) for row in log_rows(tables.log, known, BLOCK_BITS))),
     ]
     for table, blocks in rows:
         for key, block in blocks:
@@ -104,10 +106,12 @@ class Loader:
             raise SchemaError("the snapshot is not complete: its table fold is missing")
         fold: FoldRow = rows["fold"][0]
         handlers = dict(rows["event_results"])
-        states = [
-            state if state.event.id not in handlers else replace(state, handlers=handlers[state.event.id])
-            for state in sorted(rows["events"], key=attrgetter("event.id"))
-        ]
+        states = sorted((state for block in rows["events"] for state in block.states()), key=attrgetter("event.id"))
+        if handlers:
+            states = [
+                state if state.event.id not in handlers else replace(state, handlers=handlers[state.event.id])
+                for state in states
+            ]
         events = {state.event.id: state.event for state in states}
         replica = Replica(session, clock)
         clock.restore(manifest.at_ts)
@@ -128,9 +132,7 @@ class Loader:
                 held=fold.held,
                 locks=rows["locks"],
                 event_locks=fold.event_locks,
-                log=[
-                    (row.number, record_of(row, events)) for row in sorted(rows["event_log"], key=attrgetter("number"))
-                ],
+                log=list(numbered_records(sorted(rows["event_log"], key=attrgetter("number")), events)),
                 positions=fold.positions,
                 buses=[(row.info, row.revision) for row in buses],
                 handlers=[(row.bus, row.info, row.kept_until) for row in registered],
@@ -139,6 +141,11 @@ class Loader:
             now=manifest.at_ts,
         )
         return replica
+
+
+def _event_blocks(states: list[EventState]) -> Iterator[tuple[int, list[EventBlock]]]:
+    for key, block in _blocks((state.event.id, state) for state in states):
+        yield key, [event_block(block)]
 
 
 def _blocks(rows: Iterable[tuple[int, T]]) -> Iterator[tuple[int, list[T]]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -45,7 +46,7 @@ class FoldRow(msgspec.Struct, frozen=True, kw_only=True):
     last_revision: int
     last_number: int
     held: list[tuple[str, list[int]]]
-    event_locks: list[tuple[int, LockClaim]]
+    event_locks: list[tuple[str, LockClaim]]
     positions: dict[str, str]
 
 
@@ -69,13 +70,15 @@ class HandlerRow(msgspec.Struct, frozen=True, array_like=True):
 class LogRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """A log record without what its event says too; ``event`` is there if that is gone.
 
-    The defaults are those of a PUBLISHED record, of which there may be millions.
+    The defaults are those of a PUBLISHED record. There may be millions of those, of events that nobody ever claimed:
+    they say nothing beyond their events, so one row stands for ``count`` of them, with as many numbers and ids.
     """
 
     number: int
     id: int
     action: Action
     at_ts: float
+    count: int = 1
     status: EventStatus = EventStatus.PENDING
     attempts: int = 0
     generation: int = 0
@@ -90,20 +93,60 @@ class LogRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
     event: Event | None = None
 
 
-_GIVEN = ("id", "event_id", "bus", "type", "payload_json", "created_ts", "updated_ts", "due_ts")
-_MAY_BE_GIVEN = {
-    "metadata_json": None,
-    "tags": (),
-    "priority": 0,
-    "max_attempts": None,
-    "parent_id": None,
-    "idempotency_key": None,
-}
+class NewRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """An event that nobody ever claimed has only what its publisher gave it. There may be millions of them."""
+
+    id: int
+    event_id: str
+    bus: str
+    type: str
+    payload_json: str
+    created_ts: float
+    due_ts: float
+    metadata_json: str | None = None
+    tags: tuple[str, ...] = ()
+    priority: int = 0
+    max_attempts: int | None = None
+    parent_id: str | None = None
+    idempotency_key: str | None = None
+
+    def state(self) -> EventState:
+        """The event again."""
+        return EventState(
+            Event(
+                id=self.id,
+                event_id=self.event_id,
+                bus=self.bus,
+                type=self.type,
+                payload_json=self.payload_json,
+                metadata_json=self.metadata_json,
+                tags=self.tags,
+                priority=self.priority,
+                max_attempts=self.max_attempts,
+                parent_id=self.parent_id,
+                idempotency_key=self.idempotency_key,
+                created_ts=self.created_ts,
+                updated_ts=self.created_ts,
+                due_ts=self.due_ts,
+            )
+        )
+
+
+class EventBlock(msgspec.Struct, frozen=True, array_like=True):
+    """Events of neighbouring ids. Their handlers are rows of their own."""
+
+    new: list[NewRow]
+    others: list[EventState]
+
+    def states(self) -> list[EventState]:
+        """The events again."""
+        return [row.state() for row in self.new] + self.others
+
 
 DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "event_buses": msgspec.msgpack.Decoder(list[BusRow]),
     "event_handlers": msgspec.msgpack.Decoder(list[HandlerRow]),
-    "events": msgspec.msgpack.Decoder(list[EventState]),
+    "events": msgspec.msgpack.Decoder(list[EventBlock]),
     "event_results": msgspec.msgpack.Decoder(list[tuple[int, tuple[HandlerState, ...]]]),
     "locks": msgspec.msgpack.Decoder(list[LockState]),
     "event_log": msgspec.msgpack.Decoder(list[LogRow]),
@@ -112,16 +155,33 @@ DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 }
 
 
-def state_row(state: EventState) -> EventState | dict[str, Any]:
-    """Its handlers are rows of their own. One that nobody ever claimed has only what its publisher gave it."""
-    event = state.event
-    if event.fence == 0:
-        given = {name: getattr(event, name) for name in _GIVEN}
-        for name, default in _MAY_BE_GIVEN.items():
-            if (value := getattr(event, name)) != default:
-                given[name] = value
-        return {"event": given}
-    return replace(state, handlers=()) if state.handlers else state
+def event_block(states: Iterable[EventState]) -> EventBlock:
+    """Of some events."""
+    new: list[NewRow] = []
+    others: list[EventState] = []
+    for state in states:
+        event = state.event
+        if event.fence:
+            others.append(replace(state, handlers=()) if state.handlers else state)
+            continue
+        new.append(
+            NewRow(
+                event.id,
+                event.event_id,
+                event.bus,
+                event.type,
+                event.payload_json,
+                event.created_ts,
+                event.due_ts,
+                event.metadata_json,
+                event.tags,
+                event.priority,
+                event.max_attempts,
+                event.parent_id,
+                event.idempotency_key,
+            )
+        )
+    return EventBlock(new, others)
 
 
 def bus_rows(tables: CoreTables) -> Iterator[BusRow]:
@@ -136,14 +196,32 @@ def handler_rows(tables: CoreTables) -> Iterator[HandlerRow]:
         yield HandlerRow(bus, place, info, kept_until)
 
 
-def log_row(number: int, record: Record, known: dict[int, Event]) -> LogRow:
-    """Of a record; ``known`` are the events that have rows."""
+def log_rows(log: Iterable[tuple[int, Record]], known: dict[int, Event], block_bits: int) -> Iterator[LogRow]:
+    """Of all records, none of which lies in two blocks; ``known`` are the events that have rows."""
+
+    def run_of(counted: tuple[int, tuple[int, Record]]) -> tuple[int, int, int] | None:
+        place, (number, record) = counted
+        here = known.get(record.event.id)
+        if here is None or here.fence:
+            return None
+        return number - place, number - record.event.id, number >> block_bits
+
+    for run, members in groupby(enumerate(log), run_of):
+        if run is None:
+            yield from (_log_row(number, record, known) for _, (number, record) in members)
+        else:
+            (_, (number, record)), *more = members
+            yield LogRow(number, record.event.id, Action.PUBLISHED, record.at_ts, 1 + len(more))
+
+
+def _log_row(number: int, record: Record, known: dict[int, Event]) -> LogRow:
     event = record.event
     return LogRow(
         number,
         event.id,
         record.action,
         record.at_ts,
+        1,
         event.status,
         event.attempts,
         event.generation,
@@ -177,11 +255,20 @@ def _as_published(event: Event) -> Event:
     )
 
 
-def record_of(row: LogRow, events: dict[int, Event]) -> Record:
-    """The record again."""
+def numbered_records(rows: Iterable[LogRow], events: dict[int, Event]) -> Iterator[tuple[int, Record]]:
+    """The records again."""
+    for row in rows:
+        event = events.get(row.id)
+        if row.action is Action.PUBLISHED and event is not None and event.fence == 0:
+            of = [events[id_] for id_ in range(row.id, row.id + row.count)]
+            records = [Record(Action.PUBLISHED, event, event.created_ts) for event in of]
+            yield from zip(range(row.number, row.number + row.count), records, strict=True)
+        else:
+            yield row.number, _record(row, events)
+
+
+def _record(row: LogRow, events: dict[int, Event]) -> Record:
     event = row.event or events[row.id]
-    if row.action is Action.PUBLISHED and event.fence == 0:
-        return Record(Action.PUBLISHED, event, row.at_ts)
     here = (row.status, row.attempts, row.generation, row.fence, row.errors)
     if here != (event.status, event.attempts, event.generation, event.fence, event.errors):
         event = replace(

@@ -7,6 +7,7 @@ place where snapshots are kept.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from typing import Any, Protocol
@@ -65,13 +66,26 @@ class Snapshotter:
 
     async def snapshot(self) -> bool:
         """Make one and trim; False if another node does, or was faster."""
-        lock: LockClaim | None = await self._node.own_command(ClaimLock(KEY, self._node.session, new_token(), LEASE))
+        lock = await self._claim()
         if lock is None:
             return False
         try:
             return await self._write(lock.fence)
         finally:
             await self._release(lock)
+
+    async def _claim(self) -> LockClaim | None:
+        claiming = asyncio.create_task(self._node.own_command(ClaimLock(KEY, self._node.session, new_token(), LEASE)))
+        try:
+            lock: LockClaim | None = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # The node closes. The lock may be ours all the same, and then nobody else could have it for long.
+            with contextlib.suppress(StoreUnavailableError):
+                lock = await claiming
+                if lock is not None:
+                    await self._release(lock)
+            raise
+        return lock
 
     async def _release(self, lock: LockClaim) -> None:
         try:

@@ -37,6 +37,11 @@ class Completions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     times: tuple[float | None, ...]
     """``execution_time_ms`` of each."""
 
+    def __post_init__(self) -> None:
+        """Seen when the record is read: a command is applied as a whole, or it is void."""
+        if len(self.ids) != len(self.times):
+            raise ValueError(f"{len(self.ids)} completions with {len(self.times)} times")
+
     def settlements(self) -> list[Settlement]:
         """As the kernel knows them."""
         token, fence = self.token, self.fence

@@ -29,6 +29,10 @@ ANSWER_WITHIN = 30.0
 TRANSACTION_WITHIN = 600.0
 STEP = 2.0
 """Seconds after which a call that waits for the broker looks whether the store was closed meanwhile."""
+POLL = 0.1
+AT_ONCE = 1000
+AT_END = 10
+"""Milliseconds that the broker waits for more at the end of a topic, and that the driver waits when it is far ahead."""
 MANIFEST_KEY = b"manifest"
 _OVERTAKEN = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})  # noqa: SLF001
 
@@ -65,8 +69,7 @@ class Snapshots:
 
     async def read(self, manifest: Manifest) -> AsyncIterator[Part]:
         """All parts."""
-        parts = await self._in_thread(self._parts)
-        kept = await self._in_thread(self._kept)
+        kept, parts = await self._in_thread(self._whole)
         if kept is None or kept.manifest != manifest or kept.digest != _digest(_checksums(parts)):
             raise GapError("the snapshot was replaced while it was read")
         for part in parts:
@@ -112,7 +115,7 @@ class Snapshots:
         if self._written is not None and self._written[0] == before:
             there = self._written[1]
         else:
-            there = _checksums(await self._in_thread(self._parts))
+            there = _checksums((await self._in_thread(self._whole))[1])
         written: dict[tuple[str, str], int] = {}
         async for part in parts:
             checksum = written[part.table, part.key] = zlib.crc32(part.rows)
@@ -144,13 +147,18 @@ class Snapshots:
                     raise
 
     def _kept(self) -> Kept | None:
-        newest = self._newest_values([self._layout.manifest]).get((self._layout.manifest, MANIFEST_KEY))
-        return None if newest is None else msgspec.json.decode(newest, type=Kept)
+        return self._taken_from(self._newest_values([self._layout.manifest]))
 
-    def _parts(self) -> list[Part]:
+    def _whole(self) -> tuple[Kept | None, list[Part]]:
+        """The manifest and all parts, which may not belong together: the digest tells."""
         tables = {self._layout.table(table): table for table in TABLES}
-        found = self._newest_values(list(tables))
-        return [Part(tables[topic], key.decode(), rows) for (topic, key), rows in found.items()]
+        found = self._newest_values([self._layout.manifest, *tables])
+        kept = self._taken_from(found)
+        return kept, [Part(tables[topic], key.decode(), rows) for (topic, key), rows in found.items()]
+
+    def _taken_from(self, values: dict[tuple[str, bytes], bytes]) -> Kept | None:
+        newest = values.pop((self._layout.manifest, MANIFEST_KEY), None)
+        return None if newest is None else msgspec.json.decode(newest, type=Kept)
 
     def _newest_values(self, topics: list[str]) -> dict[tuple[str, bytes], bytes]:
         """The last committed value of every key; compaction may have left older ones, too."""
@@ -166,6 +174,8 @@ class Snapshots:
                 "enable.partition.eof": True,
                 "auto.offset.reset": "earliest",
                 "fetch.message.max.bytes": LARGEST,
+                "fetch.wait.max.ms": AT_END,
+                "fetch.queue.backoff.ms": AT_END,
                 **QUIET,
             }
         )
@@ -178,7 +188,8 @@ class Snapshots:
                     raise StoreUnavailableError("the store was closed before the snapshot came")
                 if monotonic() > deadline:
                     raise StoreUnavailableError(f"the snapshot did not come within {TRANSACTION_WITHIN:g} s")
-                for message in consumer.consume(1000, 0.1):
+                first = consumer.poll(POLL)
+                for message in () if first is None else (first, *consumer.consume(AT_ONCE, 0)):
                     topic, key, value, error = message.topic() or "", message.key(), message.value(), message.error()
                     if error is not None:
                         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -13,11 +14,14 @@ from durabus.model.statuses import EventStatus
 
 
 class Lane:
-    """Three heaps whose entries are checked against the event when they come up, never searched for."""
+    """A line and three heaps whose entries are checked against the event when they come up, never searched for."""
 
     def __init__(self, states: Mapping[int, EventState]) -> None:
         self._states = states
+        self._line: deque[tuple[int, int]] = deque()
+        """Who came in queue order, as nearly all do: a heap would sort them again with every claim."""
         self._ready: list[tuple[int, int]] = []
+        """The others who may be claimed."""
         self._waiting: list[tuple[float, int]] = []
         self._leases: list[tuple[float, int]] = []
         self.live: set[int] = set()
@@ -30,9 +34,15 @@ class Lane:
         if event.metadata_json is not None:
             self._make_way(self._lines.wait(event))
         if event.due_ts <= now:
-            heappush(self._ready, (-event.priority, event.id))
+            self._enter((-event.priority, event.id))
         else:
             heappush(self._waiting, (event.due_ts, event.id))
+
+    def _enter(self, entry: tuple[int, int]) -> None:
+        if not self._line or entry > self._line[-1]:
+            self._line.append(entry)
+        else:
+            heappush(self._ready, entry)
 
     def leased(self, event: Event) -> None:
         """The event is claimed until its lease is over."""
@@ -74,11 +84,12 @@ class Lane:
             _, id_ = heappop(self._waiting)
             state = self._states.get(id_)
             if state is not None:
-                heappush(self._ready, (-state.event.priority, id_))
-        while self._ready:
-            entry = heappop(self._ready)
-            while self._ready and self._ready[0] == entry:
-                heappop(self._ready)  # the first of a key comes back each time another one leaves
+                self._enter((-state.event.priority, id_))
+        line, ready = self._line, self._ready
+        while line or ready:
+            entry = line.popleft() if line and not (ready and ready[0] < line[0]) else heappop(ready)
+            while ready and ready[0] == entry:
+                heappop(ready)  # the first of a key comes back each time another one leaves
             id_ = entry[1]
             state = self._states.get(id_)
             if state is None or state.event.status is not EventStatus.PENDING or state.event.due_ts > now:
@@ -94,18 +105,18 @@ class Lane:
 
     def next_instant(self) -> float | None:
         """When there is something to claim: 0 for now, else when the next event becomes due or the next lease ends."""
-        _drop_stale(self._ready, self._states, EventStatus.PENDING)
-        if self._ready:
+        self._drop_stale(self._line, deque.popleft, EventStatus.PENDING)
+        self._drop_stale(self._ready, heappop, EventStatus.PENDING)
+        if self._line or self._ready:
             return 0.0
-        _drop_stale(self._waiting, self._states, EventStatus.PENDING)
-        _drop_stale(self._leases, self._states, EventStatus.PROCESSING)
+        self._drop_stale(self._waiting, heappop, EventStatus.PENDING)
+        self._drop_stale(self._leases, heappop, EventStatus.PROCESSING)
         return min([heap[0][0] for heap in (self._waiting, self._leases) if heap], default=None)
 
-
-def _drop_stale(heap: list[Any], states: Mapping[int, EventState], status: EventStatus) -> None:
-    """Let the first entry of ``heap`` be one whose event is still in ``status``."""
-    while heap:
-        state = states.get(heap[0][1])
-        if state is not None and state.event.status is status:
-            return
-        heappop(heap)
+    def _drop_stale(self, entries: Any, pop: Callable[[Any], object], status: EventStatus) -> None:
+        """Let the first entry be one whose event is still in ``status``."""
+        while entries:
+            state = self._states.get(entries[0][1])
+            if state is not None and state.event.status is status:
+                return
+            pop(entries)

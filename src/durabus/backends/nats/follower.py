@@ -7,11 +7,11 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.nuid import NUID
 
 from durabus.backends.fold.transport import Entry, GapError
+from durabus.backends.nats.lane_client import LaneClient
 from durabus.backends.nats.layout import Layout
 from durabus.backends.nats.stream import api
 from durabus.clock import monotonic
@@ -30,7 +30,7 @@ class Follower:
     """One consumer. It ends when the server forgot it, went away, or left something out."""
 
     def __init__(
-        self, client: Client, layout: Layout, reached: int, deliver: Callable[[Sequence[Entry]], None]
+        self, client: LaneClient, layout: Layout, reached: int, deliver: Callable[[Sequence[Entry]], None]
     ) -> None:
         self._client = client
         self._layout = layout
@@ -42,12 +42,10 @@ class Follower:
         self._over = asyncio.Event()
         self._gap: GapError | None = None
 
-    async def run(self) -> int:
-        """Follow until it ends; answers how far it came. Raises ``GapError`` if records were trimmed before that."""
+    async def run(self) -> None:
+        """Follow until it ends. Raises ``GapError`` if records were trimmed before that."""
         inbox = self._client.new_inbox()
-        subscription = await self._client.subscribe(
-            inbox, cb=self._message, pending_msgs_limit=1_000_000, pending_bytes_limit=1 << 30
-        )
+        subscription = await self._client.listen(inbox, self._message)
         name = NUID().next().decode()
         try:
             await self._create(name, inbox)
@@ -55,13 +53,13 @@ class Follower:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(HEARTBEAT):
                         await self._over.wait()
+            self._flush()
         finally:
-            if not self._client.is_closed:
-                await subscription.unsubscribe()
-        self._flush()
+            self._over.set()
+            self._entries.clear()  # not delivered, so they are read again
+            await self._client.end_listening(subscription)
         if self._gap is not None:
             raise self._gap
-        return self._reached
 
     def end(self) -> None:
         """Let ``run`` return."""
@@ -108,17 +106,12 @@ class Follower:
             self._over.set()
             return
         self._reached = sequence
-        if not self._entries:
-            asyncio.get_running_loop().call_soon(self._flush)
-        self._entries.append(
-            Entry(
-                (sequence,),
-                at_ns / NANOSECOND,
-                self._layout.type_of(message.subject),
-                message.headers or {},
-                message.data,
-            )
-        )
+        type_ = self._layout.type_of(message.subject)
+        self._entries.append(Entry((sequence,), at_ns / NANOSECOND, type_, message.headers or {}, message.data))
+        if not self._client.has_more:
+            self._flush()
+        elif len(self._entries) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)  # the rest may be a part of a message, or another's
 
     async def _status(self, message: Msg) -> None:
         headers = message.headers or {}

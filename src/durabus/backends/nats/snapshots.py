@@ -5,6 +5,7 @@ A snapshotter that was overtaken fails at the manifest; what it wrote before is 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -19,6 +20,8 @@ from durabus.errors import StoreUnavailableError
 
 ANSWER_WITHIN = 10.0
 CHUNK = 512 * 1024
+AT_ONCE = 8
+"""Pieces that are asked for together."""
 WRONG_SEQUENCE = 10071
 _PARTS = msgspec.msgpack.Decoder(list[Part])
 _ENCODER = msgspec.msgpack.Encoder()
@@ -51,12 +54,13 @@ class Snapshots:
         kept, _ = await self._kept()
         if kept is None or kept.manifest != manifest:
             raise GapError("the snapshot was replaced while it was read")
-        for number in range(kept.chunks):
-            found = await self._get(self._layout.chunk(kept.name, number))
-            if found is None:
-                raise GapError("the snapshot was replaced while it was read")
-            for part in _PARTS.decode(found[0]):
-                yield part
+        for first in range(0, kept.chunks, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, kept.chunks))
+            for found in await asyncio.gather(*(self._get(self._layout.chunk(kept.name, n)) for n in numbers)):
+                if found is None:
+                    raise GapError("the snapshot was replaced while it was read")
+                for part in _PARTS.decode(found[0]):
+                    yield part
 
     async def write(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
         """Write it and put it in place of the old one; False if another node was faster."""

@@ -87,6 +87,7 @@ class NatsTransport:
                     reconnect_time_wait=0.1,  # type: ignore[arg-type]  # it is only slept for
                     ping_interval=5,
                     max_outstanding_pings=2,
+                    disconnected_cb=self._disconnected,
                     reconnected_cb=self._reconnected,
                 )
         except (NATSError, OSError, TimeoutError) as error:
@@ -118,16 +119,11 @@ class NatsTransport:
             Outgoing(self._layout.subject(one.type), {**one.headers, "Nats-Msg-Id": one.key}, one.body)
             for one in records
         )
-        if before:
-            try:
-                await self._client.publish_all(before)
-            except (NATSError, OSError) as error:
-                raise UnknownOutcomeError(f"NATS: {error!r}") from error
         # The stream takes the messages of one connection in their order: the last one's reply speaks for all.
-        await self._request(last.subject, last.body, last.headers)
+        await self._send(last, before)
 
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
-        await self._request(self._layout.control, record, {**headers, "Nats-Msg-Id": key})
+        await self._send(Outgoing(self._layout.control, {**headers, "Nats-Msg-Id": key}, record))
 
     async def head(self) -> Position:
         state = (await api(self._client, f"STREAM.INFO.{self._layout.stream}", timeout=ANSWER_WITHIN))["state"]
@@ -138,11 +134,17 @@ class NatsTransport:
 
     async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
         reached = after[0] if after else 0
+
+        def deliver_and_remember(entries: Sequence[Entry]) -> None:
+            nonlocal reached
+            (reached,) = entries[-1].position
+            deliver(entries)
+
         while True:
             try:
                 self._check_end((await self.head())[0], reached)
-                self._follower = Follower(self._client, self._layout, reached, deliver)
-                reached = await self._follower.run()
+                self._follower = Follower(self._client, self._layout, reached, deliver_and_remember)
+                await self._follower.run()
             except (SchemaError, GapError):
                 raise
             except (StoreUnavailableError, NATSError, TimeoutError) as error:
@@ -164,6 +166,10 @@ class NatsTransport:
                 request = {"filter": subject, "seq": position[0] + 1}
                 await api(self._client, f"STREAM.PURGE.{self._layout.stream}", request, timeout=self._timeout)
 
+    async def _disconnected(self) -> None:
+        if self._connected is not None:
+            self._connected.give_up()  # what was asked is asked again now, not when its time is over
+
     async def _reconnected(self) -> None:
         if self._follower is not None:
             self._follower.end()  # the server may have forgotten its consumer
@@ -175,9 +181,9 @@ class NatsTransport:
                 "it was deleted and made anew, or its disk lost acknowledged records"
             )
 
-    async def _request(self, subject: str, body: bytes, headers: Mapping[str, str]) -> None:
+    async def _send(self, last: Outgoing, before: Sequence[Outgoing] = ()) -> None:
         try:
-            reply = await self._client.request(subject, body, timeout=ANSWER_WITHIN, headers=dict(headers))
+            reply = await self._client.ask(last, after=before, within=ANSWER_WITHIN)
             ack = _ACK.decode(reply.data)
         except (NATSError, OSError, TimeoutError, msgspec.MsgspecError) as error:
             raise UnknownOutcomeError(f"no reply from NATS: {error!r}") from error
