@@ -67,8 +67,9 @@ def _serial_row(bench: Bench, name: str, fresh: Fresh) -> Row:
         peer_samples=figures[f"{name} publish"],
         target=Target("value", "≥", 1_500),
         note=(
-            "A no-op handler on a full queue. Each event is a claim of its own with the lock of the bus, settled with "
-            "the claim of the next in one commit; publishing one by one is what such commits cost here."
+            "A no-op handler on a full queue. One claim brings several events under the lock of the bus, which run one "
+            "after the other and are settled with the claim of the next ones in one commit; publishing one by one is "
+            "what a commit an event costs here."
         ),
     )
 

@@ -27,6 +27,7 @@ NOT_SEEN_FROM_OUTSIDE = {
     "Connect, install or upgrade the schema, verify it": "every test opens a store; the back end tests its upgrades",
     "Raises ``SchemaError``": "the back end tests how its own schema can be damaged",
     "The store's clock": "proved with the leases",
+    "runs them one at a time, in their order": "the worker's part: tests/runtime/test_serial_batches.py",
     "Whether ``get_event`` would answer with an event": "proved with get_event",
 }
 

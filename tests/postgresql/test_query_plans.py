@@ -16,6 +16,7 @@ from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete
+from durabus.model.statuses import EventMode
 from durabus.store.connect import open_store
 
 STATEMENTS = sorted(
@@ -121,19 +122,20 @@ async def test_the_functions_touch_only_what_they_take(filled: psycopg.Connectio
     """Claiming 50 of 14,000 and completing them reads a few hundred rows, by indexes alone."""
     store = PostgreSQLStore.from_url(f"{postgresql_url}?schema={SCHEMA}")
     await store.open()
-    for tags, bus in (((), "bus-3"), (("rare",), "bus-5"), (("often",), "bus-7")):
-        reads = await reads_of_a_cycle(store, bus, tags)
+    cycles = (("bus-3", (), "parallel"), ("bus-5", ("rare",), "parallel"), ("bus-7", ("often",), "bus-serial"))
+    for bus, tags, mode in cycles:
+        reads = await reads_of_a_cycle(store, bus, tags, EventMode(mode))
         assert reads[0] == 0, (bus, reads)
         assert reads[1] < 5_000, (bus, reads)
     await store.close()
 
 
-async def reads_of_a_cycle(store: PostgreSQLStore, bus: str, tags: tuple[str, ...]) -> tuple[int, int]:
+async def reads_of_a_cycle(store: PostgreSQLStore, bus: str, tags: tuple[str, ...], mode: EventMode) -> tuple[int, int]:
     pool = store._pool
     assert pool
     connection = await pool.take()
     sql = Statements(SCHEMA)
-    request = ClaimRequest(bus=bus, worker_id="w", token=new_token(), limit=20, tags=tags)
+    request = ClaimRequest(bus=bus, worker_id="w", token=new_token(), limit=20, tags=tags, mode=mode)
     async with connection.transaction():
         rows = await connection.fetch(sql["claim_next_events"], None, *claim_arguments(request, EVERYWHERE), None)
         claims = await claims_of(own_session(connection, sql, now=None), request, rows)

@@ -28,9 +28,7 @@ STATEMENTS = sorted(
 )
 SCANS = {
     "cleanup_results": "event_results, from the oldest: most of them are what it looks for",
-    "count_completed": "a count",
-    "count_dead": "a count",
-    "count_live": "a count",
+    "counts": "one row a bus, and the events somebody works on",
     "expired_events_of_all": "the events somebody works on, never the backlog",
     "last_position": "sqlite_sequence has one row",
     "list_dead_letters": "in index order, up to the limit",

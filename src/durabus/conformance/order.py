@@ -83,15 +83,15 @@ class OrderTests:
         await lab.let_the_lease_end()
         assert numbers(await lab.claim(limit=10, worker_id=BOB)) == [1, 3, 5, 0, 2, 4]
 
-    async def test_a_serial_queue_gives_one_after_the_other_in_order(self, lab: Lab) -> None:
+    async def test_a_serial_queue_gives_one_batch_after_the_other_in_order(self, lab: Lab) -> None:
         """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
-        await lab.publish(4)
+        await lab.publish(6)
         seen: list[int] = []
-        for _ in range(4):
-            claim = await lab.claim_one(limit=4, mode=EventMode.BUS_SERIAL)
-            seen += numbers([claim])
-            await lab.settle_one(Complete(claim.ref))
-        assert seen == [0, 1, 2, 3]
+        for _ in range(3):
+            claims = await lab.claim(limit=2, mode=EventMode.BUS_SERIAL)
+            seen += numbers(claims)
+            await lab.settle(*(Complete(claim.ref) for claim in claims))
+        assert seen == [0, 1, 2, 3, 4, 5]
 
     async def test_each_bus_has_its_own_queue(self, lab: Lab) -> None:
         """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""

@@ -194,8 +194,8 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("by_id")
     async def test_a_mode_holds_for_an_event_asked_for_by_name(self, lab: Lab) -> None:
-        """``request.mode`` bus-serial or global-serial: at most one event, and only if the lock ``event:bus:{bus}``
-        or ``event:global`` is free or expired.
+        """``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is
+        free or expired.
         """
         events = await lab.publish(3)
         await lab.claim_one(mode=EventMode.BUS_SERIAL)

@@ -98,7 +98,7 @@ class LockClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_lock_key(mode: EventMode, bus: str) -> str | None:
-    """The lock resource that a claim in this mode takes together with the event."""
+    """The lock resource that a claim in this mode takes together with its events."""
     match mode:
         case EventMode.GLOBAL_SERIAL:
             return "event:global"

@@ -55,7 +55,7 @@ SETTLED = frozenset({ResultStatus.SUCCEEDED, ResultStatus.UNRECOVERABLE, ResultS
 
 
 class EventMode(StrEnum):
-    """Which lock a claim takes together with the event."""
+    """Which lock a claim takes together with its events."""
 
     GLOBAL_SERIAL = "global-serial"
     BUS_SERIAL = "bus-serial"

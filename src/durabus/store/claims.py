@@ -38,11 +38,12 @@ class Claims(Protocol):
         - Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token, worker and lease; a
           PICKED entry each.
         - A second caller never gets an event whose lease is not over, however many race.
-        - ``request.mode`` bus-serial or global-serial: at most one event, and only if the lock ``event:bus:{bus}`` or
-          ``event:global`` is free or expired; the lock is taken in the same step under the claim's token and lease,
-          renewed with it, and freed when the claim is settled or the event reset. A lock that its holder let expire is
-          taken together with the holder's event: that is taken from its claim as above, whatever bus it is on.
-          (Refused without ``serial_modes``.)
+        - ``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is free
+          or expired; the lock is taken in the same step under the claim's token and lease. All events of the claim
+          share it: it is renewed with any of them, never to end before one of their leases, and freed when the last of
+          them is settled, reset or taken away. A lock that its holder let expire is taken together with all events of
+          the holder's token: they are taken from their claims as above, whatever bus they are on. Whoever claims
+          several runs them one at a time, in their order. (Refused without ``serial_modes``.)
         - A repeat with the same token answers the claims that the token still holds, in the same order, and does
           nothing else. If it holds none any more, it is a new request.
         - ``Claim.results`` holds what the event's handlers did in earlier attempts, ``Claim.revision`` the revision of

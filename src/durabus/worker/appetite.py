@@ -79,9 +79,10 @@ class Appetite:
             await self._sated.wait()
             asked = monotonic()
             # Not in step with others: whoever is always a little later would never get what the others give back.
-            heard = await self._hint(self._poll_interval * random.uniform(SHORTEST_POLL, 1))
+            poll = self._poll_interval * random.uniform(SHORTEST_POLL, 1)
+            heard = await self._hint(poll)
             # The look may be in vain though there is work, as on a store that answers late: the poll floor stands.
-            if heard and not await self._is_for_us() and monotonic() - polled < self._poll_interval:
+            if heard and not await self._is_for_us() and monotonic() - polled < poll:
                 continue
             in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
             if (heard and in_vain) or self._gave_away():

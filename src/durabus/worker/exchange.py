@@ -53,6 +53,11 @@ class Exchange:
         return not self._calls or (self._enough is not None and len(self.waiting) >= self._enough)
 
     @property
+    def takes_all(self) -> bool:
+        """Whether one call settles all that is waiting."""
+        return len(self.waiting) <= self._at_once
+
+    @property
     def expected(self) -> int:
         """How many events the calls under way may bring beyond those that they settle."""
         return sum(max(call.limit - len(call.batch), 0) for call in self._calls)

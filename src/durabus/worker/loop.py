@@ -34,6 +34,7 @@ from durabus.worker.exchange import STORE_PAUSE, Exchange, Outcome
 from durabus.worker.heartbeat import SAFETY, TICK, Heartbeat
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock
+from durabus.worker.serial_batch import SerialBatch
 from durabus.worker.slots import EventLock, Running, Slots
 
 logger = logging.getLogger("durabus.worker")
@@ -89,13 +90,13 @@ class Worker:
         self._batch = concurrency // 2 if halves else concurrency
         self._lease = lease
         self._mode = mode
-        self._serial = mode is not EventMode.PARALLEL
+        self._serial = None if mode is EventMode.PARALLEL else SerialBatch(concurrency)
         self.metrics = metrics or Metrics()
         self._on_settled = on_settled
         self._on_died = on_died
         self._running: dict[int, Running] = {}
         self._wake = asyncio.Event()
-        self._calls_at_once = 2 if halves and not self._serial else 1
+        self._calls_at_once = 2 if halves and self._serial is None else 1
         self._exchange = Exchange(store, enough=self._batch if self._calls_at_once > 1 else None, wake=self._wake.set)
         self._appetite = Appetite(
             store,
@@ -108,9 +109,9 @@ class Worker:
         self._slots = Slots(
             dispatcher,
             concurrency,
-            done=self._exchange.add,
+            done=self._done,
             died=self._slot_died,
-            freed=self._wake.set,
+            lent=self._place_lent,
             lock=event_lock(store, mode, bus),
             children=Children(store, may_wait=mode is EventMode.PARALLEL) if waits_for_children else None,
         )
@@ -274,7 +275,7 @@ class Worker:
         """
         unanswered: Asked | None = None
         while not self._stopping or self._running or self._exchange.waiting or unanswered:
-            if self._serial and self._waits_for_another_node():
+            if self._serial is not None and self._waits_for_another_node():
                 self._appetite.leave_it()
                 await self._look_for_awaited()
                 continue
@@ -303,8 +304,9 @@ class Worker:
     def _free(self) -> int:
         """How many events may be claimed: what is done frees its slot in the very call that claims the next."""
         done = len(self._exchange.waiting)
-        if self._serial:
-            return 1 if len(self._running) == done else 0  # its lock is not to be had twice
+        if self._serial is not None:
+            # Its lock is not to be had twice: the last of a batch is settled in the call that claims the next one.
+            return self._serial.size if len(self._running) == done and self._exchange.takes_all else 0
         busy = len(self._running) - done - self._slots.lent + self._exchange.expected
         return min(self._batch, self._concurrency - busy)
 
@@ -324,7 +326,7 @@ class Worker:
             self._settled(call.batch, outcomes)
         finally:
             self._exchange.end(call)
-        if self._serial and asked is not None and not claims:
+        if self._serial is not None and asked is not None and not claims:
             await self._look_for_awaited()
 
     def _request(self, limit: int) -> ClaimRequest:
@@ -343,6 +345,8 @@ class Worker:
         deadline = sent + self._lease * SAFETY
         late = bool(claims) and self._came_late(deadline, len(claims))
         put = self._put_back if self._stopping or late else self._slots.put
+        if self._serial is not None and claims:
+            self._serial.begin(len(claims))
         for claim in claims:
             event = claim.event
             running = Running(claim, deadline)
@@ -387,6 +391,23 @@ class Worker:
                     self._on_settled(running.claim, settlement, outcome)
                 except Exception:
                     logger.exception("the end of event %s could not be told to who waits for it", event.event_id)
+
+    def _done(self, running: Running, settlement: Settlement) -> None:
+        self._exchange.add(running, settlement)
+        if self._serial is None:
+            return
+        if not running.returning:
+            self._serial.one_ran()
+        if self._slots.is_drained:
+            self._serial.end()
+        elif self._serial.is_overdue:
+            self._slots.give_back_rest()
+
+    def _place_lent(self) -> None:
+        if self._serial is not None:
+            self._serial.wait()
+            self._slots.give_back_rest()
+        self._wake.set()
 
     def _slot_died(self, running: Running) -> None:
         self._running.pop(running.claim.event.id, None)

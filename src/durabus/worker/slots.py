@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from durabus.clock import monotonic
 from durabus.errors import StoreError
 from durabus.model.claim import Claim
 from durabus.model.result import HandlerResult
@@ -26,6 +27,8 @@ EventLock = tuple[EventStore, str]
 """The lock that an event of a serial bus holds while it runs, and where."""
 TROUBLE_PAUSE = 0.5
 """How long an event rests whose dispatch was kept from its end by something other than a handler."""
+LEFT_BEHIND = 2.0
+"""How long the next event of a serial bus waits for a handler that was told to stop."""
 
 
 class Running(Held):
@@ -75,6 +78,7 @@ class Slots:
 
     A new one starts only when all others are waiting inside a handler. So short handlers share one task, and long
     ones run side by side. One whose handler waits for the end of another event does not count: its place is lent.
+    In a serial mode (``lock``) the next event begins when no handler is inside, or all of them wait.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class Slots:
         *,
         done: Callable[[Running, Settlement], None],
         died: Callable[[Running], None],
-        freed: Callable[[], None],
+        lent: Callable[[], None],
         lock: EventLock | None = None,
         children: Children | None = None,
     ) -> None:
@@ -93,13 +97,15 @@ class Slots:
         """How many may run now: as many as asked for, and one more for each that is lent."""
         self._done = done
         self._died = died
-        self._freed = freed
+        self._lent = lent
         self.lock = lock
         """What every event that runs here holds, in a serial mode."""
         self._children = children
         self._waits: dict[Running, int] = {}
         """Whose handlers wait, and for how many other events."""
         self._queue: deque[Running] = deque()
+        self._inside: set[Running] = set()
+        """In a serial mode, whose handlers run."""
         self._active = 0
         self._asked_for_more = False
         self.tasks: set[asyncio.Task[None]] = set()
@@ -110,6 +116,11 @@ class Slots:
     def lent(self) -> int:
         """How many handlers wait for other events."""
         return len(self._waits)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing waits to begin."""
+        return not self._queue
 
     def put(self, running: Running) -> None:
         """Queue an event; ``go`` starts it."""
@@ -125,7 +136,7 @@ class Slots:
 
     def go(self) -> None:
         """Let one more slot take what is queued, if there is room for one."""
-        if self._queue and self._active < self._places:
+        if self._active < self._places and self._may_begin():
             self._active += 1
             self.loop = asyncio.get_running_loop()
             # A fresh context for each slot, so that what handlers set does not travel from event to event.
@@ -144,6 +155,13 @@ class Slots:
         if self._interrupt(running):
             self._done(running, Release(running.ref))
 
+    def give_back_rest(self) -> None:
+        """What has not begun goes back to the queue without losing an attempt."""
+        rest, self._queue = self._queue, deque()
+        for running in rest:
+            running.returning = True
+            self._done(running, Release(running.ref))
+
     def lend(self, running: Running) -> None:
         """Its handler begins to wait for another event: somebody else may have its place."""
         if running.task is None:
@@ -151,7 +169,7 @@ class Slots:
         self._waits[running] = self._waits.get(running, 0) + 1
         if self._waits[running] == 1:
             self._places += 1
-            self._freed()
+            self._lent()
             self.go()
 
     def take_back(self, running: Running) -> None:
@@ -165,10 +183,23 @@ class Slots:
         if self._waits.pop(running, None) is not None:
             self._places -= 1
 
+    def _may_begin(self) -> bool:
+        if self.lock is not None and self._inside and not self._inside <= self._waits.keys():
+            return False
+        return bool(self._queue)
+
+    def _leave_behind(self, running: Running) -> None:
+        """Its handler refuses to stop, and nothing it does counts any more: the others cannot wait for ever."""
+        if running in self._inside:
+            self._inside.remove(running)
+            self.go()
+
     def _interrupt(self, running: Running) -> bool:
         """Cancel it if it runs; True if it had not begun."""
         if running.task is not None:
             running.task.cancel()
+            if self.lock is not None:
+                self.loop.call_later(LEFT_BEHIND, self._leave_behind, running)
         elif running in self._queue:
             self._queue.remove(running)
             return True
@@ -181,9 +212,16 @@ class Slots:
         succeeded: list[HandlerResult] = []
         untouched = contextvars.copy_context()
         try:
-            while self._queue and self._active <= self._places and contextvars.copy_context() == untouched:
+            while self._may_begin() and self._active <= self._places and contextvars.copy_context() == untouched:
                 running = self._queue.popleft()
-                if self._queue and not self._asked_for_more:
+                if self.lock is not None:
+                    if running.deadline <= monotonic():
+                        # As after the process was frozen: the lock may be somebody else's now.
+                        running.returning = True
+                        self._done(running, Release(running.ref))
+                        continue
+                    self._inside.add(running)
+                elif self._queue and not self._asked_for_more:
                     # Once the loop turns, whoever runs now is waiting: then others may take what is still queued.
                     self._asked_for_more = True
                     asyncio.get_running_loop().call_soon(self._start_more)
@@ -228,6 +266,7 @@ class Slots:
             raise
         finally:
             task, running.task = running.task, None
+            self._inside.discard(running)
             if self._waits:
                 self._end_waits(running)  # it may have left somebody behind who waits
             if running.lost or running.returning:
@@ -245,11 +284,14 @@ class Slots:
         if not isinstance(settlement, Complete) or self._children is None:
             return settlement
         handlers = [handler.id for handler in self._dispatcher.route(running.claim.event.type)]
-        self.lend(running)
+        waits = self.lock is None  # in a serial mode it goes back to the queue for as long as they live
+        if waits:
+            self.lend(running)
         try:
             after = await self._children.after(running.claim, running.children or (), settlement, handlers)
         finally:
-            self.take_back(running)
+            if waits:
+                self.take_back(running)
         return replace(after, delay=None) if isinstance(after, Fail) and self._is_last_attempt(running) else after
 
     def _is_last_attempt(self, running: Running) -> bool:

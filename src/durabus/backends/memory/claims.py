@@ -100,17 +100,15 @@ class MemoryClaims(MemoryCore):
             return [self._claim_value(id_) for id_ in held]
         lane = self._lane(request.bus)
         self._expire(lane, request.max_attempts, now)
-        key, limit = event_lock_key(request.mode, request.bus), request.limit
-        if key is not None:
-            if isinstance(self._try_lock(key, request, now), Refused):
-                return []
-            limit = 1
+        key = event_lock_key(request.mode, request.bus)
+        if key is not None and isinstance(self._try_lock(key, request, now), Refused):
+            return []
         grant = Grant(request.worker_id, request.token, request.lease, request.max_attempts)
         claims: list[Claim] = []
         revision = self._revisions.get(request.bus, "")
-        candidates = list(self._candidates(lane, request, now, limit))
+        candidates = list(self._candidates(lane, request, now, request.limit))
         if key is not None and candidates:
-            self._take_event_lock(key, request, candidates[0], now)
+            self._take_event_lock(key, request, now)
         for id_ in candidates:
             state = self._states[id_]
             applied = transition(state, grant, now)
@@ -157,12 +155,12 @@ class MemoryClaims(MemoryCore):
             now=now,
         )
 
-    def _take_event_lock(self, key: str, request: ClaimRequest, id_: int, now: float) -> None:
+    def _take_event_lock(self, key: str, request: ClaimRequest, now: float) -> None:
         lock = self._try_lock(key, request, now)
         if not isinstance(lock, Refused):
             self._last_fence = max(self._last_fence, lock.fence)
             self._take_lock(lock, now, request.max_attempts)
-            self._event_locks[id_] = lock_claim(lock, request.token)
+            self._event_locks[request.token] = lock_claim(lock, request.token)
 
     def _command(self, ref: ClaimRef, command: Command, now: float) -> Applied | LeaseLost:
         state = self._states.get(ref.id)
@@ -178,12 +176,14 @@ class MemoryClaims(MemoryCore):
             return done
         event = done.state.event
         self._lane(event.bus).leased(event)
-        lock = self._event_locks.get(event.id)
-        if lock is not None:
-            renewed = renew_lock(self._locks.get(lock.key), lock, lease, now)
-            if not isinstance(renewed, Refused):
+        claimed = self._event_locks.get(ref.token)
+        if claimed is not None:
+            lock = self._locks.get(claimed.key)
+            renewed = renew_lock(lock, claimed, lease, now)
+            # Others of the token may have been renewed for longer.
+            if lock is not None and not isinstance(renewed, Refused) and renewed.expires_ts > lock.expires_ts:
                 self._locks[lock.key] = renewed
-                self._event_locks[event.id] = replace(lock, expires_ts=renewed.expires_ts)
+                self._event_locks[ref.token] = replace(claimed, expires_ts=renewed.expires_ts)
         return now + lease
 
     def _settle(self, settlement: Settlement, now: float) -> Settled | LeaseLost:

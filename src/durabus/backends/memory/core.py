@@ -67,7 +67,8 @@ class MemoryCore:
         self._dead: dict[int, None] = {}
         self._held: dict[str, dict[int, None]] = {}
         self._locks: dict[str, LockState] = {}
-        self._event_locks: dict[int, LockClaim] = {}
+        self._event_locks: dict[str, LockClaim] = {}
+        """The lock that a token took together with its events."""
         self._log = MemoryLog()
         self._positions: dict[str, str] = {}
         self._buses: dict[str, BusInfo] = {}
@@ -147,9 +148,9 @@ class MemoryCore:
             held.pop(id_, None)
             if not held:
                 del self._held[token]
-        lock = self._event_locks.pop(id_, None)
-        if lock is not None:
-            self._free(lock)
+                lock = self._event_locks.pop(token, None)
+                if lock is not None:
+                    self._free(lock)
 
     def _free(self, claim: LockClaim) -> None:
         freed = release_lock(self._locks.get(claim.key), claim)
@@ -174,18 +175,20 @@ class MemoryCore:
         return count
 
     def _take_lock(self, lock: LockState, now: float, max_attempts: int | None = None) -> None:
-        """Write a granted lock. Whoever let it expire has lost what it came with: an event, or a handler."""
+        """Write a granted lock. Whoever let it expire has lost what it came with: events, or a handler."""
         lost = self._locks.get(lock.key)
         self._locks[lock.key] = lock
-        if lost is None or lost.token in (None, lock.token):
+        if lost is None or lost.token is None or lost.token == lock.token:
             return
-        for id_ in [id_ for id_, held in self._event_locks.items() if held.token == lost.token]:
+        event_lock = self._event_locks.get(lost.token)
+        held = self._held.get(lost.token, ()) if event_lock is not None and event_lock.key == lock.key else ()
+        for id_ in sorted(held):
             state = self._states[id_]
             applied = transition(state, Expire(max_attempts), now)
             if isinstance(applied, Applied):
                 self._apply(state, applied, now)
         owner = self._state(lock.key.removeprefix("handler:event:"))
-        if owner is not None and lost.token is not None:
+        if owner is not None:
             self._states[owner.event.id] = void_handler(owner, lost.token)
 
     def _forget(self, state: EventState) -> None:

@@ -39,6 +39,9 @@ class Changes:
         self._live: set[int] = set()
         self._entries: list[Row] = []
         self._freed: list[tuple[str, str]] = []
+        """Of handlers."""
+        self._let_go: dict[tuple[str, str], str] = {}
+        """Of events, with their bus."""
         self._woken: set[str] = set()
 
     def apply(self, stored: Stored, applied: Applied, token: str | None = None) -> Stored:
@@ -50,8 +53,7 @@ class Changes:
         if applied.records:
             self._log([record.entry() for record in applied.records], event, token)
             if after.token != before.token and lock_key is not None and before.token is not None:
-                self._freed.append((lock_key, before.token))
-                self._woken.add(event.bus)
+                self._let_go[lock_key, before.token] = event.bus
                 lock_key = None
             if event.status is EventStatus.PENDING:
                 self._woken.add(event.bus)
@@ -81,6 +83,9 @@ class Changes:
         await self._write_events(session)
         if self._freed:
             await session.all("free_claimed_locks", *columns(self._freed))
+        if self._let_go:
+            freed = {row[0] for row in await session.all("free_event_locks", *columns(sorted(self._let_go)))}
+            self._woken |= {bus for (key, _), bus in self._let_go.items() if key in freed}
         await self._write_counts(session)
         session.woken |= self._woken
         if session.channel is not None and self._woken:

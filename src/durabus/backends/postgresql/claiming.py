@@ -14,7 +14,7 @@ from durabus.backends.postgresql.session import Session
 from durabus.backends.postgresql.states import expire, load_handlers
 from durabus.model.claim import Claim, ClaimRequest, event_lock_key
 from durabus.model.event import Event
-from durabus.model.statuses import EventMode, EventStatus
+from durabus.model.statuses import EventStatus
 
 EXPIRE_AT_ONCE = 1_000
 """Expired leases that one claim takes."""
@@ -31,7 +31,7 @@ def claim_arguments(request: ClaimRequest, scan: Scan, *, expired: bool = True) 
         request.bus,
         request.worker_id,
         request.token,
-        max(request.limit, 0) if request.mode is EventMode.PARALLEL else min(max(request.limit, 0), 1),
+        max(request.limit, 0),
         request.lease,
         event_lock_key(request.mode, request.bus),
         list(request.tags) or None,

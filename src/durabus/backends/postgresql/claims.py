@@ -159,9 +159,9 @@ async def _renew(session: Session, refs: Sequence[ClaimRef], lease: float) -> li
     ordered = sorted((ref.id, ref.token, ref.fence) for ref in refs)
     rows = await session.all("renew_event_claims", *columns(ordered), expires)
     renewed = {row[0]: row for row in rows}
-    locks = [(row[1], row[2]) for row in rows if row[1] is not None]
+    locks = {(row[1], row[2]) for row in rows if row[1] is not None}
     if locks:
-        await session.all("renew_claimed_locks", [key for key, _ in locks], [token for _, token in locks], expires)
+        await session.all("renew_event_locks", *columns(sorted(locks)), expires)
     missing = [ref.id for ref in refs if ref.id not in renewed]
     known = await get_events(session, missing) if missing else {}
     answer: list[float | LeaseLost] = []

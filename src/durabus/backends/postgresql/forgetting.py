@@ -28,7 +28,7 @@ async def remove_event(session: Session, ref: EventRef) -> bool:
         event = stored.state.event
         await session.all("forget_live_events", [id_])
         if stored.lock_key is not None:
-            await session.all("free_claimed_locks", [stored.lock_key], [stored.state.token])
+            await session.all("free_event_locks", [stored.lock_key], [stored.state.token])
             session.woken.add(event.bus)
     else:
         await session.all("lock_dead_letters", [id_])

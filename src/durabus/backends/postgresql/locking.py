@@ -32,7 +32,7 @@ async def grant(session: Session, key: str, *, worker_id: str, token: str, lease
 
 
 async def void_lock(session: Session, key: str, max_attempts: int | None) -> None:
-    """Whoever let the lock expire has lost what it came with: an event, or a handler. Then the lock is free."""
+    """Whoever let the lock expire has lost what it came with: events, or a handler. Then the lock is free."""
     held = await get_lock(session, key)
     if held is not None and held.token is not None and held.expires_ts <= await session.now():
         await _void(session, held, max_attempts)

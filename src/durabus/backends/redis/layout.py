@@ -24,7 +24,7 @@
     event_log:blocks     thousand positions -> how many entries are left there: counting without reading
     event_log:orphans    id -> data, of purged and removed events whose entries stay; :trails, :order   their positions
 
-    locks:data   key -> fence, worker, token, expiry, event;  locks:order   held keys;  locks:ends   when to forget one
+    locks:data   key -> fence, worker, token, expiry …;  locks:order   held keys;  locks:ends   when to forget one
     event_buses:data, :order, :stopped      event_handlers:data   bus -> what its nodes announced      positions
     meta         schema, and the counts of ids, positions, lock fences and revisions. Never delete it.
     hints:BUS    a channel (sharded): something on that bus may be claimed. hints: alone speaks to all buses.

@@ -52,7 +52,7 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
     key = event_lock_key(request.mode, bus)
     lock = None if key is None else _may_lock(tx, key, request)
     refused = isinstance(lock, Refused) or request.limit < 1
-    rows = [] if refused else _candidates(tx, request, request.limit if key is None else 1)
+    rows = [] if refused else _candidates(tx, request, request.limit)
     if not rows:
         tx.fruitless.add(bus)
         return []

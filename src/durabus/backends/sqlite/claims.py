@@ -23,7 +23,7 @@ from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 
 _RENEW = statement("renew_event_claims")
-_RENEW_LOCK = statement("renew_claimed_lock")
+_RENEW_LOCK = statement("renew_event_lock")
 _EXPIRED = statement("expired_events_of_all")
 
 
@@ -96,18 +96,20 @@ def _renew(tx: Transaction, refs: Sequence[ClaimRef], lease: float) -> list[floa
     expires = tx.now + lease
     answer: list[float | LeaseLost] = []
     current: list[int] = []
+    locks: set[tuple[str, str]] = set()
     for ref in refs:
         claim = claims.get(ref.id)
         if claim is not None and is_current(claim, ref):
             current.append(ref.id)
             answer.append(expires)
             if claim[3] is not None:
-                tx.run(_RENEW_LOCK, (expires, claim[3], ref.token))
+                locks.add((claim[3], ref.token))
         else:
             unknown = claim is None and get_event(tx, ref.id) is None
             answer.append(LeaseLost(ref.id, "no such event" if unknown else NOT_YOURS))
     if current:
         tx.run(_RENEW, {"ids": to_json(current), "expires_at": expires})
+    tx.many(_RENEW_LOCK, [(expires, key, token) for key, token in locks])
     return answer
 
 

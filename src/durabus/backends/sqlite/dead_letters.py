@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from durabus.backends.sqlite.core import SQLiteCore
+from durabus.backends.sqlite.counting import counts, forget_dead_letters, note_live
 from durabus.backends.sqlite.forgetting import forget_names, in_parts
 from durabus.backends.sqlite.publishing import get_event
 from durabus.backends.sqlite.rows import event_of, to_json
@@ -22,12 +23,9 @@ from durabus.store.events import EventRef
 
 _LIST = statement("list_dead_letters")
 _LIST_OF_BUS = statement("list_dead_letters_of_bus")
-_COUNT = statement("count_dead")
-_COUNT_OF_BUS = statement("count_dead_of_bus")
 _OLD = statement("old_dead_letters")
 _OLD_OF_BUS = statement("old_dead_letters_of_bus")
 _BY_ID = statement("dead_letters_by_id")
-_FORGET = statement("forget_dead_letters")
 _REQUEUE = statement("requeue_dead_letter")
 _READY_TAGS = statement("ready_event_tags")
 
@@ -42,8 +40,9 @@ class SQLiteDeadLetters(SQLiteCore):
         def read(tx: Transaction) -> DeadLetterPage:
             span = {"bus": bus, "limit": max(limit, 0), "offset": offset}
             rows = tx.all(_LIST if bus is None else _LIST_OF_BUS, span)
-            counts = tx.all(_COUNT if bus is None else _COUNT_OF_BUS, {"bus": bus})
-            return DeadLetterPage(events=[event_of(row) for row in rows], total=sum(count for _, count in counts))
+            numbers = counts(tx, bus)
+            total = numbers.failed + numbers.completed_with_errors
+            return DeadLetterPage(events=[event_of(row) for row in rows], total=total)
 
         return await self._read(read)
 
@@ -56,7 +55,7 @@ class SQLiteDeadLetters(SQLiteCore):
         def purge(tx: Transaction) -> int:
             span = {"until": created_until_ts, "bus": bus, "limit": min(limit - purged, PURGE_AT_ONCE)}
             gone = tx.all(_OLD if bus is None else _OLD_OF_BUS, span)
-            tx.run(_FORGET, {"ids": to_json([row[0] for row in gone])})
+            forget_dead_letters(tx, [row[0] for row in gone])
             forget_names(tx, gone)
             return len(gone)
 
@@ -79,7 +78,7 @@ class SQLiteDeadLetters(SQLiteCore):
 def _purge(tx: Transaction, ids: Sequence[int]) -> list[int]:
     gone = tx.all(_BY_ID, {"ids": to_json(ids)})
     found = [row[0] for row in gone]
-    tx.run(_FORGET, {"ids": to_json(found)})
+    forget_dead_letters(tx, found)
     forget_names(tx, gone)
     return found
 
@@ -110,7 +109,8 @@ def _requeue_one(tx: Transaction, id_: int) -> Event:
         _REQUEUE,
         {"id": id_, "generation": after.event.generation, "has_results": has_results, "now": tx.now},
     )
-    tx.run(_FORGET, {"ids": to_json([id_])})
+    forget_dead_letters(tx, [id_])
+    note_live(tx, {event.bus: 1})
     store_handlers(tx, Stored(before, None, has_results=True), after)
     if after.event.tags:
         tx.run(_READY_TAGS, {"ids": to_json([id_])})

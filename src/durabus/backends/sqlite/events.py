@@ -8,24 +8,18 @@ from typing import Any
 
 from durabus.backends.sqlite.caller import in_transaction_of
 from durabus.backends.sqlite.core import SQLiteCore
+from durabus.backends.sqlite.counting import counts
 from durabus.backends.sqlite.finding import find
 from durabus.backends.sqlite.forgetting import forget_completed, in_parts, remove_event
 from durabus.backends.sqlite.operation import Operation
 from durabus.backends.sqlite.publishing import add_events, get_event
 from durabus.backends.sqlite.sql import statement
-from durabus.backends.sqlite.transaction import Transaction
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.store.events import EventRef
 
 _OLD = statement("old_completed")
 _EXCESS = statement("excess_completed")
-_LIVE = statement("count_live")
-_LIVE_OF_BUS = statement("count_live_of_bus")
-_COMPLETED = statement("count_completed")
-_COMPLETED_OF_BUS = statement("count_completed_of_bus")
-_DEAD = statement("count_dead")
-_DEAD_OF_BUS = statement("count_dead_of_bus")
 
 
 class SQLiteEvents(SQLiteCore):
@@ -63,7 +57,7 @@ class SQLiteEvents(SQLiteCore):
         return await self._trim(_EXCESS, {"bus": bus, "keep": max(keep, 0)}, limit)
 
     async def counts(self, bus: str | None = None) -> Counts:
-        return await self._read(lambda tx: _counts(tx, bus))
+        return await self._read(lambda tx: counts(tx, bus))
 
     async def _trim(self, sql: str, condition: dict[str, Any], limit: int) -> int:
         """Look for them without the write lock; what is COMPLETED stays so until it is forgotten."""
@@ -72,16 +66,3 @@ class SQLiteEvents(SQLiteCore):
         for part in in_parts([row[0] for row in rows]):
             trimmed += (await self._write(partial(forget_completed, ids=part)))[0]
         return trimmed
-
-
-def _counts(tx: Transaction, bus: str | None) -> Counts:
-    one = {"bus": bus}
-    pending, processing = tx.all(_LIVE if bus is None else _LIVE_OF_BUS, one)[0]
-    dead: dict[str, int] = dict(tx.all(_DEAD if bus is None else _DEAD_OF_BUS, one))
-    return Counts(
-        pending=pending,
-        processing=processing,
-        completed=tx.value(_COMPLETED if bus is None else _COMPLETED_OF_BUS, one),
-        completed_with_errors=dead.get("COMPLETED_WITH_ERRORS", 0),
-        failed=dead.get("FAILED", 0),
-    )

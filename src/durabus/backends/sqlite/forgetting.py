@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
+from durabus.backends.sqlite.counting import forget_dead_letters, note_forgotten, note_live
 from durabus.backends.sqlite.publishing import get_event
 from durabus.backends.sqlite.rows import Row, to_json
 from durabus.backends.sqlite.sql import statement
@@ -22,7 +24,6 @@ _FORGET_RESULTS = statement("forget_results")
 _FORGET_ENTRIES = statement("forget_entries")
 _FORGET_PUBLISHED = statement("forget_published_entries")
 _FORGET_LIVE = statement("forget_live_event")
-_FORGET_DEAD = statement("forget_dead_letters")
 _FORGET_COMPLETED = statement("forget_completed")
 _FORGET_TAGS = statement("forget_event_tags")
 
@@ -37,8 +38,10 @@ def remove_event(tx: Transaction, ref: EventRef) -> bool:
         free_lock(tx, stored)
         tx.many(_FORGET_TAGS, [(event.bus, tag, event.priority, event.id) for tag in event.tags])
         tx.run(_FORGET_LIVE, (event.id,))
-    tx.run(_FORGET_DEAD, {"ids": to_json([event.id])})
-    tx.run(_FORGET_COMPLETED, (event.id,))
+        note_live(tx, {event.bus: -1})
+    forget_dead_letters(tx, [event.id])
+    if tx.run(_FORGET_COMPLETED, (event.id,)):
+        note_forgotten(tx, {event.bus: 1})
     forget_names(tx, [(event.id, event.event_id, event.bus, event.idempotency_key)])
     return True
 
@@ -48,6 +51,7 @@ def forget_completed(tx: Transaction, ids: Sequence[int]) -> tuple[int, int]:
     gone = tx.all(_STILL_COMPLETED, {"ids": to_json(ids)})
     entries = tx.run(_FORGET_ENTRIES, {"ids": to_json([row[0] for row in gone])})
     entries += tx.run(_FORGET_PUBLISHED, {"event_ids": to_json([row[1] for row in gone])})
+    note_forgotten(tx, Counter([row[2] for row in gone]))
     forget_names(tx, gone)
     return len(gone), entries
 

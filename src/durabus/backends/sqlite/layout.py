@@ -18,13 +18,14 @@
     events_delayed       (bus, due_at)              ready = 0, PENDING   what a claim makes ready first
     events_leased        (bus, lease_expires_at)    PROCESSING           what a claim takes back first
     events_line          (bus, ordering_key, status, id)                 the first of its key; ready = 2 are behind
-    events_aside         (bus, id)                  ready = 2            counted and found with the live ones
+    events_aside         (bus, id)                  ready = 2            found with the live ones
     events_token         (token)                                         the repeat of a claim
     event_log_published  (event_id), unique         known = 1            publishing twice stores one; get_event by name
     event_log_event      (id)                       not PUBLISHED        the trail of an event, its last settlement
-    event_log_completed  (bus, id, at)              completed = 1        find, trim and count what is done
+    event_log_completed  (bus, id, at)              completed = 1        find and trim what is done
     *_parent             (parent_id)                                     children
 
+    event_counts         bus -> how many events it has    kept by every transaction, so that nobody counts
     idempotency_keys     (bus, idempotency_key) -> id     as long as the event is known
     event_tags           (bus, tag, priority DESC, id)    only events that are ready: what a claim by tag walks
     event_results        (id, handler_id)                 only where a handler left news; events.has_results says so

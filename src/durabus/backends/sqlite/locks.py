@@ -81,7 +81,7 @@ def may_claim(
 def take(tx: Transaction, lock: LockState, max_attempts: int | None = None) -> LockState:
     """Write a grant with the next fence, and forget some locks that nobody cares for any more.
 
-    Whoever let the lock expire has lost what it came with: an event, or a handler.
+    Whoever let the lock expire has lost what it came with: events, or a handler.
     """
     lost = get_lock(tx, lock.key)
     if lost is not None and lost.token not in (None, lock.token):

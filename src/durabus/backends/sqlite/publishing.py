@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 
+from durabus.backends.sqlite.counting import note_live
 from durabus.backends.sqlite.rows import Row, event_of, to_json
 from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.transaction import Transaction
@@ -56,7 +58,7 @@ def get_event(tx: Transaction, ref: EventRef) -> Event | None:
 
 
 def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None:
-    """The whole batch in three statements; None, with nothing written, if an id or key of it is known."""
+    """The whole batch in a few statements; None, with nothing written, if an id or key of it is known."""
     count, now = len(new), tx.now
     first: int = tx.value(_LAST_ID) + 1
     span = {"first": first, "last": first + count - 1}
@@ -91,7 +93,9 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
         return None
     if tagged:
         tx.run(_ADD_TAGS, span)
-    tx.woken.update({one.bus for one in new})
+    numbers = Counter([one.bus for one in new])
+    note_live(tx, numbers)
+    tx.woken.update(numbers)
     return [
         Event(
             id=id_,

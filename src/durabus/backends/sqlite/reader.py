@@ -14,6 +14,9 @@ from durabus.backends.sqlite.store_time import StoreTime
 from durabus.backends.sqlite.transaction import Transaction
 from durabus.errors import StoreClosedError
 
+_LOOK_AFTER = 1_000_000
+"""Steps of SQLite's machine, some ten milliseconds, after which a search ends if nobody waits for it any more."""
+
 
 class Reader:
     """A call sees every commit that was answered before it was made."""
@@ -64,8 +67,10 @@ class Reader:
             self._identity.check()
             self._connection.execute("BEGIN")
             try:
+                self._connection.set_progress_handler(operation.future.cancelled, _LOOK_AFTER)
                 operation.result = run(Transaction(self._connection, self._time.now()))
             finally:
+                self._connection.set_progress_handler(None, 0)
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error as error:
             operation.error = store_error(error, self._path)

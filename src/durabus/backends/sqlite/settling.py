@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from durabus.backends.sqlite.counting import note_completed
 from durabus.backends.sqlite.publishing import get_event
 from durabus.backends.sqlite.rows import STATUSES, Row, to_json
 from durabus.backends.sqlite.sql import statement
-from durabus.backends.sqlite.states import load, store
+from durabus.backends.sqlite.states import free_event_lock, load, store
 from durabus.backends.sqlite.transaction import Transaction
 from durabus.errors import LeaseLost
 from durabus.kernel.state import NOT_YOURS, EventState, Refused
@@ -21,6 +22,7 @@ _COMPLETE = statement("complete_events")
 _UNCOMPLETE = statement("uncomplete_events")
 _FORGET = statement("forget_completed_events")
 _LAST = statement("last_settlement")
+_LOCK = statement("lock_of_claim")
 _FREE_LOCK = statement("free_claimed_lock")
 
 _COMPLETED = frozenset({Action.COMPLETED.value, Action.COMPLETED_WITH_ERRORS.value})
@@ -37,7 +39,7 @@ def settle_events(tx: Transaction, settlements: Sequence[Settlement]) -> list[Se
 
 
 def claims_of(tx: Transaction, ids: list[int]) -> dict[int, Row]:
-    """The present claims on these events: (id, token, fence, lock_key, plain) by id."""
+    """The present claims on these events: (id, token, fence, lock_key, plain, bus) by id."""
     return {row[0]: row for row in tx.all(_CLAIMS, {"ids": to_json(ids)})}
 
 
@@ -69,7 +71,7 @@ def _free_handler_lock(tx: Transaction, before: EventState, after: EventState) -
 
 
 def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost] | None:
-    """The best batch, what one claim brought and all of it plainly done, in two statements; None if it is not that."""
+    """The best batch, what one claim brought and all of it plainly done, in few statements; None if it is not that."""
     token, fence = settlements[0].ref.token, settlements[0].ref.fence
     if not token:
         return None  # to the statement, no token means that the claims were checked before
@@ -83,7 +85,11 @@ def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> lis
     if count != len(settlements):
         tx.run(_UNCOMPLETE, {"last": tx.cursor.lastrowid, "count": count})
         return None
+    note_completed(tx, count)
+    lock = tx.one(_LOCK, (settlements[0].ref.id,))  # all that one claim brought share it
     tx.run(_FORGET, {"ids": to_json(list(times))})
+    if lock is not None:
+        free_event_lock(tx, lock[0], token, lock[1])
     return [Settled(id_, EventStatus.COMPLETED) for id_ in times]
 
 
@@ -92,23 +98,29 @@ def _settle_mixed(tx: Transaction, settlements: Sequence[Settlement]) -> list[Se
     claims = claims_of(tx, [settlement.ref.id for settlement in settlements])
     outcomes: list[Settled | LeaseLost] = []
     run: dict[int, float | None] = {}
+    locks: set[tuple[str, str, str]] = set()
     for one in settlements:
         ref = one.ref
         # taken out, so that a second settlement of the same event is judged by what the first one left
         claim = claims.pop(ref.id, None)
         if claim is not None and type(one) is Complete and claim[4] and is_current(claim, ref) and _is_plain(one):
             run[ref.id] = one.execution_time_ms
+            if claim[3] is not None:
+                locks.add((claim[3], ref.token, claim[5]))
             outcomes.append(Settled(ref.id, EventStatus.COMPLETED))
             continue
         _complete_run(tx, run)
         outcomes.append(settle(tx, one))
     _complete_run(tx, run)
+    for lock in locks:
+        free_event_lock(tx, *lock)
     return outcomes
 
 
 def _complete_run(tx: Transaction, run: dict[int, float | None]) -> None:
     if run:
-        tx.run(_COMPLETE, {"now": tx.now, "times": to_json(run), "token": None, "fence": None})
+        count = tx.run(_COMPLETE, {"now": tx.now, "times": to_json(run), "token": None, "fence": None})
+        note_completed(tx, count)
         tx.run(_FORGET, {"ids": to_json(list(run))})
         run.clear()
 

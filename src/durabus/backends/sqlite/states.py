@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from durabus.backends.sqlite.counting import note_ended
 from durabus.backends.sqlite.rows import Row, event_of, handler_of, handler_to, results_to, strings_to, to_json
 from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.transaction import Transaction
@@ -28,7 +29,7 @@ _READY_TAGS = statement("ready_event_tags")
 _PUT_RESULT = statement("put_result")
 _FORGET_RESULT = statement("forget_result")
 _MARK_RESULTS = statement("mark_results")
-_FREE_LOCK = statement("free_claimed_lock")
+_FREE_LOCK = statement("free_event_lock")
 
 _NOT_THE_EVENT = (None,) * 7
 
@@ -75,6 +76,7 @@ def store(tx: Transaction, before: Stored, applied: Applied, token: str | None =
             errors = strings_to(event.errors)
             tx.run(_BURY, {"id": event.id, "status": event.status.value, "now": event.updated_ts, "errors": errors})
         tx.run(_FORGET, (event.id,))
+        note_ended(tx, event)
 
 
 def store_handlers(tx: Transaction, before: Stored, after: EventState) -> None:
@@ -123,10 +125,15 @@ def expire(tx: Transaction, rows: list[Row], max_attempts: int | None) -> int:
 
 
 def free_lock(tx: Transaction, held: Stored) -> None:
-    """Free the lock that came with a claim, and let those who wait for it know."""
-    if held.lock_key is not None:
-        tx.run(_FREE_LOCK, (held.lock_key, held.state.token))
-        tx.woken.add(held.state.event.bus)
+    """Free the lock that came with a claim, which is about to end."""
+    event = held.state.event
+    free_event_lock(tx, held.lock_key, held.state.token, event.bus, but=event.id)
+
+
+def free_event_lock(tx: Transaction, key: str | None, token: str | None, bus: str, *, but: int = 0) -> None:
+    """Free the lock of a token that holds no event any more, ``but`` this one, and let those who wait for it know."""
+    if key is not None and tx.run(_FREE_LOCK, {"key": key, "token": token, "but": but}):
+        tx.woken.add(bus)
 
 
 def _return(tx: Transaction, event: Event) -> None:

@@ -23,9 +23,37 @@ BEGIN
 END
 $$;
 
+-- Frees locks of claims that were ended before in this transaction, each only if its token holds no event any more.
+-- Whoever ends another claim of the token at the same time is waited for: the last one must know that it is the last.
+-- Answers those that are free now. The rows go: fences are counted for all locks together, so nothing is forgotten.
+-- `coalesce` leaves the planner events_token alone: see complete_events.
+CREATE FUNCTION free_event_locks(p_keys text[], p_tokens text[]) RETURNS SETOF text
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_key text;
+    v_token text;
+BEGIN
+    FOR v_key, v_token IN
+        SELECT DISTINCT g.key COLLATE "C", g.token FROM unnest(p_keys, p_tokens) AS g (key, token) ORDER BY 1
+    LOOP
+        PERFORM FROM locks AS l WHERE l.key = v_key AND l.token = v_token FOR UPDATE;
+        CONTINUE WHEN NOT FOUND;
+        RETURN QUERY DELETE FROM locks AS l WHERE l.key = v_key AND l.token = v_token AND NOT EXISTS (
+            SELECT FROM events AS e
+            WHERE e.token = v_token AND e.lock_key = v_key AND coalesce(e.status, '') = 'PROCESSING'
+        ) RETURNING l.key;
+    END LOOP;
+END
+$$;
+
 -- Claims the next events of a bus. Instead of events it answers one row with id 0 and the reason as its type, if
 -- somebody's lease is over (`expired`), the token holds claims already (`held`), or the lock was left by a holder
--- whose event must be taken from it first (`lock`): those are for states.py.
+-- whose events must be taken from it first (`lock`): those are for states.py.
 -- Walks events_returned and events_fresh, the latter from p_floor on, and stops at the limit. SKIP LOCKED: racing
 -- callers share the queue. The ids are an array before the UPDATE begins, so it cannot take more than were locked.
 CREATE FUNCTION claim_next_events(
@@ -206,7 +234,10 @@ AS $$
 DECLARE
     v_now timestamptz := the_time(p_now);
     v_count bigint;
-    v_freed text[];
+    v_locks text[];
+    v_tokens text[];
+    v_buses text[];
+    v_freed text;
 BEGIN
     WITH done AS (
         DELETE FROM events AS e
@@ -233,14 +264,12 @@ BEGIN
     ), counted AS (
         INSERT INTO event_count_notes (bus, processing, completed)
         SELECT d.bus, -count(*), count(*) FROM done AS d GROUP BY d.bus
-    ), freed AS (
-        DELETE FROM locks AS l
-        WHERE l.key = ANY (ARRAY(SELECT d.lock_key FROM done AS d WHERE d.lock_key IS NOT NULL))
-            AND (l.key, l.token) IN (SELECT d.lock_key, d.token FROM done AS d)
-        RETURNING l.key
     )
-    SELECT count(*), array_agg(DISTINCT d.bus) FILTER (WHERE d.lock_key IN (SELECT f.key FROM freed AS f))
-    INTO v_count, v_freed FROM done AS d;
+    SELECT
+        count(*), array_agg(d.lock_key) FILTER (WHERE d.lock_key IS NOT NULL),
+        array_agg(d.token) FILTER (WHERE d.lock_key IS NOT NULL),
+        array_agg(d.bus) FILTER (WHERE d.lock_key IS NOT NULL)
+    INTO v_count, v_locks, v_tokens, v_buses FROM done AS d;
     IF v_count <> cardinality(p_ids) THEN
         RAISE EXCEPTION 'not all of these claims are current and plain' USING ERRCODE = 'DB001';
     END IF;
@@ -255,8 +284,12 @@ BEGIN
         ) WITH ORDINALITY AS r (id, handler_id, status, attempts, error, value, time_ms, fence, worker_id, n)
         ORDER BY r.n;
     END IF;
-    IF v_freed IS NOT NULL AND p_channel IS NOT NULL THEN
-        PERFORM pg_notify(p_channel, bus) FROM unnest(v_freed) AS bus;
+    IF v_locks IS NOT NULL THEN
+        FOR v_freed IN SELECT * FROM free_event_locks(v_locks, v_tokens) LOOP
+            IF p_channel IS NOT NULL THEN
+                PERFORM pg_notify(p_channel, v_buses[array_position(v_locks, v_freed)]);
+            END IF;
+        END LOOP;
     END IF;
 END
 $$;

@@ -11,7 +11,8 @@ register('renew_event_claims', WRITES, function(tx, asked)
       state[EXPIRES] = expires
       states.change(tx, state)
       local lock = state[LOCK_KEY] and locks.get(tx, state[LOCK_KEY])
-      if lock and lock[L_TOKEN] == ref[2] and lock[L_FENCE] == state[LOCK_FENCE] then
+      local own = lock and lock[L_TOKEN] == ref[2] and lock[L_FENCE] == state[LOCK_FENCE]
+      if own and lock[L_EXPIRES] < expires then -- others of the token may have been renewed for longer
         locks.renew(tx, lock, lease)
       end
       codes[n] = 0

@@ -7,6 +7,7 @@ DROP TABLE event_buses;
 DROP TABLE locks;
 DROP TABLE event_results;
 DROP TABLE idempotency_keys;
+DROP TABLE event_counts;
 DROP TABLE event_log;
 DROP TABLE dead_letters;
 DROP TABLE event_tags;

@@ -145,6 +145,22 @@ CREATE INDEX event_log_event ON event_log (id) WHERE action <> 'PUBLISHED';
 CREATE INDEX event_log_completed ON event_log (bus, id, at, completed) WHERE completed = 1;
 CREATE INDEX event_log_parent ON event_log (parent_id) WHERE completed = 1 AND parent_id IS NOT NULL;
 
+-- How many events a bus has: in the queue (events), and by how they ended. Each transaction notes what it changes, so
+-- that nobody counts a large table. A bus without events has no row.
+CREATE TABLE event_counts (
+    bus TEXT PRIMARY KEY,
+    live INTEGER NOT NULL,
+    completed INTEGER NOT NULL,
+    completed_with_errors INTEGER NOT NULL,
+    failed INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TRIGGER event_counts_none AFTER UPDATE ON event_counts
+WHEN NEW.live = 0 AND NEW.completed = 0 AND NEW.completed_with_errors = 0 AND NEW.failed = 0
+BEGIN
+    DELETE FROM event_counts WHERE bus = NEW.bus;
+END;
+
 CREATE TABLE idempotency_keys (
     bus TEXT NOT NULL,
     idempotency_key TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- COMPLETED entries for plain claims (no lock, no results) in the order given (id -> execution time): claims of one
+-- COMPLETED entries for plain claims (no results) in the order given (id -> execution time): claims of one
 -- token and fence, or with no token claims that were checked in this transaction before. Fewer changes than ids: one
 -- of them is not as it should be, and all is taken back.
 -- The entry carries everything: from now on it is the event. Relies on the primary key of events.
@@ -17,5 +17,5 @@ WHERE event.id = CAST(done.key AS INTEGER)
   AND (
       :token IS NULL
       OR event.token = :token AND event.fence = :fence AND event.status = 'PROCESSING'
-      AND event.lock_key IS NULL AND event.has_results = 0
+      AND event.has_results = 0
   )

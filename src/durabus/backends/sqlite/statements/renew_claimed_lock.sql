@@ -1,2 +1,2 @@
--- Extends the lock that came with a claim, unless somebody took it since.
+-- Extends the lock that came with the claim on a handler, unless somebody took it since.
 UPDATE locks SET expires_at = ? WHERE key = ? AND token = ?

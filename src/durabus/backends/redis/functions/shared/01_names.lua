@@ -15,8 +15,8 @@ local BY_TOKEN, BY_FENCE, BY_ACTION, TO_RETRY = 1, 2, 3, 4
 local H_ID, H_STATUS, H_ATTEMPTS, H_ERROR, H_VALUE, H_TIME = 1, 2, 3, 4, 5, 6
 local H_FENCE, H_WORKER, H_EXPIRES, H_TOKEN, H_SETTLED = 7, 8, 9, 10, 11
 
--- a lock; L_EVENT is the event that came with it, L_NAMED says that it was claimed by name
-local L_KEY, L_FENCE, L_WORKER, L_TOKEN, L_EXPIRES, L_EVENT, L_NAMED = 1, 2, 3, 4, 5, 6, 7
+-- a lock; L_EVENTS says that it came with the events that its token holds, L_NAMED that it was claimed by name
+local L_KEY, L_FENCE, L_WORKER, L_TOKEN, L_EXPIRES, L_EVENTS, L_NAMED = 1, 2, 3, 4, 5, 6, 7
 
 -- a bus, and a handler that a node announced for it
 local B_SEEN, B_STOPPED, B_REVISION = 2, 3, 4

@@ -21,7 +21,7 @@ local function begin(keys, args)
   tx.changed, tx.changed_results, tx.changed_locks, tx.packed = {}, {}, {}, {}
   tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
   tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
-  tx.counted, tx.granted, tx.let_go, tx.woken, tx.lines = {}, {}, {}, {}, {}
+  tx.counted, tx.granted, tx.let_go, tx.left, tx.woken, tx.lines = {}, {}, {}, {}, {}, {}
   return tx
 end
 
@@ -104,14 +104,19 @@ local function write_counts(tx)
 end
 
 -- the ids that a token holds, less those that were let go
-local function write_held(tx)
-  for token, gone in pairs(tx.let_go) do
-    local left = {}
-    for id in string.gmatch(redis.call('HGET', tx[HELD], token) or '', '%d+') do
-      if not gone[tonumber(id)] then
-        left[#left + 1] = id
-      end
+local function held_ids(tx, token)
+  local gone, left = tx.let_go[token] or NONE, {}
+  for id in string.gmatch(redis.call('HGET', tx[HELD], token) or '', '%d+') do
+    if not gone[tonumber(id)] then
+      left[#left + 1] = tonumber(id)
     end
+  end
+  return left
+end
+
+local function write_held(tx)
+  for token in pairs(tx.let_go) do
+    local left = held_ids(tx, token)
     if #left > 0 then
       redis.call('HSET', tx[HELD], token, table.concat(left, ','))
     else
@@ -121,7 +126,7 @@ local function write_held(tx)
   for token, ids in pairs(tx.granted) do
     redis.call('HSET', tx[HELD], token, table.concat(ids, ','))
   end
-  tx.let_go, tx.granted = {}, {}
+  tx.let_go, tx.left, tx.granted = {}, {}, {}
 end
 
 local function write_records(tx)

@@ -35,12 +35,12 @@ local function sweep(tx)
   end
 end
 
--- Take a lock that may be claimed. Whoever let it expire has lost what it came with: an event, or a handler.
-function locks.take(tx, key, worker, token, lease, event, named, max_attempts)
+-- Take a lock that may be claimed. Whoever let it expire has lost what it came with: events, or a handler.
+function locks.take(tx, key, worker, token, lease, with_events, named, max_attempts)
   local held = locks.get(tx, key)
   if held and held[L_TOKEN] == token then
-    if event then
-      held[L_EVENT] = event
+    if with_events then
+      held[L_EVENTS] = true
       locks.put(tx, key, held)
     end
     return held
@@ -50,7 +50,7 @@ function locks.take(tx, key, worker, token, lease, event, named, max_attempts)
   end
   tx.lock_fence = tx.lock_fence + 1
   tx.moved = true
-  local lock = { key, tx.lock_fence, worker, token, tx.now + lease, event or false, named }
+  local lock = { key, tx.lock_fence, worker, token, tx.now + lease, with_events, named }
   locks.put(tx, key, lock)
   sweep(tx)
   return lock
@@ -64,7 +64,7 @@ end
 -- One claimed by name is remembered for a while, for the repeat of its release.
 function locks.free(tx, lock)
   if lock[L_NAMED] then
-    lock[L_TOKEN], lock[L_EXPIRES], lock[L_EVENT] = false, tx.now, false
+    lock[L_TOKEN], lock[L_EXPIRES], lock[L_EVENTS] = false, tx.now, false
     locks.put(tx, lock[L_KEY], lock)
   else
     locks.put(tx, lock[L_KEY], false)

@@ -38,19 +38,23 @@ function queue.leave(tx, state, priority, tags)
   end
 end
 
--- The claim is over: the lease, what its token holds, and the lock that came with it.
+-- how many events a token holds after one was let go; read once, then counted
+local function left_of(tx, token)
+  local left = tx.left[token]
+  left = left and left - 1 or #held_ids(tx, token)
+  tx.left[token] = left
+  return left
+end
+
+-- The claim is over: the lease, what its token holds, and with the last of that the lock that came with it.
 function queue.end_claim(tx, state)
   local id, token = state[ID], state[TOKEN]
   drop(tx, tx[LEASES], by_time(state[BUS], state[EXPIRES], id))
-  local gone = tx.let_go[token]
-  if not gone then
-    gone = {}
-    tx.let_go[token] = gone
-  end
-  gone[id] = true
+  listed(tx.let_go, token)[id] = true
   if state[LOCK_KEY] then
     local lock = locks.get(tx, state[LOCK_KEY])
-    if lock and lock[L_TOKEN] == token and lock[L_FENCE] == state[LOCK_FENCE] then
+    local last = left_of(tx, token) == 0
+    if last and lock and lock[L_TOKEN] == token and lock[L_FENCE] == state[LOCK_FENCE] then
       locks.free(tx, lock)
       tx.woken[state[BUS]] = true
     end

@@ -190,9 +190,8 @@ function lifecycle.expire_all(tx, ids, max_attempts)
 end
 
 function locks.void(tx, lost, max_attempts)
-  local state = lost[L_EVENT] and states.load(tx, lost[L_EVENT])
-  if state and state[TOKEN] == lost[L_TOKEN] and state[LOCK_KEY] == lost[L_KEY] then
-    lifecycle.expire(tx, state, max_attempts)
+  if lost[L_EVENTS] then
+    lifecycle.expire_all(tx, held_ids(tx, lost[L_TOKEN]), max_attempts)
   end
   local event_id = string.match(lost[L_KEY], '^handler:event:(.*)$')
   local owner = event_id and states.find(tx, event_id)

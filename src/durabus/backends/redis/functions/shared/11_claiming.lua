@@ -6,10 +6,7 @@ local AT_ONCE = 1000 -- leases that end, and delayed events that become ready, i
 local DATA_AT_ONCE = 100
 
 local function held_by(tx, token)
-  local ids, found = {}, {}
-  for id in string.gmatch(redis.call('HGET', tx[HELD], token) or '', '%d+') do
-    ids[#ids + 1] = tonumber(id)
-  end
+  local ids, found = held_ids(tx, token), {}
   states.load_all(tx, ids)
   for _, id in ipairs(ids) do
     local state = tx.states[id]
@@ -113,11 +110,12 @@ local function claim(tx, request)
   if limit < 1 or (key and not locks.may_claim(tx, key, request.token)) then
     return {}
   end
-  found = read_candidates(tx, candidates(tx, request, key and 1 or limit), request)
+  found = read_candidates(tx, candidates(tx, request, limit), request)
+  local lock = key and #found > 0 and locks.take(
+    tx, key, request.worker, request.token, request.lease, true, false, request.max_attempts
+  )
   for _, state in ipairs(found) do
-    if key then
-      local lock =
-        locks.take(tx, key, request.worker, request.token, request.lease, state[ID], false, request.max_attempts)
+    if lock then
       state[LOCK_KEY], state[LOCK_FENCE] = key, lock[L_FENCE]
     end
     grant(tx, state, request)

@@ -1,0 +1,61 @@
+"""A search that nobody waits for any more ends, and the calls behind it get their turn."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from durabus.backends.sqlite import finding
+from durabus.backends.sqlite.store import SQLiteStore
+from durabus.backends.sqlite.transaction import Transaction
+from durabus.model.event import new_event
+from durabus.model.query import EventQuery
+
+ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM numbers"
+
+
+@pytest.fixture
+def searching(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set as soon as a search for the type ``endless`` runs, which finds nothing for ever."""
+    begun, find = threading.Event(), finding.find
+
+    def find_for_ever(tx: Transaction, query: EventQuery) -> Any:
+        if query.type == "endless":
+            begun.set()
+            tx.all(ENDLESS)
+        return find(tx, query)
+
+    monkeypatch.setattr("durabus.backends.sqlite.events.find", find_for_ever)
+    return begun
+
+
+async def given_up(search: Callable[[], Any], searching: threading.Event) -> None:
+    task = asyncio.create_task(search())
+    await asyncio.to_thread(searching.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    searching.clear()
+
+
+async def test_a_search_that_was_given_up_holds_up_nobody(store: SQLiteStore, searching: threading.Event) -> None:
+    (event,) = await store.add_events([new_event("order.placed")])
+    for _ in range(3):
+        await given_up(lambda: store.find(EventQuery(type="endless")), searching)
+        assert await store.get_event(event.id) == event
+    assert (await store.find(EventQuery(type="order.placed"))).events == [event]
+
+
+async def test_one_that_waits_its_turn_is_given_up_without_harm(store: SQLiteStore, searching: threading.Event) -> None:
+    (event,) = await store.add_events([new_event("order.placed")])
+    first = asyncio.create_task(store.find(EventQuery(type="endless")))
+    await asyncio.to_thread(searching.wait)
+    second, third = (asyncio.create_task(store.get_event(event.id)) for _ in range(2))
+    await asyncio.sleep(0)
+    second.cancel()
+    assert not first.done()
+    first.cancel()
+    assert await third == event
+    assert (await asyncio.gather(first, second, return_exceptions=True))[1].__class__ is asyncio.CancelledError
