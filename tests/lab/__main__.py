@@ -13,22 +13,32 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
+import os
+import sqlite3
 import sys
 import tempfile
 from collections import Counter
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, closing
 from pathlib import Path
 
 import msgspec
+from tests.lab import disk
 from tests.lab.round import Disturbances, Plan, Report, Round
 from tests.servers.proxy import Proxy
 
 from durabus.clock import monotonic
 from durabus.servers.known import SERVERS, make_server
+from durabus.servers.server import Server
+from durabus.testing.history.history import Violation
+from durabus.testing.history.lines import encode
 
 SHOWN = 10
+FOLDER = Path("build/lab")
 QUICK = 12
 """Kills in a quick run."""
+TOO_LARGE = os.strerror(errno.EFBIG)
+"""How a server tells of a write that was refused."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,59 +47,101 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     rounds: int
     floors: dict[str, int]
-    proxied: bool = False
 
 
 KINDS = {
     "sqlite": Kind(
-        plan=Plan(kills=105, freezes=6),
+        plan=Plan(kills=105, freezes=6, full_disks=10, broken_syncs=8),
         rounds=10,
-        floors={"kills": 1000, "freezes": 50, "takeovers": 300, "stale writes refused": 150},
+        floors={
+            "kills": 1000,
+            "freezes": 50,
+            "takeovers": 300,
+            "stale writes refused": 300,
+            "full disks": 80,
+            "broken syncs": 60,
+            "writes refused by the disk": 100,
+        },
     ),
     "postgresql": Kind(
-        plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0, batch=30),
+        plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, full_disks=2, skew=60.0, batch=30),
         rounds=10,
-        floors={"events": 50_000, "kills": 500, "freezes": 15, "server kills": 50, "stale writes refused": 60},
-        proxied=True,
+        floors={
+            "events": 50_000,
+            "kills": 500,
+            "freezes": 15,
+            "server kills": 50,
+            "network cuts": 30,
+            "stale writes refused": 300,
+            "full disks": 15,
+            "writes refused by the disk": 15,
+        },
     ),
     "redis": Kind(
         plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0),
         rounds=10,
-        floors={"kills": 500, "freezes": 15, "server kills": 50, "network cuts": 30, "stale writes refused": 60},
-        proxied=True,
+        floors={"kills": 500, "freezes": 15, "server kills": 50, "network cuts": 30, "stale writes refused": 300},
     ),
     "nats": Kind(
-        plan=Plan(kills=55, freezes=2, server_kills=6, skew=60.0, lease=2.0, lives=(0.05, 1.0), tolerance=0.5),
+        plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0, lease=2.0, lives=(0.05, 1.0), tolerance=0.5),
         rounds=10,
-        floors={"kills": 500, "freezes": 15, "server kills": 50, "stale writes refused": 30},
+        floors={"kills": 500, "freezes": 15, "server kills": 50, "network cuts": 30, "stale writes refused": 300},
     ),
     "kafka": Kind(
         plan=Plan(
             kills=25, freezes=3, server_kills=2, skew=60.0, lease=5.0, lives=(0.5, 3.0), tolerance=0.5, within=600
         ),
         rounds=4,
-        floors={"kills": 100, "freezes": 3, "server kills": 5, "stale writes refused": 5},
+        floors={"kills": 100, "freezes": 3, "server kills": 5, "stale writes refused": 300},
     ),
 }
+
+
+def small(plan: Plan, kills: int) -> Plan:
+    """A little of everything."""
+    few = {name: min(getattr(plan, name), 2) for name in ("freezes", "server_kills", "cuts", "full_disks")}
+    return msgspec.structs.replace(plan, kills=kills, broken_syncs=min(plan.broken_syncs, 2), **few)
 
 
 async def one_round(kind: str, plan: Plan, folder: Path, seed: int) -> Report:
     """On a fresh store, with a fresh server."""
     if kind == "sqlite":
-        return await Round(plan, f"sqlite:///{folder}/lab.db", folder, seed=seed, outside=Disturbances()).run()
+        return await sqlite_round(plan, folder, seed)
     with ExitStack() as stack:
         server = stack.enter_context(make_server(kind, folder / kind))
         async with AsyncExitStack() as ways:
             url, cut, swallow = server.url, None, None
-            if KINDS[kind].proxied:
+            if plan.cuts:
                 proxy = await ways.enter_async_context(Proxy(server.url).running())
                 url, cut = proxy.url, proxy.cut
 
                 def swallow() -> None:
                     proxy.swallow_answers += 2
 
-            outside = Disturbances(kill_server=lambda: server.restart(immediate=True), cut=cut, swallow=swallow)
-            return await Round(plan, url, folder, seed=seed, outside=outside, direct=server.url).run()
+            outside = Disturbances(
+                kill_server=lambda: server.restart(immediate=True),
+                cut=cut,
+                swallow=swallow,
+                fill_disk=lambda seconds: fill_disk_of(server, seconds),
+            )
+            report = await Round(plan, url, folder, seed=seed, outside=outside, direct=server.url).run()
+        report.counts["writes refused by the disk"] += server.log.read_text(errors="replace").count(TOO_LARGE)
+        return report
+
+
+async def sqlite_round(plan: Plan, folder: Path, seed: int) -> Report:
+    file = folder / "lab.db"
+    report = await Round(plan, f"sqlite:///{file}", folder, seed=seed, outside=Disturbances()).run()
+    with closing(sqlite3.connect(file)) as db:
+        report.wrong += [Violation("damaged", text) for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
+    return report
+
+
+def fill_disk_of(server: Server, seconds: float) -> None:
+    """Its workers', not that of its first process: that one lives to start them anew."""
+    pids = disk.children_of(server.pid)
+    disk.fill(pids, disk.ROOM)
+    asyncio.get_running_loop().call_later(seconds, disk.free, pids)
 
 
 def main() -> int:
@@ -101,7 +153,7 @@ def main() -> int:
     kind = KINDS[chosen.kind]
     plan, rounds = kind.plan, kind.rounds
     if chosen.quick:
-        plan, rounds = msgspec.structs.replace(plan, kills=QUICK, server_kills=min(plan.server_kills, 1)), 1
+        plan, rounds = small(plan, QUICK), 1
     total: Counter[str] = Counter()
     wrong = 0
     began = monotonic()
@@ -113,6 +165,8 @@ def main() -> int:
         _say(f"round {number + 1} of {rounds}, {monotonic() - began:.0f} s: " + _text(report.counts, brief=True))
         for violation in report.wrong[:SHOWN]:
             _say(f"  BROKEN {violation}")
+        if report.wrong:
+            _say(f"  history in {_kept(report, f'{chosen.kind}-{chosen.seed + number}')}")
     _say(f"\n{chosen.kind}, seeds {chosen.seed} to {chosen.seed + rounds - 1}, {monotonic() - began:.0f} s")
     _say(_text(total, brief=False))
     missed = {} if chosen.quick else {name: floor for name, floor in kind.floors.items() if total[name] < floor}
@@ -120,6 +174,13 @@ def main() -> int:
         _say(f"too little happened: {name} {total[name]}, at least {floor} are needed")
     _say(f"{wrong} promises broken")
     return 1 if wrong or missed else 0
+
+
+def _kept(report: Report, name: str) -> Path:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    history = FOLDER / f"{name}.jsonl"
+    history.write_bytes(encode(report.lines))
+    return history
 
 
 def _text(counts: Counter[str], *, brief: bool) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from multiprocessing.process import BaseProcess
 
 import msgspec
+from tests.lab import disk
 from tests.lab.failpoints import Failpoint
 from tests.lab.life import NOT_STARTED, Life, live, wall
 
@@ -24,6 +25,13 @@ BORN_BY.set_forkserver_preload(["tests.lab.life", "asyncpg", "redis", "nats", "c
 FAILPOINT_PATIENCE = 3.0
 """Seconds until a process that has not come to its failpoint is killed all the same."""
 STARTED_WITHIN = 60.0
+
+
+class BrokenSync(msgspec.Struct, frozen=True):
+    """A fate: soon after its start the disk of a process does not sync any more."""
+
+
+Fate = Failpoint | BrokenSync
 
 
 class Member:
@@ -72,19 +80,25 @@ class Crew:
         self._leash, self._hand = BORN_BY.Pipe(duplex=False)
         self._born = 0
         self.counts: Counter[str] = Counter()
-        self.failpoints: list[Failpoint] = []
-        """Those that are still to be died at."""
+        self.fates: list[Fate] = []
+        """What is still to befall those who are born."""
         self.members = [self._bear(None) for _ in range(size)]
 
-    def _bear(self, failpoint: Failpoint | None) -> Member:
+    def _bear(self, fate: Fate | None) -> Member:
         self._born += 1
-        skew = self._random.uniform(-self._skew, self._skew)
+        span = self._random.uniform(*self._lives)
         life = msgspec.structs.replace(
-            self._template, host=f"{self._template.host}-{self._born}", failpoint=failpoint, skew=skew
+            self._template,
+            host=f"{self._template.host}-{self._born}",
+            skew=self._random.uniform(-self._skew, self._skew),
         )
+        match fate:
+            case Failpoint():
+                life, span = msgspec.structs.replace(life, failpoint=fate), FAILPOINT_PATIENCE
+            case BrokenSync():
+                life, span = msgspec.structs.replace(life, sync_breaks_after=span), 2 * span
         process = BORN_BY.Process(target=live, args=(life, self._leash), name=life.host)
         process.start()
-        span = FAILPOINT_PATIENCE if failpoint is not None else self._random.uniform(*self._lives)
         return Member(life, process, span)
 
     async def all_up(self) -> None:
@@ -140,12 +154,25 @@ class Crew:
         loop.call_later(seconds + 1.0, self._spare_no_more, member)
         return True
 
+    def fill_disk_of_one(self, seconds: float) -> bool:
+        """For a while it cannot make a file larger. False if there is nobody to do this to now."""
+        ready = [one for one in self.members if one.is_up() and one.process.is_alive() and not one.frozen]
+        if not ready:
+            return False
+        member = self._random.choice(ready)
+        disk.fill([member.pid], member.life.ledger.stat().st_size + disk.ROOM)
+        self.counts["full disks"] += 1
+        asyncio.get_running_loop().call_later(seconds, disk.free, [member.pid])
+        return True
+
     @property
-    def any_frozen(self) -> bool:
-        return any(member.frozen for member in self.members)
+    def any_disturbed(self) -> bool:
+        """Whether somebody is frozen, or has a disk that will never sync again."""
+        return any(member.frozen or member.life.sync_breaks_after is not None for member in self.members)
 
     def _thaw(self, member: Member) -> None:
-        os.kill(member.pid, signal.SIGCONT)  # who is frozen is not killed, and does not die by itself
+        with contextlib.suppress(ProcessLookupError):  # it was at its failpoint when it was stopped
+            os.kill(member.pid, signal.SIGCONT)
         self._note(member, "thaw")
         member.frozen = False
 
@@ -154,7 +181,6 @@ class Crew:
 
     async def stop(self) -> None:
         """Ask all to finish, and see that they do so cleanly, unless their failpoint comes first."""
-        self.failpoints = []
         await self.all_up()
         for member in self.members:
             with contextlib.suppress(ProcessLookupError):  # as above
@@ -174,8 +200,7 @@ class Crew:
         self._leash.close()
 
     def _replace(self, place: int) -> None:
-        failpoint = self.failpoints.pop() if self.failpoints else None
-        self.members[place] = self._bear(failpoint)
+        self.members[place] = self._bear(self.fates.pop() if self.fates else None)
 
     def _kill(self, member: Member) -> None:
         member.process.kill()

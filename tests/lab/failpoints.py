@@ -12,13 +12,15 @@ import msgspec
 from durabus import EventStore
 
 VERBS = (
+    "add_events",
     "claim_next_events",
-    "settle_events",
-    "renew_event_claims",
-    "register_bus",
+    "list_handlers",
     "register_handlers",
+    "renew_event_claims",
+    "settle_events",
     "wait_for_work",
 )
+"""All that a worker of the lab calls."""
 
 
 class Failpoint(msgspec.Struct, frozen=True):

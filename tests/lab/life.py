@@ -15,16 +15,18 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
+from tests.lab.disk import break_sync
 from tests.lab.failpoints import Failpoint, failing_store
 
-from durabus import Event, EventBus, EventStore, RetryPolicy, StoreUnavailableError, open_store
-from durabus.testing.history.lines import Effect, Line, encode
+from durabus import Context, Event, EventBus, EventStore, RetryPolicy, StoreUnavailableError, open_store
+from durabus.testing.history.lines import Disturbed, Effect, Line, encode
 from durabus.testing.history.recorder import recorded_store
 
 HANDLER = "lab.handler"
 NOT_STARTED = 3
 """The exit code of a process whose store could not be reached when it started."""
 STOP_WITHIN = 20.0
+SYNC_BROKEN = "sync broken"
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,10 +42,17 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     skew: float = 0.0
     """By how many seconds its wall clock is wrong."""
     failpoint: Failpoint | None = None
+    sync_breaks_after: float | None = None
+    """So many seconds after its start, its disk does not sync any more."""
     recorded: bool = True
     """Whether every call is written down; over hours that is too much."""
     history: int | None = None
     """How many COMPLETED events the bus keeps."""
+
+    @property
+    def ledger(self) -> Path:
+        """Where it writes down what it does."""
+        return Path(self.folder, f"{self.host}.jsonl")
 
     @property
     def up(self) -> Path:
@@ -56,9 +65,9 @@ def wall() -> float:
     return time.clock_gettime(time.CLOCK_REALTIME)
 
 
-def line_writer(folder: str, host: str) -> Callable[[Line], None]:
+def line_writer(ledger: Path) -> Callable[[Line], None]:
     """Every line is in its file before the call goes on: a process that dies has told all it did."""
-    file = os.open(Path(folder, f"{host}.jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 
     def write(line: Line) -> None:
         os.write(file, encode([line]))
@@ -87,7 +96,7 @@ def _die_with_the_lab(leash: Connection) -> None:
 
 
 async def _work(life: Life) -> None:
-    write = line_writer(life.folder, life.host) if life.recorded else _write_nothing
+    write = line_writer(life.ledger) if life.recorded else _write_nothing
     opened = await open_store(life.url)
     store = failing_store(opened, life.failpoint)
     if life.recorded:
@@ -97,9 +106,16 @@ async def _work(life: Life) -> None:
     bus = _bus(store, life, write)
     await bus.start()
     life.up.touch()
+    if life.sync_breaks_after is not None:
+        asyncio.get_running_loop().call_later(life.sync_breaks_after, _break_sync, life, write)
     await stop.wait()
     await bus.shutdown(timeout=STOP_WITHIN)
     await opened.close()
+
+
+def _break_sync(life: Life, write: Callable[[Line], None]) -> None:
+    break_sync()
+    write(Disturbed(wall(), life.host, SYNC_BROKEN))
 
 
 def _bus(store: EventStore, life: Life, write: Callable[[Line], None]) -> EventBus:
@@ -113,7 +129,7 @@ def _bus(store: EventStore, life: Life, write: Callable[[Line], None]) -> EventB
     )
 
     @bus.on("lab.*", id=HANDLER)
-    async def handle(event: Event) -> None:
+    async def handle(event: Event, ctx: Context) -> None:
         def effect(what: str) -> None:
             write(Effect(wall(), life.host, event.id, event.event_id, HANDLER, event.fence, event.attempts, what))
 
@@ -126,6 +142,8 @@ def _bus(store: EventStore, life: Life, write: Callable[[Line], None]) -> EventB
         if event.type == "lab.fails" or (event.type == "lab.fails_once" and event.attempts == 1):
             effect("raised")
             raise ConnectionError("as planned")
+        if event.type == "lab.emits":
+            ctx.emit("lab.works", None)
         effect("done")
 
     return bus

@@ -5,25 +5,33 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
-from tests.lab.crew import Crew
+from tests.lab.crew import BrokenSync, Crew
 from tests.lab.failpoints import all_failpoints
-from tests.lab.life import HANDLER, Life, line_writer, wall
+from tests.lab.life import HANDLER, SYNC_BROKEN, Life, line_writer, wall
 
-from durabus import EventQuery, EventStore, NewEvent, StoreUnavailableError, new_event, open_store
+from durabus import EventStore, NewEvent, StoreUnavailableError, new_event, open_store
 from durabus.errors import StoreError
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.settlement import Release
 from durabus.testing.history.checker import check
 from durabus.testing.history.claims import dead_letters, refused, takeovers
 from durabus.testing.history.history import History, Violation
-from durabus.testing.history.lines import Final, Invoke, Line, Logged, Ok, Settings, decode
+from durabus.testing.history.lines import Disturbed, Invoke, Line, Ok, Settings, Unknown, decode
 from durabus.testing.history.recorder import recorded_store
+from durabus.testing.history.remains import remains
 
 TICK = 0.01
 BACKLOG = 1000
+BUS = "default"
 HOST = "publisher"
+SLEPT_OVER = 20
+"""Events that are claimed together and kept until others have them."""
+FULL_FOR = (0.05, 0.4)
+DISK_ERROR = "SQLite: disk I/O error"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +48,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     server_kills: int = 0
     cuts: int = 0
     """How often the network is cut, half of the times between a request and its answer."""
+    full_disks: int = 0
+    """How often a disk is full for a while: that of a worker, or the server's if there is one."""
+    broken_syncs: int = 0
+    """How many workers get a disk that does not sync any more."""
     skew: float = 0.0
     batch: int = 20
     pause: float = 0.05
@@ -54,6 +66,8 @@ class Report(msgspec.Struct, kw_only=True):
 
     counts: Counter[str]
     wrong: list[Violation]
+    lines: list[Line]
+    """The history that was judged."""
 
 
 class Disturbances(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +76,8 @@ class Disturbances(msgspec.Struct, frozen=True, kw_only=True):
     kill_server: Callable[[], None] | None = None
     cut: Callable[[], None] | None = None
     swallow: Callable[[], None] | None = None
+    fill_disk: Callable[[float], None] | None = None
+    """The server's, for so many seconds."""
 
 
 class Round:
@@ -76,7 +92,7 @@ class Round:
         self._folder = folder
         self._outside = outside
         self._random = random.Random(seed)
-        self._write = line_writer(str(folder), HOST)
+        self._write = line_writer(folder / f"{HOST}.jsonl")
         self._counts: Counter[str] = Counter()
 
     async def run(self) -> Report:
@@ -96,6 +112,7 @@ class Round:
                 await crew.all_up()
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(self._publish(store, crew))
+                    tasks.create_task(self._sleep_over_leases(store, crew))
                     tasks.create_task(self._disturb(crew))
                 await self._rest(store, crew)
                 await crew.stop()
@@ -125,6 +142,19 @@ class Round:
             self._counts["events"] += len(batch)
             await asyncio.sleep(self._plan.pause)
 
+    async def _sleep_over_leases(self, store: EventStore, crew: Crew) -> None:
+        """Claim, sleep until the lease is over and others have it, and write all the same."""
+        lease = self._plan.lease
+        while not self._over(crew):
+            request = ClaimRequest(bus=BUS, worker_id="sleeper", token=new_token(), limit=SLEPT_OVER, lease=lease)
+            try:
+                refs = [claim.ref for claim in await store.claim_next_events(request)]
+                await asyncio.sleep(1.3 * lease if refs else self._plan.pause)
+                await store.renew_event_claims(refs, lease=lease)
+                await store.settle_events([Release(ref) for ref in refs])
+            except StoreError:
+                await asyncio.sleep(self._plan.pause)
+
     async def _is_too_far_behind(self, store: EventStore) -> bool:
         """On a slow machine a round would otherwise end with hours of work."""
         try:
@@ -133,32 +163,56 @@ class Round:
             return False
 
     def _event(self, *, keys: bool) -> NewEvent:
-        kind = self._random.choices(("lab.works", "lab.fails_once", "lab.fails"), (96, 3, 1))[0]
+        kind = self._random.choices(("lab.works", "lab.emits", "lab.fails_once", "lab.fails"), (86, 10, 3, 1))[0]
         key = f"key-{self._random.randrange(20)}" if keys and self._random.random() < 0.2 else None
         return new_event(kind, None, max_attempts=3 if kind == "lab.fails" else None, ordering_key=key)
 
     async def _disturb(self, crew: Crew) -> None:
         plan = self._plan
-        crew.failpoints = self._random.sample(found := all_failpoints(), len(found)) if plan.failpoints else []
-        at = {
-            name: sorted(self._random.uniform(0.05, 0.9) * plan.kills for _ in range(count))
-            for name, count in (("freeze", plan.freezes), ("server", plan.server_kills), ("cut", plan.cuts))
-        }
-        while not self._over(crew) or any(at.values()) or crew.any_frozen:
+        fates = [*(all_failpoints() if plan.failpoints else ()), *[BrokenSync()] * plan.broken_syncs]
+        crew.fates = self._random.sample(fates, len(fates))
+        todo: list[tuple[Callable[[Crew], Awaitable[bool]], list[float]]] = [
+            (what, sorted(self._random.uniform(0.05, 0.9) * plan.kills for _ in range(count)))
+            for what, count in (
+                (self._freeze, plan.freezes),
+                (self._kill_server, plan.server_kills),
+                (self._cut, plan.cuts),
+                (self._fill_disk, plan.full_disks),
+            )
+        ]
+        while not self._over(crew) or any(at for _, at in todo) or crew.any_disturbed:
             await asyncio.sleep(TICK)
             crew.replace_the_dead()
             crew.kill_the_old()
-            done = crew.counts["kills"]
-            if at["freeze"] and done >= at["freeze"][0] and crew.freeze_one(plan.lease + 0.5):
-                at["freeze"].pop(0)
-            if at["server"] and done >= at["server"][0] and self._outside.kill_server is not None:
-                at["server"].pop(0)
-                await asyncio.to_thread(self._outside.kill_server)
-                self._counts["server kills"] += 1
-            if at["cut"] and done >= at["cut"][0] and self._outside.cut and self._outside.swallow:
-                (self._outside.cut if len(at["cut"]) % 2 else self._outside.swallow)()
-                at["cut"].pop(0)
-                self._counts["network cuts"] += 1
+            if self._over(crew):
+                crew.fates = []
+            for what, at in todo:
+                if at and crew.counts["kills"] >= at[0] and await what(crew):
+                    at.pop(0)
+
+    async def _freeze(self, crew: Crew) -> bool:
+        return crew.freeze_one(self._plan.lease + 0.5)
+
+    async def _kill_server(self, _crew: Crew) -> bool:
+        assert self._outside.kill_server is not None
+        await asyncio.to_thread(self._outside.kill_server)
+        self._counts["server kills"] += 1
+        return True
+
+    async def _cut(self, _crew: Crew) -> bool:
+        assert self._outside.cut is not None
+        assert self._outside.swallow is not None
+        (self._outside.swallow if self._counts["network cuts"] % 2 else self._outside.cut)()
+        self._counts["network cuts"] += 1
+        return True
+
+    async def _fill_disk(self, crew: Crew) -> bool:
+        seconds = self._random.uniform(*FULL_FOR)
+        if self._outside.fill_disk is None:
+            return crew.fill_disk_of_one(seconds)
+        self._outside.fill_disk(seconds)
+        self._counts["full disks"] += 1
+        return True
 
     async def _rest(self, store: EventStore, crew: Crew) -> None:
         """Nothing is disturbed any more: everything must come to its end."""
@@ -177,7 +231,7 @@ class Round:
         lines.append(Settings(tolerance=self._plan.tolerance, handlers=(HANDLER,), repeats=True))
         auditor = await open_store(self._direct)
         try:
-            lines += await _remains(auditor)
+            lines += await remains(auditor, BUS)
         finally:
             await auditor.close()
         wrong = check(lines)
@@ -185,23 +239,11 @@ class Round:
         answered = {line.call for line in lines if isinstance(line, Ok)}
         self._counts["calls"] = sum(isinstance(line, Invoke) for line in lines)
         self._counts["unknown outcomes"] = self._counts["calls"] - len(answered)
+        self._counts["broken syncs"] = sum(isinstance(line, Disturbed) and line.what == SYNC_BROKEN for line in lines)
+        self._counts["writes refused by the disk"] = sum(
+            isinstance(line, Unknown) and DISK_ERROR in line.error for line in lines
+        )
         self._counts["takeovers"] = takeovers(history)
         self._counts["stale writes refused"] = refused(history)
         self._counts["dead letters"] = dead_letters(history)
-        return Report(counts=self._counts + crew.counts, wrong=wrong)
-
-
-async def _remains(store: EventStore) -> list[Line]:
-    """The log and every event, as they are when all is over."""
-    lines: list[Line] = []
-    position = ""
-    while (page := await store.read_log(after=position, limit=5000)).next != position:
-        lines += [Logged(entry) for entry in page.entries]
-        position = page.next
-    before: int | None = None
-    while True:
-        found = await store.find(EventQuery(bus="default", before_id=before, limit=500))
-        lines += [Final(event) for event in found.events]
-        before = found.next_before_id
-        if before is None:
-            return lines
+        return Report(counts=self._counts + crew.counts, wrong=wrong, lines=lines)

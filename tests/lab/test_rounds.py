@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.lab.__main__ import KINDS, one_round
+from tests.lab.__main__ import KINDS, one_round, small
 from tests.servers.presence import installed
 
 from durabus.servers.known import make_server
@@ -20,13 +20,12 @@ SEED = 4711
 async def test_whatever_is_done_to_processes_servers_and_wires_no_promise_is_broken(kind: str, tmp_path: Path) -> None:
     if kind != "sqlite":
         installed(make_server(kind))
-    planned = KINDS[kind].plan
+    planned = small(KINDS[kind].plan, 16)
     plan = msgspec.structs.replace(
         planned,
-        kills=16,
         freezes=1,
-        server_kills=min(planned.server_kills, 2),
-        cuts=min(planned.cuts, 2),
+        full_disks=min(planned.full_disks, 1),
+        cuts=0 if kind == "nats" else planned.cuts,  # nats-py leaves the stream of a connection that was cut unclosed
         lease=max(planned.lease, 2.0),
         failpoints=False,
         within=200,

@@ -27,6 +27,7 @@ from durabus.testing.simulation.shrink import shrink
 FLOORS = {
     "crash": 0.6,
     "freeze": 1.0,
+    "cut off": 1.2,
     "store restart": 0.4,
     "unknown outcomes": 8.0,
     "takeovers": 1.2,

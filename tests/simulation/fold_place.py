@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 from unittest.mock import patch
+
+from tests.fold.simulated_log import SimulatedLog
+from tests.fold.simulated_store import FEATURES
 
 import durabus.backends.fold.store
 from durabus.backends.fold.node import Node
@@ -16,25 +18,15 @@ from durabus.backends.fold.store import FoldStore
 from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord
 from durabus.errors import StoreUnavailableError
 from durabus.store.contract import EventStore
-from durabus.store.features import Features
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import LANE, VirtualLoop
 from durabus.testing.simulation.network import Network
+from durabus.testing.simulation.places import Place, network_to
 from durabus.testing.simulation.scenario import Scenario
 from durabus.testing.simulation.world import WorldClock
 
 T = TypeVar("T")
 
-FEATURES = Features(
-    scheme="simulated",
-    survives_process_kill=True,
-    survives_power_loss=False,
-    shared_between_processes=True,
-    caller_transactions=False,
-    manual_clock=True,
-    ordering_keys=True,
-    claims_by_event_id=True,
-)
 READ_WAIT = 2.0
 RETRY_AFTER = 0.1
 LARGEST = 100_000
@@ -42,58 +34,42 @@ SNAPSHOT_EVERY = 60
 
 
 class Broker:
-    """What the server holds, and its verbs. One sequence for both lanes, as a NATS stream has it."""
+    """The server's verbs on what it holds. One sequence for both lanes, as a NATS stream has it."""
 
     def __init__(self, loop: VirtualLoop) -> None:
-        self._clock = WorldClock(loop)
-        self._entries: list[Entry] = []
-        self._first = 1
-        self._snapshot: tuple[Manifest, list[Part], int] | None = None
+        self._log = SimulatedLog(WorldClock(loop), largest=LARGEST)
         self._changed: list[asyncio.Future[None]] = []
 
     async def append(self, records: Sequence[tuple[str | None, Mapping[str, str], bytes]]) -> None:
-        for type_, headers, body in records:
-            position = (self._first + len(self._entries),)
-            self._entries.append(Entry(position, self._clock.now(), type_, headers, body))
+        for record in records:
+            self._log.store(*record)
         for waiting in self._changed:
             if not waiting.done():
                 waiting.set_result(None)
         self._changed.clear()
 
     async def head(self) -> Position:
-        return (self._first + len(self._entries) - 1,)
+        return self._log.head
 
     async def read(self, after: Position) -> list[Entry]:
         """What is new, after a wait if nothing is."""
-        reached = after[0] if after else 0
-        if reached + 1 >= self._first + len(self._entries):
+        if not self._log.after(after):
             waiting = asyncio.get_running_loop().create_future()
             self._changed.append(waiting)
             await asyncio.wait([waiting], timeout=READ_WAIT)
-        if reached + 1 < self._first:
-            raise GapError(f"records from {reached + 1} to {self._first - 1} were trimmed")
-        return self._entries[reached + 1 - self._first :]
+        return self._log.after(after)
 
     async def newest_snapshot(self) -> Manifest | None:
-        return None if self._snapshot is None else self._snapshot[0]
+        return self._log.newest_snapshot
 
     async def read_snapshot(self, manifest: Manifest) -> list[Part]:
-        if self._snapshot is None or self._snapshot[0] != manifest:
-            raise GapError("a newer snapshot replaced this one")
-        return self._snapshot[1]
+        return self._log.parts(manifest)
 
     async def write_snapshot(self, manifest: Manifest, parts: list[Part], fence: int) -> bool:
-        if self._snapshot is not None:
-            before, _, newest = self._snapshot
-            if newest > fence or before.position >= manifest.position:
-                return False
-        self._snapshot = (manifest, parts, fence)
-        return True
+        return self._log.keep_snapshot(manifest, parts, fence)
 
     async def trim(self, control: Position) -> None:
-        keep = control[0] + 1
-        if keep > self._first:
-            self._entries, self._first = self._entries[keep - self._first :], keep
+        self._log.trim(control)
 
 
 class BrokerTransport:
@@ -199,41 +175,22 @@ class LaneNode(Node):
         return await self._loop.create_task(work)
 
 
-class FoldPlace:
-    """See ``Place``. Faults befall what goes between a node and the broker."""
+class FoldPlace(Place):
+    """Faults befall what goes between a node and the broker."""
 
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
-        broker = Broker(loop)
-        options: dict[str, Any] = {"lease": scenario.lease, "waits": frozenset({"read"})}
-        self._network = Network(
-            loop,
-            broker,
-            seed=scenario.seed,
-            faults=frozenset(scenario.faults),
-            often=scenario.often / 2,  # a call of the store is several of these
-            **options,
+        broker, waits = Broker(loop), frozenset({"read"})
+        super().__init__(network_to(broker, loop, scenario, waits=waits, part=0.5))  # a call is several of these
+        self._straight = Network(
+            loop, broker, seed=scenario.seed, faults=frozenset(), often=0.0, lease=scenario.lease, waits=waits
         )
-        self._straight = Network(loop, broker, seed=scenario.seed, faults=frozenset(), often=0.0, **options)
         self._timeout = 2 * scenario.lease
-
-    @property
-    def fired(self) -> Counter[str]:
-        return self._network.fired
 
     def store_for(self, host: Host) -> EventStore:
         return self._store(self._network)
 
     def auditor(self) -> EventStore:
         return self._store(self._straight)
-
-    def restart_server(self, seconds: float) -> None:
-        self._network.restart_server(seconds)
-
-    def heal(self) -> None:
-        self._network.heal()
-
-    def close(self) -> None:
-        pass
 
     def _store(self, network: Network) -> EventStore:
         with patch.object(durabus.backends.fold.store, "Node", LaneNode):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import msgspec
 from tests.simulation.fold_place import FoldPlace
@@ -16,6 +19,7 @@ from durabus.testing.simulation.loop import SimulationError
 from durabus.testing.simulation.places import MakePlace, MemoryPlace
 from durabus.testing.simulation.run import simulate
 from durabus.testing.simulation.scenario import Scenario, make_scenario
+from durabus.worker import serial_batch
 
 PLACES: dict[str, MakePlace] = {"fold": FoldPlace, "memory": MemoryPlace, "sqlite": SQLitePlace}
 
@@ -40,10 +44,22 @@ def scenario_of(seed: int, store: str | None = None) -> Scenario:
     return make_scenario(seed, store or store_of(seed))
 
 
+@contextmanager
+def batches_of(scenario: Scenario) -> Iterator[None]:
+    """Handlers are long here: on two of three seeds, serial workers take many events at once all the same."""
+    if scenario.seed % 3 == 0:
+        yield
+        return
+    long = 10 * scenario.lease
+    with patch.object(serial_batch, "QUICK", long), patch.object(serial_batch, "OVERDUE", long):
+        yield
+
+
 def judge(scenario: Scenario, history: str | None = None) -> Verdict:
     """Run it, check it, count what happened in it; ``history`` names a file for its lines."""
     try:
-        outcome = simulate(scenario, PLACES[scenario.store])
+        with batches_of(scenario):
+            outcome = simulate(scenario, PLACES[scenario.store])
     except SimulationError as error:
         return Verdict(scenario=scenario, wrong=[Violation("stuck", str(error))], counts=Counter(seeds=1), trace="")
     if history is not None:

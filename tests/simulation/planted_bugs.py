@@ -43,6 +43,7 @@ from durabus.worker import course, dispatcher, heartbeat
 from durabus.worker.appetite import Appetite
 from durabus.worker.execution import execute
 from durabus.worker.heartbeat import Heartbeat
+from durabus.worker.slots import Running, Slots
 
 Rule = Callable[[EventState, Any, float], Applied | Refused]
 
@@ -281,6 +282,16 @@ def serial_lock_not_looked_at() -> AbstractContextManager[Any]:
     return patch.object(memory_claims, "claim_lock", lambda lock, **options: original(None, **options))
 
 
+def next_of_a_serial_batch_begun_early() -> AbstractContextManager[Any]:
+    original = Slots.put
+
+    def put(self: Slots, running: Running) -> None:
+        original(self, running)
+        asyncio.get_running_loop().call_soon(self.go)
+
+    return patch.multiple(Slots, put=put, _may_begin=lambda self: bool(self._queue))
+
+
 def key_not_looked_at() -> AbstractContextManager[Any]:
     return patch.object(Lines, "is_next", lambda self, event: True)
 
@@ -321,8 +332,9 @@ def deadline_behind_a_cancelled_call() -> AbstractContextManager[Any]:
     return patch.object(heartbeat, "in_time", held_up)
 
 
-def deadline_noticed_a_beat_later() -> AbstractContextManager[Any]:
-    """A claim whose deadline comes between two beats is kept until the second, and then tried once more."""
+@contextmanager
+def deadline_noticed_a_beat_later() -> Iterator[None]:
+    """Deadlines are looked at when it is time to renew, and who is past one is allowed one more try."""
     original = Heartbeat._give_up
 
     def give_up(self: Heartbeat[Any], held: Any, reason: str) -> None:
@@ -331,7 +343,8 @@ def deadline_noticed_a_beat_later() -> AbstractContextManager[Any]:
         if reason != "could not be renewed in time" or held.deadline <= loop.local_time():
             original(self, held, reason)
 
-    return patch.object(Heartbeat, "_give_up", give_up)
+    with patch.object(heartbeat, "TICK", 1 / 3), patch.object(Heartbeat, "_give_up", give_up):
+        yield
 
 
 def lock_counted_from_the_answer() -> AbstractContextManager[Any]:
@@ -356,6 +369,7 @@ PLANTED = (
     PlantedBug("renewal without fence", renewal_without_fence),
     PlantedBug("fence that stands still", fence_that_stands_still),
     PlantedBug("serial lock not looked at", serial_lock_not_looked_at),
+    PlantedBug("next event of a serial batch begun early", next_of_a_serial_batch_begun_early),
     PlantedBug("ordering key not looked at", key_not_looked_at),
     PlantedBug("retry at once", retry_at_once),
     PlantedBug("timeout counted as success", timeout_counted_as_success),

@@ -10,7 +10,7 @@ import asyncio
 import os
 import sqlite3
 import threading
-from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -23,10 +23,8 @@ from durabus.backends.sqlite.reader import Reader
 from durabus.backends.sqlite.store import SQLiteStore
 from durabus.backends.sqlite.wakeup import Wakeup
 from durabus.backends.sqlite.writer import Writer
-from durabus.store.contract import EventStore
-from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import VirtualLoop
-from durabus.testing.simulation.network import Network, remote_store
+from durabus.testing.simulation.places import ServerPlace
 from durabus.testing.simulation.scenario import Scenario
 from durabus.testing.simulation.world import WorldClock
 
@@ -34,7 +32,7 @@ MEMORY_DISK = Path("/dev/shm")  # noqa: S108  (where there is one: every commit 
 HINT_EVERY = 0.3
 
 
-class Everything(frozenset[str]):
+class Everything(Container[str]):
     """Every verb is answered by a task: also an answer at once comes through the loop."""
 
     def __contains__(self, verb: object) -> bool:
@@ -76,43 +74,17 @@ class InlineStore(SQLiteStore):
         return timeout > HINT_EVERY
 
 
-class SQLitePlace:
-    """See ``Place``."""
-
+class SQLitePlace(ServerPlace):
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
         self._folder = TemporaryDirectory(prefix="durabus-", dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None)
         self._patches = (patch.object(Writer, "submit", write_now), patch.object(Reader, "submit", read_now))
         for one in self._patches:
             one.start()
-        self._server = InlineStore(Address(path=Path(self._folder.name, "bus.db")), WorldClock(loop))
-        self._network = Network(
-            loop,
-            self._server,
-            seed=scenario.seed,
-            faults=frozenset(scenario.faults),
-            often=scenario.often,
-            lease=scenario.lease,
-            waits=Everything(),
-        )
-
-    @property
-    def fired(self) -> Counter[str]:
-        return self._network.fired
-
-    def store_for(self, host: Host) -> EventStore:
-        return remote_store(self._network, self._server.features)
-
-    def auditor(self) -> EventStore:
-        return self._server
-
-    def restart_server(self, seconds: float) -> None:
-        self._network.restart_server(seconds)
-
-    def heal(self) -> None:
-        self._network.heal()
+        self._store = InlineStore(Address(path=Path(self._folder.name, "bus.db")), WorldClock(loop))
+        super().__init__(self._store, loop, scenario, waits=Everything())
 
     def close(self) -> None:
         for one in self._patches:
             one.stop()
-        self._server._file._let_go()
+        self._store._file._let_go()
         self._folder.cleanup()

@@ -1,6 +1,7 @@
 """Bugs that the simulation found, each as the smallest test that shows it."""
 
 import asyncio
+import gc
 from collections.abc import Sequence
 
 from durabus import Context, Event, EventBus, EventStatus
@@ -11,6 +12,7 @@ from durabus.model.claim import Claim, ClaimRef, ClaimRequest, LockClaim
 from durabus.model.event import NewEvent
 from durabus.model.query import EventQuery
 from durabus.worker.appetite import Appetite
+from durabus.worker.heartbeat import in_time
 
 LEASE = 0.5
 POLL = 0.1
@@ -161,3 +163,25 @@ async def test_a_worker_asks_at_the_poll_floor_although_it_never_sees_what_it_he
     async with asyncio.timeout(30):
         await asks.wait()
     listening.cancel()
+
+
+async def test_a_call_that_fails_as_its_caller_is_cancelled_is_not_reported_as_forgotten() -> None:
+    reported: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context))
+    answered = asyncio.Event()
+
+    async def call() -> None:
+        await answered.wait()
+        raise StoreUnavailableError("no connection")
+
+    waiting = asyncio.create_task(in_time(call(), 60.0))
+    await asyncio.sleep(0.01)
+    answered.set()
+    await asyncio.sleep(0)  # the call has failed, and whoever waits for it does not know yet
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert waiting.cancelled()
+    del waiting
+    await asyncio.sleep(0)
+    gc.collect()
+    assert reported == []

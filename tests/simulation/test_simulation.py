@@ -18,7 +18,7 @@ def test_no_seed_breaks_a_promise() -> None:
         verdict = judge(scenario_of(seed))
         assert not verdict.wrong, f"again: python -m tests.simulation --seed {seed}: {verdict.wrong[0]}"
         counts += verdict.counts
-    for what in ("crash", "freeze", "store restart", "takeovers", "stale writes refused", "dead letters"):
+    for what in ("crash", "freeze", "cut off", "store restart", "takeovers", "stale writes refused", "dead letters"):
         assert counts[what] >= 5, f"{what}: {counts[what]}"
     assert counts["unknown outcomes"] >= 100
 

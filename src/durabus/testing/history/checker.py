@@ -12,6 +12,7 @@ from durabus.testing.history.linear import linearizable
 from durabus.testing.history.lines import Line
 from durabus.testing.history.locks import locks
 from durabus.testing.history.publishing import lost, phantom, stuck
+from durabus.testing.history.serial import serial
 
 Check = Callable[[History], Iterator[Violation]]
 
@@ -21,6 +22,7 @@ CHECKS: tuple[Check, ...] = (
     phantom,
     lifecycle,
     order,
+    serial,
     backoff,
     exclusive,
     stale_writes,

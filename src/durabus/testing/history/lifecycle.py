@@ -122,26 +122,16 @@ def _compare(life: Life, event: Event) -> Iterator[Violation]:
 
 
 def order(history: History) -> Iterator[Violation]:
-    """Of one ordering key the first goes first, one at a time; of a serial bus, one at a time."""
-    serial = {
-        call.invoke.claim.bus
-        for call in history.calls
-        if call.invoke.claim is not None and call.invoke.claim.mode == "bus-serial"
-    }
+    """Of one ordering key the first goes first, one at a time."""
     lines: dict[tuple[str, str], dict[int, EventStatus]] = {}
     for entry in history.log:
         event = history.finals.get(entry.id)
-        if event is None:
+        if event is None or event.ordering_key is None:
             continue
-        # A child that a handler waits for runs inside its parent, under the parent's lock.
-        in_line = event.bus in serial and event.parent_id is None
-        for key in (event.ordering_key, "" if in_line else None):
-            if key is None:
-                continue
-            line = lines.setdefault((event.bus, key), {})
-            if entry.action is Action.PICKED:
-                yield from _in_line(entry, line, key)
-            line[entry.id] = entry.status
+        line = lines.setdefault((event.bus, event.ordering_key), {})
+        if entry.action is Action.PICKED:
+            yield from _in_line(entry, line, event.ordering_key)
+        line[entry.id] = entry.status
 
 
 def _in_line(entry: LogEntry, line: dict[int, EventStatus], key: str) -> Iterator[Violation]:
@@ -150,7 +140,7 @@ def _in_line(entry: LogEntry, line: dict[int, EventStatus], key: str) -> Iterato
             continue
         if status is EventStatus.PROCESSING:
             yield Violation("order", f"event {entry.id} is claimed while {other} of the same line {key!r} is at work")
-        elif key and other < entry.id:
+        elif other < entry.id:
             yield Violation("order", f"event {entry.id} is claimed before {other} of the same key {key!r}")
 
 

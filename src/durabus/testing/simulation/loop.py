@@ -90,7 +90,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     _running = False
 
-    def __init__(self, seed: int, *, max_steps: int = 200_000) -> None:
+    def __init__(self, seed: int, *, max_steps: int = 1_000_000) -> None:
         super().__init__()
         self._random = random.Random(seed)
         self._now = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Container
 from enum import StrEnum
 from typing import Any, cast
 
@@ -72,7 +73,7 @@ class Network:
         faults: frozenset[Fault],
         often: float,
         lease: float,
-        waits: frozenset[str],
+        waits: Container[str],
     ) -> None:
         self.loop = loop
         self.server = server
@@ -85,11 +86,18 @@ class Network:
         self.up = True
         self.fired: Counter[str] = Counter()
         self._in_flight: dict[asyncio.Future[Any], Request] = {}
+        self._cut: dict[object, float] = {}
+        """Until when which process is cut off."""
 
     def heal(self) -> None:
         """From now on everything arrives."""
         self._faults = []
+        self._cut.clear()
         self.up = True
+
+    def cut_off(self, process: object, seconds: float) -> None:
+        """For a while this process does not reach the server; all others do."""
+        self._cut[process] = self.loop.now + seconds
 
     def restart_server(self, seconds: float) -> None:
         """What is under way gets no answer, and for a while nobody gets one."""
@@ -116,6 +124,10 @@ class Network:
         chance, lease, after = self._chance, self._lease, self.loop.outside_in
         way = NEAR * chance.expovariate(1.0)
         request.back = NEAR * chance.expovariate(1.0)
+        cut_off = self._cut.get(self.loop.current.owner, 0.0) - self.loop.now
+        if cut_off > 0:
+            self._send_through_cut(request, way, cut_off)
+            return
         match self._trouble(request.verb):
             case None:
                 after(way, self._deliver, request)
@@ -138,6 +150,18 @@ class Network:
                 after(lease * chance.uniform(0.05, 0.6), self._deliver, request)
             case Fault.SLOW:
                 after(lease * chance.uniform(0.05, 0.4), self._deliver, request)
+
+    def _send_through_cut(self, request: Request, way: float, seconds: float) -> None:
+        """It is refused at once, or arrives when the cut is over, or its answer does."""
+        after = self.loop.outside_in
+        match self._chance.randrange(3):
+            case 0:
+                after(way, self._fail, request, "no connection")
+            case 1:
+                after(way + seconds, self._deliver, request)
+            case _:
+                request.back += seconds
+                after(way, self._deliver, request)
 
     def _trouble(self, verb: str) -> Fault | None:
         if not self._faults or self._chance.random() >= self._often:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Container
 
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
@@ -15,57 +15,65 @@ from durabus.testing.simulation.scenario import Scenario
 from durabus.testing.simulation.world import WorldClock
 
 
-class Place(Protocol):
-    """A store as a simulated fleet sees it."""
+class Place(ABC):
+    """A store as a simulated fleet sees it: at the other end of a network."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
 
     @property
     def fired(self) -> Counter[str]:
         """How often each fault happened."""
-        ...
+        return self._network.fired
 
+    @abstractmethod
     def store_for(self, host: Host) -> EventStore:
         """What a process holds of it; not opened."""
-        ...
 
+    @abstractmethod
     def auditor(self) -> EventStore:
         """Straight to the store, past all faults: for the director."""
-        ...
 
     def restart_server(self, seconds: float) -> None:
         """Crash the server, and start it again."""
-        ...
+        self._network.restart_server(seconds)
+
+    def cut_off(self, host: Host, seconds: float) -> None:
+        """Cut the ways between one process and the server."""
+        self._network.cut_off(host, seconds)
 
     def heal(self) -> None:
         """No more faults."""
-        ...
+        self._network.heal()
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  (most have nothing to put away)
         """The run is over."""
-        ...
 
 
 MakePlace = Callable[[VirtualLoop, Scenario], Place]
 
 
-class MemoryPlace:
-    """The memory store behind a network. It outlives its processes here, as a server does."""
+def network_to(
+    server: object, loop: VirtualLoop, scenario: Scenario, *, waits: Container[str], part: float = 1.0
+) -> Network:
+    """With the faults of a scenario, which befall ``part`` of the calls that it names."""
+    return Network(
+        loop,
+        server,
+        seed=scenario.seed,
+        faults=frozenset(scenario.faults),
+        often=scenario.often * part,
+        lease=scenario.lease,
+        waits=waits,
+    )
 
-    def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
-        self._server = make_store("memory://", clock=WorldClock(loop))
-        self._network = Network(
-            loop,
-            self._server,
-            seed=scenario.seed,
-            faults=frozenset(scenario.faults),
-            often=scenario.often,
-            lease=scenario.lease,
-            waits=frozenset({"wait_for_work"}),
-        )
 
-    @property
-    def fired(self) -> Counter[str]:
-        """See ``Place``."""
-        return self._network.fired
+class ServerPlace(Place):
+    """One store object, which stands for a server: it outlives the processes that use it."""
+
+    def __init__(self, server: EventStore, loop: VirtualLoop, scenario: Scenario, *, waits: Container[str]) -> None:
+        super().__init__(network_to(server, loop, scenario, waits=waits))
+        self._server = server
 
     def store_for(self, host: Host) -> EventStore:  # noqa: ARG002  (all hosts are equal to it)
         """See ``Place``."""
@@ -75,13 +83,10 @@ class MemoryPlace:
         """See ``Place``."""
         return self._server
 
-    def restart_server(self, seconds: float) -> None:
-        """See ``Place``."""
-        self._network.restart_server(seconds)
 
-    def heal(self) -> None:
-        """See ``Place``."""
-        self._network.heal()
+class MemoryPlace(ServerPlace):
+    """The memory store."""
 
-    def close(self) -> None:
-        """See ``Place``."""
+    def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
+        server = make_store("memory://", clock=WorldClock(loop))
+        super().__init__(server, loop, scenario, waits=frozenset({"wait_for_work"}))

@@ -226,7 +226,7 @@ class Locker(Process):
             since = self._now()
             try:
                 async with locks.hold(LOCK, wait=self.scenario.lease) as lock:
-                    await self._use(lock, since, chance.uniform(0.1, 1.5) * self.scenario.lease)
+                    await self._use(lock, since, chance.choice((0.1, 0.5, 1.2)) * self.scenario.lease)
             except DurabusError:
                 await asyncio.sleep(TRY_AGAIN)
         self.done = True

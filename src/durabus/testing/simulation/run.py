@@ -12,10 +12,10 @@ import msgspec
 
 from durabus.errors import StoreError
 from durabus.model.event import new_event_id
-from durabus.model.query import EventQuery
 from durabus.store.contract import EventStore
-from durabus.testing.history.lines import Disturbed, Final, Line, Logged, Settings, encode
+from durabus.testing.history.lines import Disturbed, Line, Settings, encode
 from durabus.testing.history.recorder import recorded_store
+from durabus.testing.history.remains import remains
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.places import MakePlace, Place
@@ -108,7 +108,7 @@ class Run:
         drained = await self._come_to_rest(auditor)
         await self._end()
         self.lines.append(self._settings(drained=drained))
-        await self._read_all(auditor)
+        self.lines += await remains(auditor, BUS)
 
     def _settings(self, *, drained: bool) -> Settings:
         scenario = self._scenario
@@ -174,6 +174,8 @@ class Run:
             case "freeze":
                 host.freeze()
                 self._loop.outside_in(disturbance.seconds, self._thaw, host)
+            case "cut off":
+                self._place.cut_off(host, disturbance.seconds)
             case "shutdown":
                 self._ends.append((host, host.run(process.shut_down())))
                 self._loop.outside_in(disturbance.seconds, self._start_again, seat, host)
@@ -222,22 +224,6 @@ class Run:
                 self.alarms.append(f"a shutdown hangs: {end!r}")
             elif end.exception() is not None:
                 self.alarms.append(f"a shutdown failed: {end.exception()!r}")
-
-    async def _read_all(self, auditor: EventStore) -> None:
-        position = ""
-        while True:
-            page = await auditor.read_log(after=position, limit=1000)
-            self.lines += [Logged(entry) for entry in page.entries]
-            if page.next == position:
-                break
-            position = page.next
-        before: int | None = None
-        while True:
-            found = await auditor.find(EventQuery(bus=BUS, before_id=before, limit=500))
-            self.lines += [Final(event) for event in found.events]
-            before = found.next_before_id
-            if before is None:
-                return
 
 
 def simulate(scenario: Scenario, make_place: MakePlace) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 import msgspec
 
@@ -12,6 +13,7 @@ from durabus.testing.simulation.network import Fault
 CHAOS = 6
 """How many leases it lasts."""
 CRASH, FREEZE, SHUTDOWN, STORE_RESTART = "crash", "freeze", "shutdown", "store restart"
+CUT_OFF = "cut off"
 
 
 class Disturbance(msgspec.Struct, frozen=True):
@@ -94,7 +96,8 @@ def make_scenario(seed: int, store: str = "memory") -> Scenario:
     serial = mode is not EventMode.PARALLEL
     handlers = 1 if queue else chance.choice((1, 1, 2))
     children = not queue and chance.random() < 0.25  # noqa: PLR2004
-    lockers = 2 if chance.random() < 0.3 else 0  # noqa: PLR2004
+    lockers = chance.choice((0, 2))
+    processes = workers + publishers + 1 + lockers
     return Scenario(
         seed=seed,
         store=store,
@@ -117,15 +120,25 @@ def make_scenario(seed: int, store: str = "memory") -> Scenario:
         requeues=chance.choice((0, 1, 3)),
         faults=tuple(fault for fault in Fault if chance.random() < 0.4),  # noqa: PLR2004
         often=chance.choice((0.02, 0.06, 0.15)),
-        disturbances=_disturbances(chance, lease, workers + publishers + 1 + lockers),
+        disturbances=_in_order(*_disturbances(chance, lease, processes), *_cuts(seed, lease, processes)),
         skewed=chance.random() < 0.7,  # noqa: PLR2004
     )
 
 
-def _disturbances(chance: random.Random, lease: float, processes: int) -> tuple[Disturbance, ...]:
+def _in_order(*disturbances: Disturbance) -> tuple[Disturbance, ...]:
+    return tuple(sorted(disturbances, key=lambda one: one.at))
+
+
+def _cuts(seed: int, lease: float, processes: int) -> Iterator[Disturbance]:
+    chance = random.Random(f"{seed}/cuts")
+    for _ in range(chance.choice((0, 1, 2, 4, 6))):
+        at, seconds = chance.uniform(0.1, (CHAOS - 1) * lease), chance.uniform(0.6, 2.0) * lease
+        yield Disturbance(at, CUT_OFF, chance.randrange(processes), seconds)
+
+
+def _disturbances(chance: random.Random, lease: float, processes: int) -> Iterator[Disturbance]:
     kinds = [what for what in (CRASH, CRASH, FREEZE, FREEZE, FREEZE, SHUTDOWN, STORE_RESTART) if chance.random() < 0.6]  # noqa: PLR2004
     many = chance.randint(0, 9) if kinds else 0
-    found = []
     for _ in range(many):
         what = chance.choice(kinds)
         seconds = {
@@ -134,8 +147,7 @@ def _disturbances(chance: random.Random, lease: float, processes: int) -> tuple[
             SHUTDOWN: chance.uniform(0.0, lease),
             STORE_RESTART: chance.uniform(0.05, 1.2) * lease,
         }[what]
-        found.append(Disturbance(chance.uniform(0.1, CHAOS * lease), what, chance.randrange(processes), seconds))
-    return tuple(sorted(found, key=lambda one: one.at))
+        yield Disturbance(chance.uniform(0.1, CHAOS * lease), what, chance.randrange(processes), seconds)
 
 
 def plan_of(scenario: Scenario, number: int) -> EventPlan:
