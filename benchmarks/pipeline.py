@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.pipeline_bulk import DRIVERS, by_jdbc, by_python
 from benchmarks.pipeline_load import fill
+from durabus.cli.progress import Bars, progress_bars
 from durabus.pipeline.analytics import analyze
 from durabus.pipeline.archive import Archive
 from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
@@ -31,14 +32,30 @@ from durabus.pipeline.session import spark_session
 from durabus.servers.postgresql import PostgreSQLServer
 
 MORE = 10_000
+LABEL = 36
+"""Letters that the longest step takes."""
 Seconds = dict[str, float]
 Way = Callable[[SparkSession, str], DataFrame]
 
 
-def timed(work: Callable[[], object]) -> float:
-    started = monotonic()
-    work()
-    return monotonic() - started
+class Measuring:
+    """What each piece of work on some rows took, in seconds by name; each is shown while it runs."""
+
+    def __init__(self, bars: Bars, lake: Lake, url: str, rows: int) -> None:
+        self.lake = lake
+        self.url = url
+        self.seconds = Seconds()
+        self._bars = bars
+        self._rows = rows
+        self._store = "PostgreSQL" if url.startswith("postgresql") else "SQLite"
+
+    def time(self, name: str, work: Callable[[], object], rows: int | None = None) -> None:
+        taken = self._rows if rows is None else rows
+        started = monotonic()
+        with self._bars.step(f"{self._store}, {name}".ljust(LABEL), taken) as moved:
+            work()
+            moved(taken)
+        self.seconds[name] = monotonic() - started
 
 
 def peak_memory() -> dict[str, float]:
@@ -62,52 +79,43 @@ def peak_memory() -> dict[str, float]:
     return total
 
 
-def archived(lake: Lake, url: str, ways: Mapping[str, Way]) -> Seconds:
+def archived(run: Measuring, ways: Mapping[str, Way]) -> None:
     """Each plain way, then the archive; all must have brought the same rows. The first way warms everything up."""
-    spark, seconds, counts = lake.spark, Seconds(), set[int]()
+    lake, spark, counts = run.lake, run.lake.spark, set[int]()
     place = f"{lake.path}-plain"
     first = next(iter(ways.values()))
-    first(spark, url).limit(1).write.format("delta").mode("overwrite").save(place)
+    first(spark, run.url).limit(1).write.format("delta").mode("overwrite").save(place)
     for name, way in ways.items():
-        seconds[name] = timed(lambda way=way: way(spark, url).write.format("delta").mode("overwrite").save(place))  # type: ignore[misc]
+        run.time(name, lambda way=way: way(spark, run.url).write.format("delta").mode("overwrite").save(place))  # type: ignore[misc]
         counts.add(spark.read.format("delta").load(place).count())
-    seconds["archive"] = timed(lambda: Archive(lake, url).run())
+    run.time("archive", lambda: Archive(lake, run.url).run())
     counts.add(lake.read("bronze.event_log").count())
     assert len(counts) == 1, counts
-    return seconds
 
 
-def derived(lake: Lake) -> Seconds:
+def derived(run: Measuring) -> None:
     """Everything that is made of bronze."""
-    seconds = Seconds()
     for name in TRANSFORMS:
-        seconds[name] = timed(lambda name=name: rebuild_silver(lake, name))  # type: ignore[misc]
+        run.time(name, lambda name=name: rebuild_silver(run.lake, name))  # type: ignore[misc]
     for projection in (hourly_counters(), latest_state("customer"), journeys("customer")):
-        seconds[projection.name] = timed(lambda one=projection: rebuild_projection(lake, one))  # type: ignore[misc]
-    seconds["analyze"] = timed(lambda: analyze(lake, as_of=2e9))
-    return seconds
+        run.time(projection.name, lambda one=projection: rebuild_projection(run.lake, one))  # type: ignore[misc]
+    run.time("analyze", lambda: analyze(run.lake, as_of=2e9))
 
 
-def with_more(lake: Lake, url: str) -> Seconds:
+def with_more(run: Measuring) -> None:
     """10,000 new entries on top."""
-    loaded(url, MORE, seed=3)
-    seconds = {f"archive, {MORE:,} more": timed(lambda: Archive(lake, url).run())}
-    if lake.exists("silver.events"):
-        seconds[f"silver.events, {MORE:,} more"] = timed(lambda: update_silver(lake, "silver.events"))
-    return seconds
+    filling(run.url, MORE, seed=3)()
+    run.time(f"archive, {MORE:,} more", lambda: Archive(run.lake, run.url).run(), MORE)
+    if run.lake.exists("silver.events"):
+        run.time(f"silver.events, {MORE:,} more", lambda: update_silver(run.lake, "silver.events"), MORE)
 
 
 def load(url: str, rows: int, seed: int) -> None:
     asyncio.run(fill(url, rows, seed))
 
 
-def loaded(url: str, rows: int, seed: int) -> None:
-    """In a process of its own: its memory is not the pipeline's."""
-    filling(url, rows, seed)()
-
-
 def filling(url: str, rows: int, seed: int) -> Callable[[], None]:
-    """Begin to load; the answer waits for the end."""
+    """Begin to load, in a process of its own: its memory is not the pipeline's. The answer waits for the end."""
     process = get_context("spawn").Process(target=load, args=(url, rows, seed))
     process.start()
 
@@ -118,20 +126,32 @@ def filling(url: str, rows: int, seed: int) -> Callable[[], None]:
     return wait
 
 
-def measure(spark: SparkSession, place: Path, rows: int, postgresql: str) -> tuple[Seconds, Seconds, Seconds]:
+def measure(spark: SparkSession, place: Path, rows: int, postgresql: str, bars: Bars) -> list[Seconds]:
     """At a quarter of the rows on SQLite, at all on SQLite, at all on PostgreSQL."""
-    sqlite = f"sqlite:///{place}/log.db?synchronous=normal"
+    sqlite, quarter = f"sqlite:///{place}/log.db?synchronous=normal", rows // 4
     ways = {"plain, sqlite3": by_python, "plain, JDBC": by_jdbc}
-    other = filling(postgresql, rows, seed=1)
-    loaded(sqlite, rows // 4, seed=1)
-    other()
-    lake = Lake(spark, place / "quarter")
-    small = archived(lake, sqlite, ways) | derived(lake) | with_more(lake, sqlite)
-    loaded(sqlite, rows - rows // 4 - MORE, seed=2)
-    lake = Lake(spark, place / "all")
-    large = archived(lake, sqlite, ways) | derived(lake) | with_more(lake, sqlite)
-    lake = Lake(spark, place / "postgresql")
-    return small, large, archived(lake, postgresql, {"plain, JDBC": by_jdbc}) | with_more(lake, postgresql)
+    with bars.step("load both stores".ljust(LABEL), rows + quarter) as moved:
+        other = filling(postgresql, rows, seed=1)
+        filling(sqlite, quarter, seed=1)()
+        moved(quarter)
+        other()
+        moved(rows + quarter)
+    small = Measuring(bars, Lake(spark, place / "quarter"), sqlite, quarter)
+    archived(small, ways)
+    derived(small)
+    with_more(small)
+    rest = rows - quarter - MORE
+    with bars.step("load SQLite".ljust(LABEL), rest) as moved:
+        filling(sqlite, rest, seed=2)()
+        moved(rest)
+    large = Measuring(bars, Lake(spark, place / "all"), sqlite, rows)
+    archived(large, ways)
+    derived(large)
+    with_more(large)
+    beside = Measuring(bars, Lake(spark, place / "postgresql"), postgresql, rows)
+    archived(beside, {"plain, JDBC": by_jdbc})
+    with_more(beside)
+    return [small.seconds, large.seconds, beside.seconds]
 
 
 def print_report(rows: int, small: Seconds, large: Seconds, postgresql: Seconds) -> None:
@@ -157,20 +177,21 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="log entries of the large store")
     parser.add_argument("--memory", default="1g", help="memory of the driver")
     options = parser.parse_args()
+    started = monotonic()
     place = Path(tempfile.mkdtemp(prefix="durabus-bench-"))
     jars = os.pathsep.join([class_path(), *map(str, ensure_jars(DRIVERS))])
     conf = {"spark.driver.extraClassPath": jars}
     spark = spark_session(memory=options.memory, conf=conf, messages=place / "spark.log")
     try:
-        with PostgreSQLServer() as server:
-            small, large, postgresql = measure(spark, place, options.rows, server.url)
+        with PostgreSQLServer() as server, progress_bars() as bars:
+            small, large, postgresql = measure(spark, place, options.rows, server.url, bars)
         memory = peak_memory()
     finally:
         spark.stop()
         shutil.rmtree(place, ignore_errors=True)
     print_report(options.rows, small, large, postgresql)
     told = ", ".join(f"{name} {peak:,.0f} MB" for name, peak in sorted(memory.items()))
-    print(f"peak memory at spark.driver.memory={options.memory}: {told}")
+    print(f"peak memory at spark.driver.memory={options.memory}: {told}; {monotonic() - started:.0f} s in all")
 
 
 if __name__ == "__main__":

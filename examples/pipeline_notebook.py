@@ -32,9 +32,9 @@ spark = spark_session(messages=place / "spark.log")
 log = spark.read.format("durabus").option("url", url).load()
 print("log entries:", log.count())
 
-# %% A projection of our own, beside the shipped ones
+# %% A projection of our own, beside a shipped one
 from durabus.pipeline.lake import Lake  # noqa: E402
-from durabus.pipeline.projections import Projection, hourly_counters, latest_state  # noqa: E402
+from durabus.pipeline.projections import Projection, latest_state  # noqa: E402
 from durabus.pipeline.run import Pipeline  # noqa: E402
 
 spent = Projection(
@@ -47,7 +47,7 @@ spent = Projection(
     """,
 )
 lake = Lake(spark, place / "lake")
-Pipeline(lake, url, [hourly_counters(), latest_state("order"), spent]).run()
+Pipeline(lake, url, [latest_state("order"), spent]).run()
 
 # %% Ask
 for row in lake.sql("SELECT customer, orders, amount FROM gold.spent ORDER BY customer").collect():

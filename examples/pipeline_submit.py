@@ -2,7 +2,10 @@
 
 ::
 
-    spark-submit --driver-class-path "$(python -m durabus.pipeline.jars)" examples/pipeline_submit.py URL LAKE
+    spark-submit --driver-class-path "$(python -m durabus.pipeline.jars)" examples/pipeline_submit.py URL LAKE [PART]
+
+PART is what to run: archive, project, analyze, or all of it (the default). So a scheduler can archive often and analyze
+seldom.
 
 On a cluster, ``--packages`` with the coordinates of ``jars.lock`` takes the place of the class path; the store must be
 one that the executors reach, and the lake a path that they can write.
@@ -14,20 +17,20 @@ from pyspark.sql import SparkSession
 
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import hourly_counters
-from durabus.pipeline.run import Pipeline
+from durabus.pipeline.run import Part, Pipeline
 from durabus.pipeline.session import CONF
 
 
 def main() -> None:
-    url, place = sys.argv[1:]
+    url, place, *part = sys.argv[1:]
     builder = SparkSession.builder.appName("durabus pipeline")
     for key, value in CONF.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     lake = Lake(spark, place)
-    Pipeline(lake, url, [hourly_counters()]).run()
-    for row in lake.read("silver.events").groupBy("status").count().orderBy("status").collect():
-        print(f"{row['status']}: {row['count']}")
+    Pipeline(lake, url, [hourly_counters()]).run(*map(Part, part))
+    for row in lake.read("bronze.event_log").groupBy("action").count().orderBy("action").collect():
+        print(f"{row['action']}: {row['count']}")
     spark.stop()
 
 

@@ -10,7 +10,8 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
-from tests.pipeline.history import History
+from tests.pipeline.history import BEGIN, History
+from tests.pipeline.notebook import Notebook, run_notebook
 
 from durabus import EventStore, ManualClock, open_store
 from durabus.pipeline.lake import Lake
@@ -44,6 +45,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
+@pytest.fixture(scope="session")
+def notebook(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Notebook:
+    """Run once. Its store and its lake are free to be worked on."""
+    return run_notebook(tmp_path_factory.mktemp("notebook"))
+
+
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/bus.db"
@@ -51,8 +58,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """Ahead of the host's: Spark's workers open the same store by that one, and a store's time never goes back."""
-    return ManualClock(1_990_000_000.0)
+    return ManualClock(BEGIN)
 
 
 @pytest.fixture

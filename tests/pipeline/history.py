@@ -1,21 +1,31 @@
 """Events with every kind of fate, made through the store as workers make them."""
 
-from durabus import Event, EventStore, ManualClock, new_event
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from durabus import Event, EventStore, ManualClock, new_event, open_store
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import DEFAULT_BUS
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import ResultStatus
 
+BEGIN = 1_990_000_000.0
+"""Ahead of the host's clock: Spark's workers open the same store by that one, and a store's time never goes back."""
+
 
 class History:
-    """A store, a clock that only moves when told, and the verbs of a worker."""
+    """A store, a clock that only moves when told, and the verbs of a worker.
+
+    Even the ids come from the clock: the same history in another store is the same to the last letter.
+    """
 
     def __init__(self, store: EventStore, clock: ManualClock) -> None:
         self.store = store
         self.clock = clock
 
     async def publish(self, kind: str = "order.placed", payload: object = None, **options: object) -> Event:
+        options.setdefault("event_id", f"00000000-0000-7000-8000-{int(self.clock.now()):012d}")
         new = new_event(kind, {"order": 1} if payload is None else payload, **options)  # type: ignore[arg-type]
         (event,) = await self.store.add_events([new])
         self.clock.advance(1.0)
@@ -69,3 +79,14 @@ class History:
         (claim,) = await self.claim("host:1")
         await self.complete(claim)
         await self.publish("mail.requested", {"order": first + 1})
+
+
+@asynccontextmanager
+async def history_in(url: str) -> AsyncIterator[History]:
+    """A history of its own for a fixture that many tests share; the store is closed when it is written."""
+    clock = ManualClock(BEGIN)
+    store = await open_store(url, clock=clock)
+    try:
+        yield History(store, clock)
+    finally:
+        await store.close()

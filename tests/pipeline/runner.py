@@ -32,8 +32,8 @@ class Told:
 def main() -> None:
     url, place = sys.argv[1:]
     lake = Lake(spark_session(master="local[2]", conf=DELTA_AS_EVER), place)
-    # Small batches make many moments to die in.
-    pipeline = Pipeline(lake, url, SHIPPED, listener=Told(), rows_per_batch=200)
+    # Small batches make more moments to die in.
+    pipeline = Pipeline(lake, url, SHIPPED, listener=Told(), rows_per_batch=1_000)
     while True:
         pipeline.run(Part.ARCHIVE)
         pipeline.run(Part.PROJECT)

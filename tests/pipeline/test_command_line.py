@@ -19,6 +19,7 @@ from tests.pipeline.history import History
 
 from durabus import ManualClock, open_store
 from durabus.cli.main import main
+from durabus.cli.pipeline import pipeline
 from durabus.pipeline.query import answer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,6 +98,7 @@ async def test_every_documented_command_works_as_typed(
     assert counts == {"evil.type": "1", "mail.requested": "2", "order.placed": "3", "payment.taken": "2"}
     assert told["pipeline report"].strip() == str(tmp_path / "durabus-report.html")
     expect_every_chart(tmp_path / "durabus-report.html")
+    assert json.loads(durabus("pipeline", "report", "--json")[0]) == {"report": str(tmp_path / "durabus-report.html")}
     assert "dry run: 3 events would be published; nothing was" in told["pipeline replay"]
     assert re.search(r"behind the store +0\b", told["pipeline status"])
     assert "hourly_counters v1" in told["pipeline status"]
@@ -131,6 +133,13 @@ def expect_every_chart(report: Path) -> None:
         ET.fromstring(chart)  # noqa: S314  (our own text)
     assert "payment.taken" in page
     assert "100.0% dead" in page
+
+
+def test_every_command_can_answer_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in pipeline:
+        if not name.startswith("-"):
+            assert main(["pipeline", name, "--help"]) == 0
+            assert "--json" in capsys.readouterr().out, name
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:

@@ -6,6 +6,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,12 +33,29 @@ REPLAY_KILLS = max(1, KILLS // 5)
 WRITERS = 8
 STEPS = 3 + len(TRANSFORMS) + len(SHIPPED)
 """Of one run: archive, quarantine and verify, silver, projections."""
-REPLAYED = 12_000
-RATE = 2_000
-"""Six seconds for all of them, in parts of 500: time enough to die in one."""
+REPLAYED = 3_000 * (1 + REPLAY_KILLS)
+RATE = 500
+"""A part each second: who is killed is far from the end, however late that is noticed."""
+START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For Java: a victim lives for seconds."""
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900 + 120 * KILLS)]
+
+Tell = Callable[[str], None]
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
+    """A line at once, whatever pytest keeps back: twenty kills take a quarter of an hour."""
+    started = time.monotonic()
+
+    def tell(text: str) -> None:
+        with capsys.disabled():
+            sys.stdout.write(f"\n{time.monotonic() - started:5.0f} s  {text}")
+            sys.stdout.flush()
+
+    return tell
 
 
 @pytest.fixture
@@ -50,49 +68,69 @@ def writers(url: str) -> Iterator[list[subprocess.Popen[bytes]]]:
         one.wait()
 
 
+class Victim:
+    """A process of its own group, because it starts Java. Its scratch and its last words stay beside the lake."""
+
+    def __init__(self, lake: Lake, *arguments: str) -> None:
+        self._log = Path(f"{lake.path}-victim.log")
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", *arguments],
+                cwd=ROOT,
+                env={**os.environ, "SPARK_LOCAL_DIRS": f"{lake.path}-scratch", "JAVA_TOOL_OPTIONS": START_QUICKLY},
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._process.stdout is not None
+        self._out = self._process.stdout
+
+    async def says(self) -> str:
+        line = await asyncio.to_thread(self._out.readline)
+        if not line:
+            self._process.wait()
+        self.must_live()
+        return line
+
+    def must_live(self) -> None:
+        code = self._process.poll()
+        assert code is None, f"it ended by itself, with {code}: {self._log.read_text()[-2_000:]}"
+
+    def kill_without_java(self) -> None:
+        self._process.kill()
+
+    def kill(self) -> list[str]:
+        """All of it. Answers what it had said and nobody had read."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        if self._out.closed:
+            return []
+        with self._out:
+            return self._out.readlines()
+
+
 @contextmanager
-def victim(lake: Lake, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """A process of its own group, because it starts Java: in the end all of it is killed. Its scratch stays here."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", *arguments],
-        cwd=ROOT,
-        env={**os.environ, "SPARK_LOCAL_DIRS": f"{lake.path}-scratch"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        start_new_session=True,
-    )
+def victim(lake: Lake, *arguments: str) -> Iterator[Victim]:
+    started = Victim(lake, *arguments)
     try:
-        yield process
+        yield started
     finally:
-        kill_group(process)
-
-
-def kill_group(process: subprocess.Popen[str]) -> list[str]:
-    """What it had said and nobody had read."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.stdout is not None
-    if process.stdout.closed:
-        return []
-    with process.stdout:
-        return process.stdout.readlines()
+        started.kill()
 
 
 async def run_until_killed(url: str, lake: Lake, rnd: random.Random) -> str:
     """At any of the steps of a run, and at any moment of that step. Answers the step it died in."""
     with victim(lake, "tests.pipeline.runner", url, lake.path) as process:
-        assert process.stdout is not None
         for _ in range(rnd.randint(1, STEPS)):
-            step = await asyncio.to_thread(process.stdout.readline)
-            assert step, "it ended by itself"
+            step = await process.says()
         await asyncio.sleep(rnd.uniform(0.0, 3.0))
-        assert process.poll() is None, "it ended by itself"
+        process.must_live()
         if rnd.random() < 0.5:
-            process.kill()  # Java is left behind, with a commit on its way perhaps
+            process.kill_without_java()  # it is left behind, with a commit on its way perhaps
             await asyncio.sleep(rnd.uniform(0.0, 1.0))
-        return [step, *kill_group(process)][-1].strip()
+        return [step, *process.kill()][-1].strip()
 
 
 async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
@@ -100,10 +138,16 @@ async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
     lake: Lake,
     writers: list[subprocess.Popen[bytes]],
     content: Callable[[DataFrame], tuple[int, int]],
-    capsys: pytest.CaptureFixture[str],
+    tell: Tell,
 ) -> None:
     rnd = random.Random(KILLS)
-    died_in = Counter([await run_until_killed(url, lake, rnd) for _ in range(KILLS)])
+    died_in: Counter[str] = Counter()
+    for number in range(KILLS):
+        step = await run_until_killed(url, lake, rnd)
+        died_in[step] += 1
+        tell(
+            f"kill {number + 1} of {KILLS} in {step}, {lake.value('bronze.event_log', 'count(*)') or 0:,} rows archived"
+        )
     assert all(writer.poll() is None for writer in writers)
     for writer in writers:
         writer.kill()
@@ -134,12 +178,9 @@ async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
         rebuild_projection(lake, projection)
         assert content(lake.read(projection.table)) == kept
         rows[projection.table] = kept[0]
-    with capsys.disabled():
-        sys.stdout.write(
-            f"\n{KILLS} kills, in {dict(died_in)}\n"
-            f"{total:,} log entries by {WRITERS} writers, each once and in order, in {batches(lake)} batches\n"
-            f"as a rebuild gives them: {rows}\n"
-        )
+    tell(f"{KILLS} kills, in {dict(died_in)}")
+    tell(f"{total:,} log entries by {WRITERS} writers, each once and in order, in {batches(lake)} batches")
+    tell(f"as a rebuild gives them: {rows}\n")
 
 
 def batches(lake: Lake) -> int:
@@ -148,9 +189,7 @@ def batches(lake: Lake) -> int:
     return history.where("operation = 'WRITE'").count()
 
 
-async def test_a_replay_that_is_killed_goes_on_without_doubles(
-    url: str, lake: Lake, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_a_replay_that_is_killed_goes_on_without_doubles(url: str, lake: Lake, tell: Tell) -> None:
     rnd = random.Random(KILLS)
     store = await open_store(url)
     await complete_many(store)
@@ -160,6 +199,7 @@ async def test_a_replay_that_is_killed_goes_on_without_doubles(
     for _ in range(REPLAY_KILLS):
         await replay_until_killed(url, lake, store, rnd)
         known.append((await store.counts()).pending)
+        tell(f"killed after {known[-1]:,} of {REPLAYED:,} events")
     assert known == sorted(set(known)), "each run came further"
     assert known[-1] < REPLAYED
     found = chosen(lake.read("silver.events"), Choice())
@@ -181,9 +221,7 @@ async def test_a_replay_that_is_killed_goes_on_without_doubles(
     await store.close()
     assert len(originals) == REPLAYED
     assert copies == Counter(originals)
-    with capsys.disabled():
-        told = f"{REPLAY_KILLS} kills of a replay, after {known[1:]} of {REPLAYED:,} events; each published once"
-        sys.stdout.write(f"\n{told}\n")
+    tell(f"{REPLAY_KILLS} kills of a replay, and each of {REPLAYED:,} events was published once\n")
 
 
 async def complete_many(store: EventStore) -> None:
@@ -195,11 +233,11 @@ async def complete_many(store: EventStore) -> None:
 
 async def replay_until_killed(url: str, lake: Lake, store: EventStore, rnd: random.Random) -> None:
     """As typed; dead soon after it has published something, which may be in the middle of more."""
-    before = (await store.counts()).pending
+    head = await store.log_head()
     options = ["--id", "again", "--rate", str(RATE), "--lake", lake.path, "--store", url]
     with victim(lake, "durabus.cli.main", "pipeline", "replay", *options) as process:
-        while (await store.counts()).pending == before:
-            assert process.poll() is None, "it ended by itself"
-            await asyncio.sleep(0.005)
+        while await store.log_head() == head:
+            process.must_live()
+            await asyncio.sleep(0.02)
         await asyncio.sleep(rnd.uniform(0.0, 0.6))
-        assert process.poll() is None, "it ended by itself"
+        process.must_live()

@@ -6,9 +6,10 @@ from uuid import uuid4
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.pipeline.test_stores import trade
 
 from durabus import new_event, open_store
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.settlement import Complete
 from durabus.pipeline.public_lane import published
 
 SAME = ("event_id", "bus", "type", "at", "tags", "metadata", "parent_id")
@@ -21,7 +22,9 @@ async def test_both_connectors_give_equal_rows(spark: SparkSession, kafka_url: s
     url = f"{kafka_url}?prefix={prefix}"
     store = await open_store(url)
     try:
-        await trade(store)
+        await store.add_events([new_event("order.placed", {"n": n}, tags=["eu"] if n % 2 else []) for n in range(12)])
+        request = ClaimRequest(bus="default", worker_id="host:1", token=new_token(), limit=5)
+        await store.settle_events([Complete(claim.ref) for claim in await store.claim_next_events(request)])
         twice = new_event(
             "mail.requested", {"n": 99}, metadata={"source": "web"}, tags=["a", "b"], parent_id=str(uuid4())
         )

@@ -1,46 +1,133 @@
-"""The same events through every store that others can see: the same tables, and no password anywhere."""
+"""The same history through every store that others can see: the same log, the same tables, and no password anywhere."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import reduce
 from pathlib import Path
 from urllib.parse import urlsplit
 from uuid import uuid4
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from tests.pipeline.history import BEGIN, history_in
 
 from durabus import EventStore, new_event, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import ResultStatus
-from durabus.pipeline.analytics import abandoned_attempts, dead_letters, failure_rate, handler_failures
-from durabus.pipeline.archive import Archive, event_log
-from durabus.pipeline.gate import verify
+from durabus.pipeline.analytics import STALE_AFTER, analyze
+from durabus.pipeline.gate import READER
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.project import with_keys
+from durabus.pipeline.log_schema import COLUMNS
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
-from durabus.pipeline.silver import attempts, events
+from durabus.pipeline.run import Part, Pipeline
 
+Digest = dict[str, tuple[int, int]]
+
+PROJECTIONS = [hourly_counters(), latest_state("order"), journeys("order")]
 IDS = [str(uuid4()) for _ in range(12)]
-SAME = {
-    "silver.events": (
-        "event_id, bus, type, status, generation, attempts, claims, failures, worker_id, last_error, errors, tags, "
-        "parent_id, metadata, payload, results, replay_of, ended_at IS NULL"
-    ),
-    "silver.attempts": "event_id, attempt, bus, type, worker_id, outcome, error, execution_time_ms, started_at IS NULL",
-    "gold.latest_order": "order, type, status, event_id, payload, events",
-    "gold.journeys_order": "order, path",
-    "gold.hourly_counters": "bus, type, events, completed, dead, retried, claims",
-    "gold.failure_rate": "*",
-    "gold.handler_failures": "bus, handler_id, results, succeeded, failed, attempts, p50_ms",
-    "gold.dead_letters": "bus, type, fingerprint, events",
-    "gold.abandoned_attempts": "worker_id, bus, type, attempts",
-}
-"""What must be the same everywhere: every column but instants, and numbers that are each store's own."""
+PLAIN = [name for name in COLUMNS if name not in ("position", "id", "event_id", "fence") and not name.endswith("at")]
+ENTRIES = 28
+"""Of the history that ``write_history`` writes."""
 
-Rows = dict[str, list[tuple[object, ...]]]
+
+@pytest.fixture(scope="module")
+async def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Digest:
+    """What SQLite gives."""
+    folder = tmp_path_factory.mktemp("sqlite")
+    url = f"sqlite:///{folder}/bus.db"
+    await write_history(url)
+    lake = derived(spark, url, folder / "lake")
+    found = digest(lake)
+    assert sorted(found) == sorted(set(lake.tables()) - {"bronze.quarantine", "ops.runs"})
+    assert len(found) == 1 + 2 + len(PROJECTIONS) + 8
+    assert all(rows for rows, _ in found.values())
+    return found
+
+
+@pytest.fixture
+def other(request: pytest.FixtureRequest) -> str:
+    """The URL of another store."""
+    if request.param == "postgresql":
+        return str(request.getfixturevalue("postgresql_database"))
+    return f"{request.getfixturevalue(f'{request.param}_url')}?prefix={uuid4().hex}"
+
+
+@pytest.mark.parametrize("other", ["postgresql", pytest.param("redis", marks=pytest.mark.long)], indirect=True)
+async def test_the_same_history_is_the_same_log(
+    spark: SparkSession,
+    url: str,
+    other: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Written by one clock, so that instants count too: no column is left out but the position."""
+    with caplog.at_level(logging.DEBUG, logger="durabus"):
+        found = []
+        for one in (url, other):
+            await write_history(one)
+            log = spark.read.format("durabus").option("url", one).option("rowsPerPartition", 20).load()
+            log.explain("extended")
+            found.append(log.drop("position").orderBy("ordinal").collect())
+    assert len(found[0]) == ENTRIES
+    assert found[1] == found[0]
+    expect_secret(other, caplog.text + "".join(capfd.readouterr()))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("other", ["nats", "kafka"], indirect=True)
+async def test_a_broker_tells_the_same_trails(spark: SparkSession, url: str, other: str) -> None:
+    """Its log has a clock and fences of its own, and every node goes by them: these are left out."""
+    for one in (url, other):
+        async with opened(one) as store:
+            await trade(store)
+    assert len(trails(spark, url)) == len(IDS)
+    assert trails(spark, other) == trails(spark, url)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("other", ["postgresql", "redis", "nats", "kafka"], indirect=True)
+async def test_every_store_can_be_archived_and_verified(other: str, lake: Lake) -> None:
+    async with opened(other) as store:
+        await trade(store)
+    Pipeline(lake, other).run(Part.ARCHIVE)
+    async with opened(other) as store:
+        assert await store.read_position(READER) == await store.log_head()
+        assert lake.value("bronze.event_log", "count(*)") == await store.log_lag("")
+
+
+@pytest.mark.long
+async def test_sqlite_and_postgresql_give_identical_silver_and_gold_tables(
+    spark: SparkSession, postgresql_database: str, expected: Digest, tmp_path: Path
+) -> None:
+    await write_history(postgresql_database)
+    assert digest(derived(spark, postgresql_database, tmp_path / "lake")) == expected
+    expect_secret(postgresql_database, text_of(tmp_path))
+
+
+@pytest.mark.long
+async def test_a_lake_behind_a_url_has_the_same_tables(
+    spark: SparkSession, url: str, expected: Digest, tmp_path: Path
+) -> None:
+    """As in a bucket: what is there, Spark says, not the file system."""
+    await write_history(url)
+    assert digest(derived(spark, url, f"file://{tmp_path}/lake")) == expected
+
+
+async def write_history(url: str) -> None:
+    """With every kind of fate, a dead letter that lives again and a claim that hangs."""
+    async with history_in(url) as history:
+        await history.varied()
+        await history.store.requeue_dead_letters([3])
+        await history.claim("host:dead", lease=3600.0)
+        # PostgreSQL shows an entry when no older transaction runs any more.
+        while (shown := await history.store.log_lag("")) < ENTRIES:  # noqa: ASYNC110  (nobody tells)
+            await asyncio.sleep(0.01)
+        assert shown == ENTRIES
 
 
 async def trade(store: EventStore) -> None:
@@ -67,75 +154,13 @@ async def trade(store: EventStore) -> None:
             )
 
 
-def tables_of(spark: SparkSession, url: str) -> Rows:
-    """By the transforms alone: what Delta does with their rows is tested elsewhere, and takes ten times as long."""
-    log = event_log(spark.read.format("durabus").option("url", url).option("rowsPerPartition", 20).load(), 0).cache()
-    silver, held = events(log).cache(), attempts(log)
-    tables = {
-        "silver.events": silver,
-        "silver.attempts": held,
-        "gold.failure_rate": failure_rate(silver),
-        "gold.handler_failures": handler_failures(silver),
-        "gold.dead_letters": dead_letters(silver),
-        "gold.abandoned_attempts": abandoned_attempts(held),
-    }
-    for projection in (hourly_counters(), latest_state("order"), journeys("order")):
-        ended = with_keys(silver.where("ended_at IS NOT NULL"), projection)
-        tables[f"gold.{projection.name}"] = projection.rows(ended)
-    return {
-        name: sorted((tuple(row) for row in tables[name].selectExpr(*split(columns)).collect()), key=repr)
-        for name, columns in SAME.items()
-    }
-
-
-def split(columns: str) -> list[str]:
-    return columns.split(", ")
-
-
-@pytest.fixture(scope="module")
-def expected() -> dict[str, Rows]:
-    """What SQLite gave, for the other stores."""
-    return {}
-
-
-@pytest.mark.parametrize(
-    "kind", ["postgresql", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("redis", "nats", "kafka"))]
-)
-async def test_the_same_events_give_the_same_tables(
-    *,
-    kind: str,
-    request: pytest.FixtureRequest,
-    spark: SparkSession,
-    url: str,
-    lake: Lake,
-    expected: dict[str, Rows],
-    caplog: pytest.LogCaptureFixture,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    if not expected:
-        async with opened(url) as store:
-            await trade(store)
-        expected["sqlite"] = tables_of(spark, url)
-    server = request.getfixturevalue("postgresql_database" if kind == "postgresql" else f"{kind}_url")
-    other = server if kind == "postgresql" else f"{server}?prefix={uuid4().hex}"
-    with caplog.at_level(logging.DEBUG, logger="durabus"):
-        async with opened(other) as store:
-            await trade(store)
-            assert tables_of(spark, other) == expected["sqlite"]
-            Archive(lake, other, rows_per_batch=20).run()
-            assert (await verify(lake, store, other)).position == await store.log_head()
-            assert lake.value("bronze.event_log", "count(*)") == await store.log_lag("")
-        spark.read.format("durabus").option("url", other).load().explain("extended")
-    password = urlsplit(other).password
-    if password:
-        told = caplog.text + "".join(capfd.readouterr())
-        assert password not in told
-        assert password.encode() not in written(lake)
-
-
-def written(lake: Lake) -> bytes:
-    """Everything that is on the disk of it."""
-    return b"".join(path.read_bytes() for path in Path(lake.path).rglob("*") if path.is_file())
+def trails(spark: SparkSession, url: str) -> dict[str, list[tuple[object, ...]]]:
+    """The entries of each event in their order, without what is each store's own."""
+    rows = spark.read.format("durabus").option("url", url).option("rowsPerPartition", 20).load().orderBy("ordinal")
+    found: dict[str, list[tuple[object, ...]]] = {}
+    for event_id, *entry in rows.select("event_id", *PLAIN).collect():
+        found.setdefault(event_id, []).append(tuple(entry))
+    return found
 
 
 @asynccontextmanager
@@ -145,3 +170,35 @@ async def opened(url: str) -> AsyncIterator[EventStore]:
         yield store
     finally:
         await store.close()
+
+
+def derived(spark: SparkSession, url: str, place: str | Path) -> Lake:
+    """Every table of a store with this history."""
+    lake = Lake(spark, place)
+    pipeline = Pipeline(lake, url, PROJECTIONS)
+    pipeline.run(Part.ARCHIVE)
+    pipeline.run(Part.PROJECT)
+    analyze(lake, as_of=BEGIN + 2 * STALE_AFTER)
+    return lake
+
+
+def digest(lake: Lake) -> Digest:
+    """Rows, and the sum of their hashes, of each table that is made of the log. In one query."""
+    names = [name for name in lake.tables() if name.startswith(("silver.", "gold.")) or name == "bronze.event_log"]
+    hashed = [
+        rows.select(F.lit(name).alias("name"), F.xxhash64(*rows.columns).cast("decimal(38,0)").alias("hash"))
+        for name in names
+        for rows in [lake.read(name).drop("position")]
+    ]
+    sums = reduce(DataFrame.unionAll, hashed).groupBy("name").agg(F.count("*"), F.sum("hash")).collect()
+    return {name: (rows, int(total)) for name, rows, total in sums}
+
+
+def text_of(folder: Path) -> str:
+    """Whatever can be read in its files."""
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file()).decode(errors="replace")
+
+
+def expect_secret(url: str, told: str) -> None:
+    password = urlsplit(url).password
+    assert password is None or password not in told

@@ -13,7 +13,7 @@ async def main() -> None:
     url, seed = sys.argv[1:]
     rnd = random.Random(int(seed))
     store = await open_store(url)
-    while not sys.stdin.closed:
+    while True:
         kinds = [rnd.choice(["order.placed", "payment.taken", "mail.requested"]) for _ in range(rnd.randint(1, 4))]
         await store.add_events([new_event(kind, {"order": rnd.randrange(50)}) for kind in kinds])
         request = ClaimRequest(bus="default", worker_id=f"writer:{seed}", token=new_token(), limit=rnd.randint(1, 4))

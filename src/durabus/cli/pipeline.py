@@ -162,6 +162,7 @@ def report(
     *,
     out: Annotated[Path, Parameter(help="The HTML file to write.")] = Path("durabus-report.html"),
     options: LakeOptions = LAKE_DEFAULTS,
+    common: Common = DEFAULTS,
 ) -> None:
     """Write one HTML file with charts: depth, throughput, latency, failures, dead letters, workers.
 
@@ -175,7 +176,10 @@ def report(
         out.write_text(page, encoding="utf-8")
     except OSError as error:
         raise CommandFailed(f"cannot write {out}", error.strerror or str(error), "choose another --out") from error
-    print(out.absolute())
+    if common.json:
+        print_json({"report": str(out.absolute())})
+    else:
+        print(out.absolute())
 
 
 @pipeline.command

@@ -1,0 +1,30 @@
+"""``examples/pipeline_notebook.py``, run as a notebook runs it: on the session that is there."""
+
+import runpy
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pipeline_notebook.py"
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """What it printed, and what its names stand for."""
+
+    printed: list[str]
+    names: dict[str, Any]
+
+
+def run_notebook(folder: Path) -> Notebook:
+    """With its store and its lake in this folder."""
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
+        patch.setattr("tempfile.tempdir", str(folder))
+        with ThreadPoolExecutor(1) as thread:  # it has no event loop around it
+            names = thread.submit(runpy.run_path, str(EXAMPLE), run_name="__main__").result()
+    return Notebook(out.getvalue().splitlines(), names)
