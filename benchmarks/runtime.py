@@ -1,4 +1,4 @@
-"""The runtime on top of the stores: serial modes, ordering keys, and buses by the hundred thousand."""
+"""The runtime on top of the stores: serial modes, ordering keys, and idle buses by the hundred thousand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def run(bench: Bench) -> Iterator[Row]:
             yield _serial_row(bench, name, fresh)
             yield _keys_row(bench, name, fresh)
             yield _idle_row(bench, name, fresh)
-            yield _churn_row(bench, name, fresh)
 
 
 class _Files:
@@ -120,27 +119,6 @@ def _idle_row(bench: Bench, name: str, fresh: Fresh) -> Row:
     )
 
 
-def _churn_row(bench: Bench, name: str, fresh: Fresh) -> Row:
-    early, late = bench.size(200, 20), bench.size(2_000, 100)
-    started: list[float] = []
-    ended: list[float] = []
-    with fresh() as url:
-        asyncio.run(_churn(url, early, late, started, ended))
-    return Row(
-        group=GROUP,
-        name=f"{name}, buses used once and stopped",
-        unit="/s",
-        samples=ended,
-        peer="the first ones",
-        peer_samples=started,
-        target=Target("ratio", "≥", 0.67),
-        note=(
-            f"Made, subscribed, one event, shut down; the last {early} after {late:,} others, against the first "
-            f"{early}. max_history_size=0. A million takes hours and is not part of this run."
-        ),
-    )
-
-
 async def _drain(url: str, count: int, *, workers: int, mode: str = "parallel", keys: int = 0, idle: int = 0) -> float:
     store = await open_store(url)
     for first in range(0, idle, AT_ONCE):
@@ -183,24 +161,3 @@ async def _publish_one_by_one(url: str, count: int) -> float:
     rate = count / (perf_counter() - started)
     await store.close()
     return rate
-
-
-async def _churn(url: str, measured: int, between: int, first: list[float], last: list[float]) -> None:
-    store = await open_store(url)
-    number = 0
-    for count, rates in ((measured, first), (between, None), (measured, last)):
-        started = perf_counter()
-        for _ in range(count):
-            number += 1
-            bus = EventBus(store, name=f"bus-{number}", max_history_size=0)
-            bus.subscribe("bench.event", _nothing)
-            await bus.start()
-            await bus.publish("bench.event")
-            await bus.shutdown()
-        if rates is not None:
-            rates.append(count / (perf_counter() - started))
-    await store.close()
-
-
-async def _nothing(_event: Event) -> None:
-    """The handler."""
