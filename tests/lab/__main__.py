@@ -67,7 +67,7 @@ KINDS = {
         plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, full_disks=2, skew=60.0, batch=30),
         rounds=10,
         floors={
-            "events": 50_000,
+            "events": 15_000,
             "kills": 500,
             "freezes": 15,
             "server kills": 50,
@@ -89,7 +89,7 @@ KINDS = {
     ),
     "kafka": Kind(
         plan=Plan(
-            kills=25, freezes=3, server_kills=2, skew=60.0, lease=5.0, lives=(0.5, 3.0), tolerance=0.5, within=600
+            kills=28, freezes=3, server_kills=2, skew=60.0, lease=5.0, lives=(0.5, 3.0), tolerance=0.5, within=600
         ),
         rounds=4,
         floors={"kills": 100, "freezes": 3, "server kills": 5, "stale writes refused": 300},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -41,9 +42,10 @@ def all_failpoints(nths: tuple[int, ...] = (1, 3)) -> list[Failpoint]:
 class FailingStore:
     """``EventStore`` on another one, which kills its process at a failpoint."""
 
-    def __init__(self, store: EventStore, failpoint: Failpoint) -> None:
+    def __init__(self, store: EventStore, failpoint: Failpoint, dies: Callable[[], None]) -> None:
         self._store = store
         self._failpoint = failpoint
+        self._dies = dies
         self._calls = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -55,18 +57,19 @@ class FailingStore:
             self._calls += 1
             now = self._calls == self._failpoint.nth
             if now and self._failpoint.before:
-                _die()
+                self._die()
             answer = await found(*args, **options)
             if now:
-                _die()
+                self._die()
             return answer
 
         return failing
 
+    def _die(self) -> None:
+        self._dies()
+        os.kill(os.getpid(), signal.SIGKILL)
 
-def failing_store(store: EventStore, failpoint: Failpoint | None) -> EventStore:
-    return store if failpoint is None else cast("EventStore", FailingStore(store, failpoint))
 
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def failing_store(store: EventStore, failpoint: Failpoint | None, dies: Callable[[], None]) -> EventStore:
+    """``dies`` writes down the moment: others may notice it seconds later."""
+    return store if failpoint is None else cast("EventStore", FailingStore(store, failpoint, dies))

@@ -98,7 +98,7 @@ def _die_with_the_lab(leash: Connection) -> None:
 async def _work(life: Life) -> None:
     write = line_writer(life.ledger) if life.recorded else _write_nothing
     opened = await open_store(life.url)
-    store = failing_store(opened, life.failpoint)
+    store = failing_store(opened, life.failpoint, lambda: write(Disturbed(wall(), life.host, "crash")))
     if life.recorded:
         store = recorded_store(store, life.host, write, wall)
     stop = asyncio.Event()

@@ -17,6 +17,8 @@ POLL_FLOOR = 1.0
 SHORTEST_POLL = 0.75
 """The part of the poll interval that a wait for hints lasts at least."""
 HINT_PAUSE = 0.05
+PAUSE_DOUBLINGS = 4
+"""Who keeps getting what only others can end pauses longer each time: a clock that is a little early always wins."""
 AT_ONCE = 3
 """So many idle workers of a bus may ask for what a hint told all of them; if there are more, they take turns."""
 TURN = 0.005
@@ -28,7 +30,7 @@ LOOK = 0.03
 class Appetite:
     """A worker asks as long as it is hungry, and listens for hints once it is not.
 
-    ``nodes`` tells how many serve the bus, ``gave_away`` whether the last events went back to the queue for others.
+    ``nodes`` tells how many serve the bus, ``gave_away`` how often the last event went back to the queue for others.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class Appetite:
         poll_interval: float,
         wake: Callable[[], None],
         nodes: Callable[[], int],
-        gave_away: Callable[[], bool],
+        gave_away: Callable[[], int],
     ) -> None:
         self._store = store
         self._bus = bus
@@ -85,10 +87,12 @@ class Appetite:
             if heard and not await self._is_for_us() and monotonic() - polled < poll:
                 continue
             in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
-            if (heard and in_vain) or self._gave_away():
+            gave_away = self._gave_away()
+            if (heard and in_vain) or gave_away:
                 # There is work that this worker may not have, such as behind a lock, or that others have the handler
                 # for: do not ask in circles, and let the others ask first.
-                await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2))
+                doublings = min(max(gave_away - 1, 0), PAUSE_DOUBLINGS)
+                await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2) * 2.0**doublings)
             self._hinted, polled = heard, monotonic()
             self.nudge()
 

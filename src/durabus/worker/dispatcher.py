@@ -82,8 +82,8 @@ class Dispatcher:
         self._emitter = emitter
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
-        self.gave_away = False
-        """Whether an event went back for another node's handler: let the others ask first next time."""
+        self.gave_away = 0
+        """How often the last event went back for another node's handler: let the others ask first next time."""
         self._told_waiting: set[tuple[str, ...]] = set()
 
     def __bool__(self) -> bool:
@@ -153,7 +153,7 @@ class Dispatcher:
         event = claim.event
         handlers = self.route(event.type)
         context = Context(event, self.worker_id, self._emitter)
-        self.gave_away = False
+        self.gave_away = 0
         others: tuple[str, ...] = ()
         if self._elsewhere is not None:
             found = self._elsewhere.elsewhere(event.type, claim.revision)
@@ -262,7 +262,7 @@ class Dispatcher:
             missing = tuple(handler_id for handler_id in others if handler_id not in done)
             if missing:
                 # Done here, but a handler that only other nodes have is not done with it.
-                self.gave_away = True
+                self.gave_away = _returns(event) + 1
                 self._tell_waiting(event, missing)
                 return Release(claim.ref, _rest(event), results)
         return _unless_spent(claim, results, milliseconds)

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from durabus.clock import Clock, monotonic
 
+STRETCH = 5.0
+"""Seconds after which a bound counts once more, and then no more."""
+
 
 class LogClock:
     """While a record is applied, its time. Between records, how late it must be by now on the broker.
 
     Every record that comes bounds the difference between the broker's clock and this process's: it was appended before
-    it came. The smallest delay so far gives the best bound, so the estimate is late by that delay and never early.
+    it came. The smallest delay of the last seconds gives the best bound, so the estimate is late by that delay, and
+    early at most by what the two clocks drifted apart since; a bound for ever would be early by ever more.
     Replicas decide by the time of records alone; the estimate is for answers that change nothing.
     """
 
     def __init__(self, manual: Clock | None = None) -> None:
         self._manual = manual
         self._log_ts = 0.0
-        self._ahead = float("-inf")
+        self._ahead = self._ahead_before = float("-inf")
+        """The bound of this stretch of time, and of the one before."""
+        self._stretch_began = 0.0
         self._applying = False
 
     @property
@@ -30,11 +36,14 @@ class LogClock:
             return self._log_ts
         if self._manual is not None:
             return max(self._manual.now(), self._log_ts)
-        return max(monotonic() + self._ahead, self._log_ts)
+        return max(monotonic() + max(self._ahead, self._ahead_before), self._log_ts)
 
     def arrived(self, at_ts: float) -> None:
         """A record of that time came in."""
-        self._ahead = max(self._ahead, at_ts - monotonic())
+        now = monotonic()
+        if now - self._stretch_began > STRETCH:
+            self._ahead_before, self._ahead, self._stretch_began = self._ahead, float("-inf"), now
+        self._ahead = max(self._ahead, at_ts - now)
 
     def apply_at(self, at_ts: float) -> None:
         """Until ``done``, it is the time of this record."""

@@ -152,7 +152,11 @@ class History:
     @cached_property
     def crashes(self) -> dict[str, float]:
         """When which process was killed."""
-        return {one.host: one.at for one in self.disturbed if one.what == "crash"}
+        found: dict[str, float] = {}
+        for one in self.disturbed:
+            if one.what == "crash":  # who notices it may do so later than who dies
+                found[one.host] = min(one.at, found.get(one.host, one.at))
+        return found
 
     def was_frozen(self, host: str, begin: float, end: float) -> bool:
         """Whether a process stood still in between."""
