@@ -146,6 +146,26 @@ def test_what_would_leave_the_simulation_is_an_error(way_out: str) -> None:
         loop.run(main())
 
 
+def test_threads_of_other_libraries_go_on_as_they_are() -> None:
+    loop, go_on, ends = VirtualLoop(1), threading.Event(), []
+
+    def other() -> None:
+        go_on.wait(timeout=30)
+        time.sleep(0.001)
+        ends.append("of the other thread")
+
+    async def main() -> None:
+        go_on.set()
+        thread.join(timeout=30)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with world(loop, 1):
+        loop.run(main())
+
+    assert ends == ["of the other thread"]
+
+
 def test_a_simulation_that_stands_still_says_so() -> None:
     loop = VirtualLoop(1)
 

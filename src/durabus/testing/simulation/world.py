@@ -99,7 +99,7 @@ def _replacements(loop: VirtualLoop, chance: random.Random) -> Iterator[tuple[An
         (socket.socket, "connect"),
         (subprocess, "Popen"),
     ):
-        yield owner, name, _refusal(f"{owner.__name__}.{name}")
+        yield owner, name, _refusal(f"{owner.__name__}.{name}", getattr(owner, name))
 
 
 def _modules_with(name: str, value: object) -> list[ModuleType]:
@@ -111,8 +111,13 @@ def _name_of(owner: object) -> str:
     return owner.name if isinstance(owner, Host) else "outside"
 
 
-def _refusal(what: str) -> Callable[..., None]:
-    def refuse(*_args: object, **_options: object) -> None:
+def _refusal(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Only for the thread that simulates: those of other libraries in this process go on as they are."""
+    simulating = threading.get_ident()
+
+    def refuse(*args: Any, **options: Any) -> Any:
+        if threading.get_ident() != simulating:
+            return real(*args, **options)
         raise SimulationError(f"{what} inside a simulation: it would wait in real time, and no seed could repeat it")
 
     return refuse
