@@ -252,6 +252,28 @@ async def test_with_a_lifespan_the_store_is_opened_and_closed(tmp_path: Path) ->
     await running
 
 
+async def test_whatever_stops_it_from_starting_is_told_to_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = create_app(f"sqlite:///{tmp_path}/served.db")
+
+    async def break_() -> None:
+        raise KeyError("a bug in a driver")
+
+    monkeypatch.setattr(api.api.store, "open", break_)
+    answers: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Any) -> None:
+        answers.append(message)
+
+    await api({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send)
+
+    assert answers == [{"type": "lifespan.startup.failed", "message": "'a bug in a driver'"}]
+
+
 async def test_a_store_that_was_handed_over_open_stays_open(store: EventStore, clock: ManualClock) -> None:
     async with Desk(store, clock) as desk:
         await desk.publish()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from typing import Any, cast
 
@@ -24,6 +25,8 @@ from durabus.server.routes import claims, dead_letters, events, operations
 from durabus.server.settings import MAX_BATCH_BODY, Settings
 from durabus.server.tokens import TokenFile
 from durabus.store.contract import EventStore
+
+logger = logging.getLogger("durabus.server")
 
 ROUTES = [*events.ROUTES, *claims.ROUTES, *dead_letters.ROUTES, *operations.ROUTES, *PAGES]
 
@@ -59,8 +62,11 @@ class HttpApi:
         await receive()
         try:
             await self.api.begin()
-        except DurabusError as error:
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
+        except Exception as error:
+            # Whatever it is: a server that hears nothing takes it for an app without a lifespan, and serves.
+            if not isinstance(error, DurabusError):
+                logger.exception("the API does not start")
+            await send({"type": "lifespan.startup.failed", "message": str(error) or repr(error)})
             return
         await send({"type": "lifespan.startup.complete"})
         try:
