@@ -7,7 +7,6 @@ place where snapshots are kept.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from typing import Any, Protocol
@@ -16,7 +15,7 @@ from durabus.backends.fold.commands import ClaimLock, ReleaseLock, Snapshotted, 
 from durabus.backends.fold.replica import Replica
 from durabus.backends.fold.snapshot import FORMAT, dump
 from durabus.backends.fold.transport import BEGINNING, Manifest, Transport
-from durabus.errors import DurabusError, LeaseLost, StoreUnavailableError
+from durabus.errors import DurabusError, LeaseLost, StoreError, StoreUnavailableError
 from durabus.model.claim import LockClaim, new_token
 
 logger = logging.getLogger("durabus.fold")
@@ -80,8 +79,11 @@ class Snapshotter:
             lock: LockClaim | None = await asyncio.shield(claiming)
         except asyncio.CancelledError:
             # The node closes. The lock may be ours all the same, and then nobody else could have it for long.
-            with contextlib.suppress(StoreUnavailableError):
+            try:
                 lock = await claiming
+            except DurabusError as error:
+                logger.warning("another node may have to wait %g s for its snapshot: %s", LEASE, error)
+            else:
                 if lock is not None:
                     await self._release(lock)
             raise
@@ -92,7 +94,7 @@ class Snapshotter:
             await self._node.own_command(ReleaseLock(lock))
         except LeaseLost:
             logger.warning("the snapshot took longer than its lease of %g s", LEASE)
-        except StoreUnavailableError as error:
+        except StoreError as error:
             logger.warning("no other node can make a snapshot for %g s: %s", LEASE, error)
 
     async def _write(self, fence: int) -> bool:
