@@ -13,6 +13,23 @@ CREATE TABLE installation (
 );
 INSERT INTO installation DEFAULT VALUES;
 
+-- The ordering key that an event with this metadata has.
+CREATE FUNCTION ordering_key_of(p_metadata text) RETURNS text
+LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
+DECLARE
+    v_key json;
+BEGIN
+    IF position('"ordering_key"' IN p_metadata) = 0 THEN
+        RETURN NULL;
+    END IF;
+    v_key := p_metadata::json -> 'ordering_key';
+    IF json_typeof(v_key) IS DISTINCT FROM 'string' THEN
+        RETURN NULL;
+    END IF;
+    RETURN nullif(v_key #>> '{}', '');
+END
+$$;
+
 CREATE TABLE events (
     id bigint NOT NULL,
     fence bigint NOT NULL,
@@ -39,6 +56,7 @@ CREATE TABLE events (
     idempotency_key text COLLATE "C",
     tags text[] COLLATE "C",
     metadata text,
+    ordering_key text COLLATE "C" GENERATED ALWAYS AS (ordering_key_of(metadata)) STORED,
     errors text,
     payload text NOT NULL
 ) WITH (
@@ -63,22 +81,7 @@ CREATE INDEX events_token ON events (token) WHERE token IS NOT NULL;
 CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX events_tags ON events USING gin (tags) WITH (fastupdate = off) WHERE lane > 0 AND tags IS NOT NULL;
 
--- The key that an event with this metadata has. In plpgsql, so that the planner sees the same call everywhere.
-CREATE FUNCTION line_of(p_metadata text) RETURNS text
-LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
-BEGIN
-    IF position('"ordering_key"' IN p_metadata) = 0 THEN
-        RETURN NULL;
-    END IF;
-    IF json_typeof(p_metadata::json -> 'ordering_key') IS DISTINCT FROM 'string' THEN
-        RETURN NULL;
-    END IF;
-    RETURN nullif(p_metadata::json ->> 'ordering_key', '');
-END
-$$;
-
-CREATE INDEX events_line ON events (bus, line_of(metadata), status, id)
-WHERE metadata IS NOT NULL AND line_of(metadata) IS NOT NULL;
+CREATE INDEX events_line ON events (bus, ordering_key, status, id) WHERE ordering_key IS NOT NULL;
 
 CREATE TABLE dead_letters (
     id bigint PRIMARY KEY,

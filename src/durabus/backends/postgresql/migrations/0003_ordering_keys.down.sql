@@ -2,4 +2,4 @@
 DROP TRIGGER events_line_left ON events;
 DROP TRIGGER events_line_returned ON events;
 UPDATE events SET lane = 2 WHERE lane = 3;
-DROP FUNCTION line_moves_on, first_in_line, first_of_line, line_lock;
+DROP FUNCTION line_moves_on, first_in_line, line_lock;

@@ -4,76 +4,53 @@
 -- that lock, they pass the key by; so what is put aside cannot miss the one who would bring it back, and nobody stands
 -- still. Nothing changes for events without a key, but one look into an empty index.
 
-CREATE FUNCTION line_lock(p_bus text, p_key text) RETURNS bigint
-LANGUAGE sql STABLE SET search_path FROM CURRENT AS $$
+-- In the search_path of its callers: with one of its own it would not become part of their statements.
+CREATE FUNCTION line_lock(p_bus text, p_key text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || '.' || length(p_bus)::text || '.' || p_bus || p_key, 7)
 $$;
 
--- The first event of a key that may be claimed once it is due; -1 if one of them is being worked on.
-CREATE FUNCTION first_of_line(p_bus text, p_key text) RETURNS bigint
-LANGUAGE plpgsql VOLATILE
-SET search_path FROM CURRENT
-SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off
-SET enable_bitmapscan = off
-AS $$
-BEGIN
-    IF EXISTS (
-        SELECT FROM events AS e
-        WHERE e.bus = p_bus AND e.metadata IS NOT NULL AND line_of(e.metadata) = p_key AND e.status = 'PROCESSING'
-    ) THEN
-        RETURN -1;
-    END IF;
-    RETURN (
-        SELECT e.id FROM events AS e
-        WHERE e.bus = p_bus AND e.metadata IS NOT NULL AND line_of(e.metadata) = p_key AND e.status = 'PENDING'
-        ORDER BY e.id LIMIT 1
-    );
-END
-$$;
-
--- Of locked events that a claim found, those that may be claimed, in their order. Those behind others of their key are
--- put aside, together. A key that somebody else looks at just now is passed by (0). Relies on events_line.
+-- Of locked events that a claim found, those that may be claimed, in their order. Those behind others of their key, or
+-- behind one that is being worked on, are put aside, together. A key that somebody else looks at just now is passed by.
+-- What is first of a key is asked in a statement of its own: it must see what was committed until the key was locked.
+-- Relies on events_line.
 CREATE FUNCTION first_in_line(p_bus text, p_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
+SET enable_nestloop = off
 SET enable_sort = on
 AS $$
 DECLARE
-    v_may bigint[] := '{}';
-    v_aside bigint[] := '{}';
-    v_firsts jsonb := '{}';
-    v_first bigint;
-    v_id bigint;
-    v_key text;
+    v_keys text[];
+    v_may bigint[];
+    v_aside bigint[];
 BEGIN
-    FOR v_id, v_key IN
-        SELECT given.id, CASE WHEN e.metadata IS NOT NULL THEN line_of(e.metadata) END
-        FROM unnest(p_ids) WITH ORDINALITY AS given (id, n) JOIN events AS e ON e.id = given.id ORDER BY given.n
-    LOOP
-        IF v_key IS NULL THEN
-            v_may := v_may || v_id;
-            CONTINUE;
-        END IF;
-        v_first := v_firsts -> v_key;
-        IF v_first IS NULL THEN
-            v_first := CASE WHEN pg_try_advisory_xact_lock(line_lock(p_bus, v_key)) THEN first_of_line(p_bus, v_key)
-                ELSE 0 END;
-            v_firsts := v_firsts || jsonb_build_object(v_key, v_first);
-        END IF;
-        IF v_first = v_id THEN
-            v_may := v_may || v_id;
-        ELSIF v_first <> 0 THEN
-            v_aside := v_aside || v_id;
-        END IF;
-    END LOOP;
-    IF cardinality(v_aside) > 0 THEN
+    v_keys := ARRAY(
+        SELECT DISTINCT e.ordering_key FROM events AS e WHERE e.id = ANY (p_ids) AND e.ordering_key IS NOT NULL
+    );
+    v_keys := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE pg_try_advisory_xact_lock(line_lock(p_bus, key)));
+    WITH firsts AS (
+        SELECT key, CASE WHEN NOT EXISTS (
+            SELECT FROM events AS e WHERE e.bus = p_bus AND e.ordering_key = key AND e.status = 'PROCESSING'
+        ) THEN (
+            SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.ordering_key = key AND e.status = 'PENDING'
+            ORDER BY e.id LIMIT 1
+        ) ELSE 0 END AS id
+        FROM unnest(v_keys) AS key
+    )
+    SELECT
+        array_agg(given.id ORDER BY given.n) FILTER (WHERE e.ordering_key IS NULL OR given.id = firsts.id),
+        array_agg(given.id) FILTER (WHERE given.id <> firsts.id)
+    INTO v_may, v_aside
+    FROM unnest(p_ids) WITH ORDINALITY AS given (id, n)
+    JOIN events AS e ON e.id = given.id AND e.id = ANY (p_ids)
+    LEFT JOIN firsts ON firsts.key = e.ordering_key;
+    IF v_aside IS NOT NULL THEN
         UPDATE events AS e SET lane = 3 WHERE e.id = ANY (v_aside);
     END IF;
-    RETURN v_may;
+    RETURN coalesce(v_may, '{}');
 END
 $$;
 
@@ -84,12 +61,12 @@ SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$
 DECLARE
-    v_key text := line_of(OLD.metadata);
+    v_key text := OLD.ordering_key;
 BEGIN
     PERFORM pg_advisory_xact_lock(line_lock(OLD.bus, v_key));
     UPDATE events AS e SET lane = 2 WHERE e.lane = 3 AND e.id = (
         SELECT f.id FROM events AS f
-        WHERE f.bus = OLD.bus AND f.metadata IS NOT NULL AND line_of(f.metadata) = v_key AND f.status = 'PENDING'
+        WHERE f.bus = OLD.bus AND f.ordering_key = v_key AND f.status = 'PENDING'
         ORDER BY f.id LIMIT 1
     );
     RETURN NULL;
@@ -97,7 +74,7 @@ END
 $$;
 
 CREATE TRIGGER events_line_left AFTER DELETE ON events
-FOR EACH ROW WHEN (OLD.metadata IS NOT NULL AND line_of(OLD.metadata) IS NOT NULL) EXECUTE FUNCTION line_moves_on();
+FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL) EXECUTE FUNCTION line_moves_on();
 -- Only a statement that sets due_at returns an event to the queue.
 CREATE TRIGGER events_line_returned AFTER UPDATE OF due_at ON events
-FOR EACH ROW WHEN (OLD.metadata IS NOT NULL AND line_of(OLD.metadata) IS NOT NULL) EXECUTE FUNCTION line_moves_on();
+FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL) EXECUTE FUNCTION line_moves_on();
