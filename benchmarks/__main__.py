@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import traceback
@@ -31,7 +32,7 @@ from benchmarks import (
 from benchmarks.bench import Bench
 from benchmarks.processes import ROOT
 from benchmarks.report import DOCS, print_table, read_json, write_docs, write_json
-from benchmarks.results import Report, Row, this_machine
+from benchmarks.results import Group, Report, Row, this_machine
 
 GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "memory": memory.run,
@@ -67,19 +68,20 @@ def main() -> int:
         print(f"{DOCS.relative_to(ROOT)} written from {options.json}")
         return 0
     console = Console()
+    older = read_json(options.json) if options.json.exists() else None  # before anything is measured: it may not be one
     report, broken = _measure(options, console)
     print_table(console, report)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    write_json(report, options.json)
-    console.print(f"results in {options.json}", style="dim")
+    known = report if older is None else report.with_older(older, list(GROUPS))
+    write_json(known, options.json)
+    console.print(f"results in {options.json}: {', '.join(known.groups)}", style="dim")
     for name in broken:
         console.print(f"{name} broke: see its error above", style="bold red")
     return 1 if broken else 0
 
 
 def _measure(options: argparse.Namespace, console: Console) -> tuple[Report, list[str]]:
-    machine, started = this_machine(options.dir), monotonic()
-    rows: list[Row] = []
+    groups: dict[str, Group] = {}
     broken: list[str] = []
     with _progress(console) as progress:
         task = progress.add_task("", total=len(options.names))
@@ -87,22 +89,18 @@ def _measure(options: argparse.Namespace, console: Console) -> tuple[Report, lis
             quick=options.quick, folder=options.dir, progress=lambda text: progress.update(task, description=text)
         )
         for name in options.names:
+            rows: list[Row] = []
+            load, started = os.getloadavg()[0], monotonic()
             try:
                 rows.extend(GROUPS[name](bench))  # what was found before an error is kept
             except Exception:  # noqa: BLE001  (the other groups still have something to say)
                 console.print(traceback.format_exc(), markup=False, highlight=False)
                 broken.append(name)
+            finished = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+            groups[name] = Group(rows=rows, seconds=monotonic() - started, finished=finished, load_before=load)
             progress.advance(task)
-    report = Report(
-        machine=machine,
-        settings=SETTINGS,
-        command=" ".join(["python -m benchmarks", *sys.argv[1:]]),
-        finished=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        quick=options.quick,
-        seconds=monotonic() - started,
-        rows=rows,
-    )
-    return report, broken
+    machine = this_machine(options.dir)
+    return Report(machine=machine, settings=SETTINGS, quick=options.quick, groups=groups), broken
 
 
 def _progress(console: Console) -> Progress:

