@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
 from durabus.clock import monotonic
-from durabus.errors import ConfigurationError, LeaseLost, LockHeld, StoreError
+from durabus.errors import ConfigurationError, LeaseLost, LockHeld
 from durabus.model.claim import DEFAULT_LEASE, LockClaim, default_worker_id, new_token
 from durabus.model.limits import Duration, seconds
 from durabus.store.contract import EventStore
 from durabus.worker.heartbeat import SAFETY
-from durabus.worker.lock_keeping import keep_lock
-
-logger = logging.getLogger("durabus.locks")
+from durabus.worker.lock_keeping import free_lock, keep_lock, take_lock
 
 FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.5
@@ -73,29 +70,21 @@ class LockManager:
             inside = False
             keeping.cancel()
             await asyncio.gather(keeping, return_exceptions=True)
-            await self._free(lock)
+            await free_lock(self._store, lock)
 
     async def _take(self, key: str, wait: float | None) -> tuple[LockClaim, float]:
         token, began, pause = new_token(), monotonic(), FIRST_PAUSE
         while True:
             sent = monotonic()
-            lock = await self._store.claim_lock(key, worker_id=self._worker_id, token=token, lease=self._lease)
+            lock = await take_lock(self._store, key, worker_id=self._worker_id, token=token, lease=self._lease)
             if lock is not None:
                 if monotonic() < sent + self._lease * SAFETY:
                     return lock, sent
                 # The answer took so long that somebody else may have it by now: nothing may begin under it.
-                await self._free(lock)
+                await free_lock(self._store, lock)
                 token = new_token()
             left = pause if wait is None else wait - (monotonic() - began)
             if left <= 0:
                 raise LockHeld(key, wait or 0.0)
             await asyncio.sleep(min(pause * random.uniform(0.5, 1.5), left))
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _free(self, lock: LockClaim) -> None:
-        try:
-            await self._store.release_lock(lock)
-        except LeaseLost:
-            return  # somebody else has it, and it is theirs now
-        except StoreError as error:
-            logger.warning("lock %s comes back only with its lease: %s", lock.key, error)

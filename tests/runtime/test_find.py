@@ -118,13 +118,19 @@ async def test_a_search_ends_with_its_time_and_with_the_bus(make_bus: MakeBus) -
         await bus.find("user.created")
 
 
-async def test_a_condition_that_fails_is_told_to_who_made_it(make_bus: MakeBus) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
+async def test_a_condition_that_fails_is_told_to_who_made_it(make_bus: MakeBus, error: type[Exception]) -> None:
+    def fail(_event: Event) -> bool:
+        raise error
+
     bus = await make_bus().start()
-    search = asyncio.create_task(bus.find("job", where=lambda event: bool(1 / 0), past=False, future=SOON))
+    search = asyncio.create_task(bus.find("job", where=fail, past=False, future=SOON))
     await until(lambda: bool(bus._finder))
     await stored(bus, "job")
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(error):
         await search
+    with pytest.raises(error):
+        await bus.find("job", where=fail)
 
 
 async def test_the_future_is_seen_before_handlers_are_done(make_bus: MakeBus, store: EventStore) -> None:

@@ -7,6 +7,7 @@ from tests.runtime.conftest import MakeBus
 from tests.seeds.support import until as comes_true
 
 from durabus import ConfigurationError, EventBus, EventStatus, EventStore, ManualClock, UnrecoverableError, open_store
+from durabus.bus import history
 from durabus.errors import HistoryFullError
 
 
@@ -96,8 +97,9 @@ async def test_a_bus_is_stopped_until_a_node_says_otherwise(make_bus: MakeBus, s
     await comes_true(active)
 
 
-async def test_buses_that_come_and_go_leave_nothing_behind(url: str) -> None:
+async def test_buses_that_come_and_go_leave_nothing_behind(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is used once. Those that stopped are forgotten by who leaves a day later."""
+    monkeypatch.setattr(history, "ARCHIVE_EVERY", 0.0)
     clock = ManualClock()
     store = await open_store(url, clock=clock)
 
@@ -118,6 +120,39 @@ async def test_buses_that_come_and_go_leave_nothing_behind(url: str) -> None:
     assert (await store.counts()).completed == 0
     assert (await store.read_log()).entries == []
     await store.close()
+
+
+async def test_of_those_who_leave_one_looks_now_and_then_and_finds_all(
+    make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, instant, archive = 0, 0.0, store.archive_buses
+
+    async def counted(*, stopped_for: float, limit: int) -> int:
+        nonlocal looks
+        looks += 1
+        assert stopped_for == 60
+        return await archive(stopped_for=0, limit=limit)  # as if that time were over
+
+    monkeypatch.setattr(store, "archive_buses", counted)
+    monkeypatch.setattr(history, "monotonic", lambda: instant)
+    monkeypatch.setattr(history, "ARCHIVE_AT_ONCE", 2)
+
+    async def use(name: str) -> None:
+        bus = make_bus(name=name, archive_after=60)
+        bus.subscribe("job", lambda event: None)
+        await bus.start()
+        await bus.shutdown()
+
+    await use("first")
+    assert looks == 1
+    for number in range(5):
+        await use(f"bus-{number}")
+    assert looks == 1
+    assert len(await store.list_buses()) == 5
+    instant = 2 * history.ARCHIVE_EVERY
+    await use("last")
+    assert looks == 5
+    assert await store.list_buses() == []
 
 
 async def test_too_short_a_memory_of_stopped_buses_is_refused(make_bus: MakeBus) -> None:

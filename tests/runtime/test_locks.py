@@ -1,6 +1,7 @@
 """Locks of one's own, across whatever opens the same store."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -49,8 +50,8 @@ async def test_who_will_not_wait_is_told(store: EventStore) -> None:
 
 
 async def test_a_lock_is_kept_for_as_long_as_the_block_takes(store: EventStore) -> None:
-    async with LockManager(store, lease=0.3).hold("report"):
-        await asyncio.sleep(0.9)
+    async with LockManager(store, lease=1.0).hold("report"):
+        await asyncio.sleep(1.3)
         with pytest.raises(LockHeld):
             async with LockManager(store).hold("report", wait=0):
                 pass
@@ -61,7 +62,7 @@ async def test_a_lock_that_is_lost_stops_the_block(store: EventStore) -> None:
 
     async def work() -> None:
         nonlocal cancelled
-        async with LockManager(store, lease=0.2).hold("report") as lock:
+        async with LockManager(store, lease=1.0).hold("report") as lock:
             await lose(store, lock)
             try:
                 await asyncio.sleep(60)
@@ -78,7 +79,7 @@ async def test_a_lock_that_is_lost_stops_the_block(store: EventStore) -> None:
 
 async def test_a_block_that_will_not_stop_is_told_in_the_end(store: EventStore) -> None:
     async def work() -> None:
-        async with LockManager(store, lease=0.2).hold("report") as lock:
+        async with LockManager(store, lease=1.0).hold("report") as lock:
             await lose(store, lock)
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.sleep(60)
@@ -91,7 +92,7 @@ async def test_a_block_that_answers_the_loss_with_an_error_of_its_own_leaves_the
     store: EventStore,
 ) -> None:
     async def work() -> None:
-        async with LockManager(store, lease=0.2).hold("report") as lock:
+        async with LockManager(store, lease=1.0).hold("report") as lock:
             await lose(store, lock)
             try:
                 await asyncio.sleep(60)
@@ -116,7 +117,7 @@ async def test_a_renewal_that_fails_in_an_unknown_way_is_tried_again_and_then_en
         raise ArithmeticError("nobody expects this")
 
     async def work() -> None:
-        async with LockManager(store, lease=0.3).hold("report"):
+        async with LockManager(store, lease=1.0).hold("report"):
             await asyncio.sleep(60)
 
     monkeypatch.setattr(store, "renew_lock", broken)
@@ -147,16 +148,42 @@ async def test_a_task_that_is_cancelled_frees_its_lock_and_ends(store: EventStor
     assert await store.list_locks() == []
 
 
+async def test_a_task_that_is_cancelled_before_the_answer_leaves_no_lock(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, asked, answer = store.claim_lock, asyncio.Event(), asyncio.Event()
+
+    async def late(key: str, **options: Any) -> LockClaim | None:
+        lock = await ask(key, **options)
+        asked.set()
+        await answer.wait()
+        return lock
+
+    async def work() -> None:
+        async with LockManager(store).hold("report"):
+            raise AssertionError
+
+    monkeypatch.setattr(store, "claim_lock", late)
+    task = asyncio.create_task(work())
+    await asked.wait()
+    task.cancel()
+    await asyncio.sleep(0)
+    answer.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await store.list_locks() == []
+
+
 async def test_who_waits_takes_over_from_one_that_is_gone(store: EventStore) -> None:
     gone = await store.claim_lock("report", worker_id="gone", token="gone", lease=0.2)
     assert gone is not None
-    async with LockManager(store).hold("report", wait=5) as lock:
+    async with LockManager(store).hold("report", wait=20) as lock:
         assert lock.fence > gone.fence
 
 
 async def test_a_closed_store_ends_the_block(store: EventStore) -> None:
     async def work() -> None:
-        async with LockManager(store, lease=0.2).hold("report"):
+        async with LockManager(store, lease=1.0).hold("report"):
             await store.close()
             await asyncio.sleep(60)
 

@@ -88,7 +88,7 @@ async def finish(store: EventStore, events: list[Event]) -> None:
     async def all_ended() -> bool:
         return await ended(store, events) == [COMPLETED] * len(events)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await comes_true(all_ended)
 
 

@@ -35,7 +35,7 @@ async def test_a_handler_that_overstays_does_not_keep_the_next_from_running(make
 
 @pytest.mark.parametrize("handler_mode", ["serial", "parallel"])
 async def test_an_event_timeout_bounds_all_handlers_together(make_bus: MakeBus, handler_mode: str) -> None:
-    bus = make_bus(event_timeout=0.05, handler_mode=handler_mode)
+    bus = make_bus(event_timeout=0.5, handler_mode=handler_mode)
 
     async def quick(event: Event) -> str:
         return "done"
@@ -60,7 +60,7 @@ async def test_an_event_timeout_bounds_all_handlers_together(make_bus: MakeBus, 
 
 
 async def test_an_event_that_timed_out_is_tried_again_and_goes_on_where_it_was(make_bus: MakeBus) -> None:
-    bus, calls = make_bus(event_timeout=0.05, retry={"max_retries": 2, "base_delay": 0.0}), []
+    bus, calls = make_bus(event_timeout=0.5, retry={"max_retries": 2, "base_delay": 0.0}), []
 
     async def first(event: Event) -> None:
         calls.append("first")
@@ -78,7 +78,7 @@ async def test_an_event_that_timed_out_is_tried_again_and_goes_on_where_it_was(m
 
 
 async def test_events_go_on_after_a_timeout_in_serial_mode(make_bus: MakeBus) -> None:
-    bus = make_bus(mode="bus-serial", event_timeout=0.05)
+    bus = make_bus(mode="bus-serial", event_timeout=0.5)
 
     async def handler(event: Event) -> None:
         if event.payload == 0:

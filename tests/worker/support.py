@@ -65,7 +65,7 @@ async def filled(store: MemoryStore, count: int = 1, kind: str = "user.created",
     return await store.add_events([new_event(kind, {"n": n}, **options) for n in range(count)])
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Wait for what has no event of its own."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  (it has none)
@@ -147,7 +147,7 @@ class Calls:
             self._changed.notify_all()
 
     async def reach(self, count: int) -> None:
-        async with self._changed, asyncio.timeout(5):
+        async with self._changed, asyncio.timeout(20):
             await self._changed.wait_for(lambda: len(self.numbers) >= count)
 
 

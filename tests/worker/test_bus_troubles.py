@@ -18,6 +18,7 @@ from durabus import (
     LeaseLost,
     open_store,
 )
+from durabus.backends.memory.store import MemoryStore
 from durabus.model.claim import ClaimRef
 from durabus.model.settlement import Complete
 
@@ -34,7 +35,7 @@ async def test_emit_from_a_thread_without_a_loop_is_refused_and_harms_nobody() -
 
         bus.subscribe("parent.made", plain, retry={"max_retries": 0})
         await bus.publish("parent.made")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await bus.publish("other.made")
 
 
@@ -50,7 +51,7 @@ async def test_an_event_whose_handler_means_to_end_the_program_is_not_held_for_e
 
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
         bus.subscribe("user.created", handler)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await bus.publish("user.created")
     assert attempts == [1, 2]
 
@@ -135,3 +136,31 @@ async def test_a_bus_that_only_publishes_keeps_no_handles() -> None:
         for _ in range(10):
             await bus.publish("user.created")
         assert await bus.wait_until_idle(0)
+
+
+class SlowTrimmer(MemoryStore):
+    """Finds what there is to trim, and then takes its time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looked, self.go_on = asyncio.Event(), asyncio.Event()
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        gone = await super().cleanup_excess_events(bus, keep=keep, limit=limit)
+        self.looked.set()
+        await self.go_on.wait()
+        return gone
+
+
+async def test_what_ends_while_the_history_is_trimmed_is_trimmed_too() -> None:
+    store = SlowTrimmer()
+    async with EventBus(store, max_history_size=0) as bus:
+        bus.subscribe("job", lambda event: None)
+        await bus.publish("job")
+        await store.looked.wait()
+        await bus.publish("job")
+        assert (await store.counts("default")).completed == 1
+        store.go_on.set()
+        async with asyncio.timeout(5):
+            while (await store.counts("default")).completed:  # noqa: ASYNC110  (a store has no event to wait for)
+                await asyncio.sleep(0.005)

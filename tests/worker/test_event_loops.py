@@ -15,7 +15,7 @@ ELSEWHERE = "belongs to the event loop it was started on"
 
 
 def on_another_loop(work: Callable[[], Coroutine[Any, Any, object]]) -> object:
-    return asyncio.run(asyncio.wait_for(work(), 5))
+    return asyncio.run(asyncio.wait_for(work(), 30))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from durabus.model.settlement import Settlement
 from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer
 
-pytestmark = pytest.mark.timeout(15)
+pytestmark = pytest.mark.timeout(60)
 
 
 class SlowStore(WatchedStore):

@@ -245,7 +245,7 @@ async def test_a_plain_function_that_raises_stop_iteration_fails_like_any_other(
         empty: list[int] = []
         return next(iter(empty))
 
-    async with asyncio.timeout(3):
+    async with asyncio.timeout(20):
         outcome = await run(handler, None)
     assert outcome.status is ResultStatus.TRANSIENT
     assert "StopIteration" in (outcome.error or "")

@@ -188,7 +188,7 @@ async def test_a_store_that_hangs_does_not_keep_a_claim_past_its_deadline(time: 
     await bench.claim(2)
     bench.held[0].deadline = time.now + 0.01
     bench.held[1].deadline = time.now + 10
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await bench.beat()
     assert bench.lost == [(bench.held[0].ref.id, "could not be renewed in time")]
 
@@ -248,7 +248,7 @@ async def test_it_survives_whatever_the_store_raises_and_ends_when_it_is_stopped
     beating = Heartbeat(store, lease=0.1, held=lambda: [Held(ClaimRef(1, "t", 1), monotonic() + 0.05)], **UNBOUND)
     beating.start()
     for _ in range(3):
-        assert await asyncio.to_thread(store.asked.acquire, timeout=5)
+        assert await asyncio.to_thread(store.asked.acquire, timeout=30)
     await beating.stop()
     assert await heartbeats() == 0
 
@@ -279,7 +279,8 @@ async def test_many_buses_share_one_thread_and_need_no_files() -> None:
     files, threads = open_files(), threading.active_count()
     await asyncio.gather(*(bus.start() for bus in buses))
     assert await heartbeats() == len(buses)
-    assert (open_files(), threading.active_count()) == (files, threads)
+    assert open_files() <= files  # what earlier tests left may end meanwhile
+    assert threading.active_count() <= threads
     await asyncio.gather(*(bus.shutdown() for bus in buses))
     assert await heartbeats() == 0
 
@@ -310,7 +311,7 @@ async def test_stop_does_not_wait_for_an_answer_of_the_store() -> None:
     beating = Heartbeat(store, lease=2000, held=lambda: [held], **UNBOUND)
     beating._tick = 0.01
     beating.start()
-    assert await asyncio.to_thread(store.asked.acquire, timeout=5)
+    assert await asyncio.to_thread(store.asked.acquire, timeout=30)
     await beating.stop()
     assert await heartbeats() == 0
 
@@ -368,7 +369,7 @@ async def test_an_event_whose_handler_stops_the_event_loop_is_taken_over() -> No
             rival.begin.set()
             taken.append(until(lambda: event.id in rival.stolen))
 
-        async with EventBus(store, lease=0.2) as bus:
+        async with EventBus(store, lease=1.0) as bus:
             bus.subscribe("user.*", stop_the_loop, timeout=0.1)
             event = await bus.emit("user.created").stored()
             await asyncio.to_thread(until, lambda: bool(taken))
@@ -389,7 +390,7 @@ async def test_what_waits_behind_a_handler_that_stops_the_event_loop_is_taken_ov
             raise AssertionError("it was taken over before it began")
 
         first, waiting = await store.add_events([new_event("first"), new_event("second")])
-        async with EventBus(store, lease=0.2) as bus:
+        async with EventBus(store, lease=1.0) as bus:
             bus.subscribe("first", stop_the_loop, timeout=None)
             bus.subscribe("second", never, timeout=0.1)
             await asyncio.to_thread(until, lambda: bool(taken))

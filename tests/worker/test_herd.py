@@ -3,14 +3,16 @@
 import asyncio
 from contextlib import AsyncExitStack
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 from tests.worker.support import WatchedStore, all_completed, filled, until
 
 from durabus import EventBus
 from durabus.bus import registry
+from durabus.worker import appetite
 
-pytestmark = pytest.mark.timeout(30)
+pytestmark = pytest.mark.timeout(60)
 
 WORKERS = 50
 EVENTS = 5
@@ -44,6 +46,37 @@ async def test_few_workers_ask_at_once() -> None:
         await filled(store)
         await all_completed(store, 1)
         assert store.calls["wait"] <= 2  # it did not look twice whether it was meant
+
+
+class Telling(WatchedStore):
+    """Says that there is work, whenever it is asked."""
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109
+        return True
+
+
+async def test_who_keeps_hearing_of_what_it_may_not_have_asks_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    woken = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(appetite, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
+    monkeypatch.setattr(appetite, "monotonic", lambda: 0.0)
+    hungry = appetite.Appetite(
+        Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1, gave_away=lambda: 0
+    )
+    listening = asyncio.create_task(hungry.listen())
+    for _ in range(7):
+        woken.clear()
+        hungry.ate(0, 1)
+        await woken.wait()
+    listening.cancel()
+    least = [appetite.HINT_PAUSE * factor for factor in (1, 2, 4, 4, 4, 4)]
+    assert len(pauses) == len(least)
+    assert all(low <= pause <= 2 * low for low, pause in zip(least, pauses, strict=True))
 
 
 def _bus(store: WatchedStore) -> EventBus:

@@ -9,7 +9,7 @@ from tests.seeds.support import ONCE, Recorder
 from durabus import Event, EventBus, EventStatus, SyncEventBus, open_store
 from durabus.backends.memory.store import MemoryStore
 
-pytestmark = pytest.mark.timeout(15)
+pytestmark = pytest.mark.timeout(60)
 
 SERIAL = ["bus-serial", "global-serial"]
 

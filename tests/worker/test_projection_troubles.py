@@ -105,12 +105,12 @@ async def test_a_renewal_that_failed_is_tried_again_while_a_batch_is_applied(sto
         begun.set()
         await release.wait()
 
-    projection = EventLogProjectionBuilder(store, name="p", apply=apply, lease=0.3)
+    projection = EventLogProjectionBuilder(store, name="p", apply=apply, lease=1.0)
     running = asyncio.create_task(projection.run_once())
     await begun.wait()
     store.failing["renew"] = 1
     await until(lambda: not store.failing["renew"])
-    await asyncio.sleep(0.4)  # longer than the lease
+    await asyncio.sleep(1.2)  # longer than the lease
     assert await follower(store, []).run_once() is None, "the lock was not kept"
     release.set()
     assert await running == 1
@@ -129,14 +129,14 @@ async def test_a_lock_that_is_lost_cancels_what_is_applied_under_it(store: Faili
             cancelled.set()
             raise
 
-    projection = EventLogProjectionBuilder(store, name="p", apply=apply, lease=0.3, poll_interval=0.01)
+    projection = EventLogProjectionBuilder(store, name="p", apply=apply, lease=1.0, poll_interval=0.01)
     running = asyncio.create_task(projection.run())
     await begun.wait()
     (held,) = await store.list_locks()
     store._locks.pop(held.key)
     taken = await store.claim_lock(held.key, worker_id="other:1", token="t", lease=30)
     assert taken is not None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         await cancelled.wait()
     await store.release_lock(taken)
     await until(lambda: "p@1" in store._positions)

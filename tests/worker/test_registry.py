@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 from tests.seeds.support import until
 from tests.worker.support import make_handler
 
@@ -12,6 +13,8 @@ from durabus.clock import ManualClock
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
+from durabus.model.handler import Registered
+from durabus.model.settlement import Complete
 
 KEPT_FOR = 100.0
 
@@ -134,6 +137,44 @@ async def test_a_change_is_announced_without_waiting_for_the_next_round() -> Non
     me.announce([make_handler(print, id="second", pattern="*")])
     await until(lambda: _is(store, ["second"]))
     await me.close()
+
+
+async def test_a_forgotten_bus_leaves_nothing_in_memory() -> None:
+    store = MemoryStore()
+    await node(store, ("mine", "user.*")).announced()
+    claimed = await claim(store)
+    await store.settle_events([Complete(claimed.ref)])
+    assert not await store.wait_for_work("default", timeout=0.001)
+    await store.cleanup_excess_events("default", keep=0)
+    await store.stop_bus("default")
+    assert await store.archive_buses(stopped_for=0) == 1
+    assert (store._lanes, store._waiters, store._handlers, store._revisions) == ({}, {}, {}, {})
+
+
+class OfShards(MemoryStore):
+    """Its list has another revision than each of its claims, as in a store of several shards."""
+
+    looks = 0
+
+    async def list_handlers(self, bus: str) -> Registered:
+        self.looks += 1
+        registered = await super().list_handlers(bus)
+        return replace(registered, revision=f"{registered.revision}|{registered.revision}")
+
+
+async def test_the_revisions_of_all_shards_stay_known_until_the_list_changes() -> None:
+    store = OfShards()
+    me = node(store, ("mine", "user.*"))
+    await me.announced()
+    for _ in range(3):
+        for revision in ("of shard 1", "of shard 2"):
+            if me.elsewhere("user.created", revision) is None:
+                await me.learn(revision)
+    assert store.looks == 2
+    await node(store, ("theirs", "user.*")).announced()
+    await me.learn("of shard 2, later")
+    assert me.elsewhere("user.created", "of shard 1") is None
+    assert me.elsewhere("user.created", "of shard 2, later") == ("theirs",)
 
 
 class Unreachable(MemoryStore):

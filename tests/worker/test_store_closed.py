@@ -9,7 +9,7 @@ from tests.seeds.support import Gate, Recorder
 
 from durabus import EventBus, EventBusShutdownError, EventManager, EventQueue, EventStore, StoreClosedError, open_store
 
-pytestmark = pytest.mark.timeout(15)
+pytestmark = pytest.mark.timeout(60)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

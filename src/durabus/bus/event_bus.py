@@ -28,7 +28,7 @@ from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.worker.appetite import POLL_FLOOR
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.loop import Worker
+from durabus.worker.loop import Worker, check_options
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock, handled_here
 from durabus.worker.threads import HandlerThreads
@@ -106,6 +106,7 @@ class EventBus(Subscribing):
             "poll_interval": seconds(poll_interval, "poll_interval", allow_zero=False),
             "mode": choice(EventMode, mode, "mode"),
         }
+        check_options(self.store, concurrency, self._worker_options["lease"])
         self._history = History(self.store, self.name, size=max_history_size, drop=max_history_drop)
         self._finder = Finder(self.store, self.name)
         self._nested = Nested(
@@ -130,7 +131,6 @@ class EventBus(Subscribing):
         self._started = False
         self._shut = False
         self._shutting_down: asyncio.Task[None] | None = None
-        Worker(self.store, self.name, self._dispatcher, **self._worker_options)  # refuses bad options now
 
     @property
     def in_flight(self) -> int:
@@ -250,11 +250,14 @@ class EventBus(Subscribing):
                     return found
             if next_one is None:
                 return None
-            limit = None if future is True else seconds(future, "future")
-            async with asyncio.timeout(limit):
-                return await next_one
-        except TimeoutError:
-            return None
+            scope = asyncio.timeout(None if future is True else seconds(future, "future"))
+            try:
+                async with scope:
+                    return await next_one
+            except TimeoutError:
+                if not scope.expired():
+                    raise  # of a condition, not ours
+                return None
         finally:
             if next_one is not None:
                 next_one.cancel()
@@ -276,18 +279,19 @@ class EventBus(Subscribing):
 
     async def _shut_down(self, limit: float) -> None:
         async with self._opening:  # a start that is under way ends first, and refuses to go on
-            await self._outbox.flush(limit)
-            if self._worker is not None:
-                await self._worker.stop(limit)
-            self._outbox.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
-            self._finder.close()
-            await self._registry.close()
-            if self._worker is not None:
+            try:
+                await self._outbox.flush(limit)
+                if self._worker is not None:
+                    await self._worker.stop(limit)
+                self._outbox.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
+                self._finder.close()
                 await self._history.close()
-                await leave(self.store, self.name, archive_after=self._archive_after)
-            self._dispatcher.close()
-            if self._owns_store:
-                await self.store.close()
+                if await self._registry.close():
+                    await leave(self.store, self.name, archive_after=self._archive_after)
+            finally:
+                self._dispatcher.close()
+                if self._owns_store:
+                    await self.store.close()
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -305,10 +309,10 @@ class EventBus(Subscribing):
 
     def _subscriptions_changed(self) -> None:
         self._registry.announce(self._dispatcher.handlers)
-        if self._started:
-            self._start_worker()
         if self._worker is not None:
             self._worker.nudge()
+        elif self._started:
+            self._start_worker()
 
     def _start_worker(self) -> None:
         """A bus without handlers claims nothing: its events are for those who have some."""

@@ -86,15 +86,17 @@ class Finder:
     async def begin(self, wanted: Wanted) -> asyncio.Future[Event | None]:
         """Wait, from now on, for the first that is published. The future is None after a shutdown."""
         future: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
-        if self._closed:
-            future.set_result(None)
-            return future
         async with self._turn:
-            if self._reading is None:
-                self._position = await self._store.log_head()
-                self._reading = asyncio.create_task(self._read())
-            else:
+            if self._reading is not None:
                 await self._catch_up()  # what was published before is not for this one
+            elif not self._closed:
+                self._position = await self._store.log_head()
+            # Both may have changed while this waited for the store.
+            if self._closed:
+                future.set_result(None)
+                return future
+            if self._reading is None:
+                self._reading = asyncio.create_task(self._read())
             self._waiting[future] = wanted
         future.add_done_callback(self._forget)
         return future
@@ -133,6 +135,8 @@ class Finder:
                 return
             except StoreError as error:
                 logger.warning("find cannot read the log of bus %r, trying again: %s", self._bus, error)
+            except Exception:
+                logger.exception("find cannot read the log of bus %r, trying again", self._bus)
 
     async def _catch_up(self) -> bool:
         """Read the log to its end. Whether there was anything."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+from weakref import WeakKeyDictionary
 
+from durabus.clock import monotonic
 from durabus.errors import ConfigurationError, DurabusError, HistoryFullError, StoreError
 from durabus.store.contract import EventStore
 
@@ -13,8 +16,15 @@ logger = logging.getLogger("durabus.bus")
 TRIM_AT_ONCE = 10_000
 TRIM_AFTER = 100
 """So many events end, at most, before the excess is forgotten."""
+ARCHIVE_EVERY = 5.0
+"""Seconds between two looks for buses to forget, on average: of all that leave one store object, the next one looks."""
 ARCHIVE_AT_ONCE = 1_000
+ARCHIVE_ROUNDS = 20
+"""One that leaves forgets so many times that number at most: it wants to go."""
 MIN_ARCHIVE_AFTER = 60.0
+
+_next_look: WeakKeyDictionary[EventStore, float] = WeakKeyDictionary()
+"""When it is time to look again, by the local clock."""
 
 
 class History:
@@ -33,7 +43,7 @@ class History:
         self.size = size
         self._drop = drop
         self._ended = 0
-        self._trimming: asyncio.Task[None] | None = None
+        self._trimming: asyncio.Task[bool] | None = None
 
     async def admit(self, count: int) -> None:
         """Refuse events that would not fit."""
@@ -52,23 +62,31 @@ class History:
         if self.size is None or not self._drop:
             return
         self._ended += 1
-        if self._ended >= min(TRIM_AFTER, self.size // 10 + 1) and self._trimming is None:
-            self._trimming = asyncio.get_running_loop().create_task(self._trim())
-            self._trimming.add_done_callback(self._trimmed)
+        self._trim_if_due()
 
     async def close(self) -> None:
         """Trim for the last time."""
-        if self._trimming is not None:
+        while self._trimming is not None:
             await asyncio.gather(self._trimming, return_exceptions=True)
         if self._ended:
             await self._trim()
 
-    def _trimmed(self, task: asyncio.Task[None]) -> None:
-        self._trimming = None
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("the history of bus %r was not trimmed: %s", self._bus, task.exception())
+    def _trim_if_due(self) -> None:
+        if self._ended >= min(TRIM_AFTER, (self.size or 0) // 10 + 1) and self._trimming is None:
+            self._trimming = asyncio.get_running_loop().create_task(self._trim())
+            self._trimming.add_done_callback(self._trimmed)
 
-    async def _trim(self) -> None:
+    def _trimmed(self, task: asyncio.Task[bool]) -> None:
+        self._trimming = None
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            logger.error("the history of bus %r was not trimmed: %s", self._bus, task.exception())
+        elif task.result():
+            self._trim_if_due()  # what ended meanwhile was maybe not seen
+
+    async def _trim(self) -> bool:
+        """Whether the store could."""
         self._ended = 0
         try:
             keep = self.size or 0
@@ -77,6 +95,8 @@ class History:
         except StoreError as error:
             self._ended = 1  # the next one that ends tries again
             logger.warning("the history of bus %r is not trimmed yet: %s", self._bus, error)
+            return False
+        return True
 
 
 def check_archive_after(seconds: float) -> float:
@@ -92,11 +112,20 @@ def check_archive_after(seconds: float) -> float:
 async def leave(store: EventStore, bus: str, *, archive_after: float) -> None:
     """A node goes: the bus is stopped until another one announces its handlers, as each does every ten seconds.
 
-    Buses that have been stopped for ``archive_after`` seconds are forgotten, some at a time, by whoever leaves: so a
-    million short-lived buses leave as many behind as that time brings.
+    Buses that have been stopped for ``archive_after`` seconds are forgotten by who leaves, now and then, as many as
+    came meanwhile: so a million short-lived buses leave as many behind as that time brings.
     """
     try:
         await store.stop_bus(bus)
-        await store.archive_buses(stopped_for=archive_after, limit=ARCHIVE_AT_ONCE)
     except DurabusError as error:
         logger.warning("bus %r was not marked as stopped: %s", bus, error)
+        return
+    if monotonic() < _next_look.get(store, 0.0):
+        return
+    _next_look[store] = monotonic() + ARCHIVE_EVERY * random.uniform(0.5, 1.5)
+    try:
+        for _ in range(ARCHIVE_ROUNDS):
+            if await store.archive_buses(stopped_for=archive_after, limit=ARCHIVE_AT_ONCE) < ARCHIVE_AT_ONCE:
+                break
+    except DurabusError as error:
+        logger.warning("buses that stopped long ago are not forgotten yet: %s", error)

@@ -11,7 +11,7 @@ from typing import Protocol
 from durabus.errors import StoreClosedError, StoreError
 from durabus.model.claim import ClaimRequest
 from durabus.store.contract import EventStore
-from durabus.worker.awaited import announced
+from durabus.worker.awaited import announced, until_let_go
 from durabus.worker.loop import Worker
 from durabus.worker.nesting import handled_here, refuse_endless_wait
 from durabus.worker.slots import EventLock, Running
@@ -74,9 +74,15 @@ class Nested:
                 return
             await self._run(event_id, event_type, child, parent, shares=True)
             if not child.done:
-                worker_id = parent.claim.event.worker_id or ""
-                async with announced(self._store, self._bus, event_id, worker_id, self._lease):
-                    await child.ended()
+                await self._leave_to_others(event_id, child, parent.claim.event.worker_id or "")
+
+    async def _leave_to_others(self, event_id: str, child: Awaited, worker_id: str) -> None:
+        try:
+            async with announced(self._store, self._bus, event_id, worker_id, self._lease):
+                await child.ended()
+        finally:
+            if not child.done:
+                await until_let_go(self._store, event_id, self._lease)
 
     async def _run(self, event_id: str, event_type: str, child: Awaited, parent: Running, *, shares: bool) -> None:
         """Until it has ended; or this node's part of it, if the parent's lock keeps others out who have handlers."""
@@ -95,9 +101,9 @@ class Nested:
                 await _ended_within(child, None if self._lock is None else pause)
                 pause = min(pause * 2, ASK_SELDOM)
         finally:
-            if shares and running is not None and not child.done:
+            if running is not None and not child.done:
                 # The parent goes on, or ends: what ran under its lock must not outlive it.
-                await worker.take_back(running)
+                await (worker.take_back(running) if shares else worker.take_locks_back(running, parent.locks))
 
     async def _ask(self, worker: Worker, request: ClaimRequest, parent: Running) -> Running | None:
         try:

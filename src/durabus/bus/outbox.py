@@ -207,6 +207,9 @@ class Outbox:
         except DurabusError as error:
             logger.warning("cannot look after event %s, trying again: %s", event_id, error)
             return False
+        except Exception:
+            logger.exception("cannot look after event %s, trying again", event_id)  # or nobody would look any more
+            return False
         for handle in self.take(event_id):
             if event is None:
                 handle.refuse(EventNotFound(event_id))

@@ -40,12 +40,16 @@ class Registry:
         self._mine: list[HandlerInfo] = []
         self._changes = 0
         self._told = 0
+        self._spoke = False
+        """Whether the store may know this node."""
         self._changed = asyncio.Event()
         self._talking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._theirs: list[HandlerInfo] = []
         self._others = 0
+        self._revision: str | None = None
         self._known: set[str] = set()
+        """Revisions that the list is not older than. A claim of a shard carries another one than the whole list."""
         self._by_type: dict[str, tuple[str, ...]] = {}
 
     def announce(self, handlers: Iterable[Handler]) -> None:
@@ -67,12 +71,13 @@ class Registry:
                 if self._told < self._changes:
                     await self._tell()
 
-    async def close(self) -> None:
-        """Announce for the last time, then stop."""
-        if self._task is None:
-            return
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+    async def close(self) -> bool:
+        """Announce for the last time, then stop. Whether this node served the bus, or was about to."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        elif not self._spoke:
+            return False
         self._task = None
         if self._kept_for is not None:
             self._kept_for = min(self._kept_for, RESTART)
@@ -81,6 +86,7 @@ class Registry:
                 await self._tell()
         except DurabusError as error:
             logger.warning("the shutdown of a node of bus %r was not announced: %s", self._bus, error)
+        return self._changes > 0
 
     def elsewhere(self, event_type: str, revision: str) -> tuple[str, ...] | None:
         """The ids of the handlers that only other nodes have for this type; None: ``learn`` of that revision first."""
@@ -117,7 +123,8 @@ class Registry:
         self._theirs = [info for info in registered.handlers if info.node != self._node]
         newest = max((info.last_seen_ts for info in self._theirs), default=0.0)
         self._others = len({info.node for info in self._theirs if info.last_seen_ts > newest - HEARD})
-        self._known = {registered.revision}
+        if registered.revision != self._revision:
+            self._revision, self._known = registered.revision, {registered.revision}
         self._by_type.clear()
 
     async def _keep_announcing(self) -> None:
@@ -133,6 +140,9 @@ class Registry:
             except DurabusError as error:
                 pause = RETRY
                 logger.warning("handlers of bus %r not announced, trying again in %s s: %s", self._bus, pause, error)
+            except Exception:
+                pause = RETRY
+                logger.exception("handlers of bus %r not announced, trying again in %s s", self._bus, pause)
             try:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()
@@ -140,7 +150,7 @@ class Registry:
                 continue
 
     async def _tell(self) -> None:
-        changes = self._changes
+        changes, self._spoke = self._changes, True
         await self._store.register_handlers(self._bus, self._node, self._mine, kept_for=self._kept_for)
         self._told = changes
 

@@ -19,6 +19,8 @@ SHORTEST_POLL = 0.75
 HINT_PAUSE = 0.05
 PAUSE_DOUBLINGS = 4
 """Who keeps getting what only others can end pauses longer each time: a clock that is a little early always wins."""
+IN_VAIN_DOUBLINGS = 2
+"""Who keeps hearing of what it may not have, too; but not long, because an event under that lock may wait for it."""
 AT_ONCE = 3
 """So many idle workers of a bus may ask for what a hint told all of them; if there are more, they take turns."""
 TURN = 0.005
@@ -49,10 +51,14 @@ class Appetite:
         self._wake = wake
         self._nodes = nodes
         self._gave_away = gave_away
-        self.hungry = True
+        # It begins with a look: most buses have nothing when they start, and a look costs less than a claim.
+        self.hungry = False
         self._sated = asyncio.Event()
+        self._sated.set()
         self._hinted = False
         self._hinted_in_vain = False
+        self._in_vain = 0
+        """How many hints in a row came at once and brought nothing."""
 
     def nudge(self) -> None:
         """There may be something to claim."""
@@ -86,12 +92,13 @@ class Appetite:
             # The look may be in vain though there is work, as on a store that answers late: the poll floor stands.
             if heard and not await self._is_for_us() and monotonic() - polled < poll:
                 continue
-            in_vain = self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
+            at_once = heard and self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
+            self._in_vain = self._in_vain + 1 if at_once else 0
             gave_away = self._gave_away()
-            if (heard and in_vain) or gave_away:
+            if self._in_vain or gave_away:
                 # There is work that this worker may not have, such as behind a lock, or that others have the handler
                 # for: do not ask in circles, and let the others ask first.
-                doublings = min(max(gave_away - 1, 0), PAUSE_DOUBLINGS)
+                doublings = max(min(self._in_vain - 1, IN_VAIN_DOUBLINGS), min(gave_away - 1, PAUSE_DOUBLINGS), 0)
                 await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2) * 2.0**doublings)
             self._hinted, polled = heard, monotonic()
             self.nudge()

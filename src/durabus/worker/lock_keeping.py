@@ -1,4 +1,4 @@
-"""Keeps a lock alive for as long as it is needed."""
+"""Takes a lock, keeps it alive for as long as it is needed, and frees it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,29 @@ from durabus.store.contract import EventStore
 from durabus.worker.heartbeat import SAFETY, in_time
 
 logger = logging.getLogger("durabus.locks")
+
+
+async def take_lock(store: EventStore, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
+    """The store's ``claim_lock``. Who is cancelled before its answer leaves no lock behind that nobody knows of."""
+    asking = asyncio.ensure_future(store.claim_lock(key, worker_id=worker_id, token=token, lease=lease))
+    try:
+        return await asyncio.shield(asking)
+    except asyncio.CancelledError:
+        done, _ = await asyncio.wait({asking}, timeout=lease)
+        lock = asking.result() if done and not asking.cancelled() and asking.exception() is None else None
+        if lock is not None:
+            await free_lock(store, lock)
+        raise
+
+
+async def free_lock(store: EventStore, lock: LockClaim) -> None:
+    """Give it back, if it is still held."""
+    try:
+        await store.release_lock(lock)
+    except LeaseLost:
+        return  # somebody else has it, and it is theirs now
+    except StoreError as error:
+        logger.warning("lock %s comes back only with its lease: %s", lock.key, error)
 
 
 async def keep_lock(store: EventStore, lock: LockClaim, lease: float, sent: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
 from msgspec.structs import replace
@@ -27,7 +27,7 @@ from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
 from durabus.worker.appetite import POLL_FLOOR, Appetite
-from durabus.worker.awaited import awaited_events, until_withdrawn
+from durabus.worker.awaited_runs import AwaitedRuns
 from durabus.worker.children import Children
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.exchange import STORE_PAUSE, Exchange, Outcome
@@ -54,6 +54,15 @@ class Asked(NamedTuple):
     sent: float
 
 
+def check_options(store: EventStore, concurrency: int, lease: float) -> None:
+    """Refuse what no worker on this store can do."""
+    check_batch(concurrency, "concurrency")
+    if not lease > max(store.features.minimum_lease, 0):
+        raise ConfigurationError(
+            f"lease={lease!r}: {store.features.scheme}:// needs more than {store.features.minimum_lease:g} s"
+        )
+
+
 class Worker:
     """Serves one bus of one store.
 
@@ -76,11 +85,7 @@ class Worker:
         on_died: OnDied | None = None,
         waits_for_children: bool = False,
     ) -> None:
-        check_batch(concurrency, "concurrency")
-        if not lease > max(store.features.minimum_lease, 0):
-            raise ConfigurationError(
-                f"lease={lease!r}: {store.features.scheme}:// needs more than {store.features.minimum_lease:g} s"
-            )
+        check_options(store, concurrency, lease)
         self._store = store
         self._bus = bus
         self._dispatcher = dispatcher
@@ -122,7 +127,8 @@ class Worker:
         )
         self._serving: list[asyncio.Task[None]] = []
         self._listening: asyncio.Task[None] | None = None
-        self._watching: set[asyncio.Task[None]] = set()
+        self._awaited = AwaitedRuns(self, store, bus, lease=lease, lock=self._slots.lock)
+        self._undoing: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -159,10 +165,50 @@ class Worker:
         mode = self._mode if with_lock else EventMode.PARALLEL
         return replace(self._request(1), event_id=event_id, mode=mode)
 
-    async def run_at_once(self, request: ClaimRequest, under: tuple[EventLock, ...]) -> Running | None:
-        """Claim the event that ``request`` names and run it before all others; None if it is not to be had now."""
+    async def run_at_once(
+        self,
+        request: ClaimRequest,
+        under: tuple[EventLock, ...],
+        is_wanted: Callable[[], Awaitable[bool]] | None = None,
+    ) -> Running | None:
+        """Claim the event that ``request`` names and run it before all others; None if it is not to be had now.
+
+        ``is_wanted`` is asked between both. Who is cancelled meanwhile, such as a handler whose time is over, leaves no
+        claim behind.
+        """
         if self._stopping or self._died:
             return None
+        try:
+            return await self._claim_and_run(request, under, is_wanted)
+        except asyncio.CancelledError:
+            if not self._stopping:
+                undoing = asyncio.create_task(self._undo(request))
+                self._undoing.add(undoing)
+                undoing.add_done_callback(self._undoing.discard)
+            raise
+
+    async def _undo(self, request: ClaimRequest) -> None:
+        """Nobody knows whether it was granted. Asked for once more it is the same claim, or a new one: it goes back."""
+        try:
+            claims = await self._store.claim_next_events(request)
+        except StoreError as error:
+            logger.warning("event %s comes back only with its lease: %s", request.event_id, error)
+            return
+        for claim in claims:
+            if claim.event.id not in self._running:
+                running = Running(claim, monotonic() + self._lease * SAFETY)
+                self._running[claim.event.id] = running
+                self._put_back(running)
+
+    def _is_at_work_on(self, running: Running) -> bool:
+        return self.holds(running) and not self._exchange.has(running)
+
+    async def _claim_and_run(
+        self,
+        request: ClaimRequest,
+        under: tuple[EventLock, ...],
+        is_wanted: Callable[[], Awaitable[bool]] | None,
+    ) -> Running | None:
         sent = monotonic()
         claims = await self._store.claim_next_events(request)
         if not claims:
@@ -173,57 +219,36 @@ class Worker:
                 return None  # this very claim, answered once more
             self._lose(before, "its lease ended and this worker claimed it again")
         await self._dispatcher.prepare(claims[0])
+        wanted = is_wanted is None or await is_wanted()
         running = Running(claims[0], sent + self._lease * SAFETY)
         self._running[claims[0].event.id] = running
-        if self._came_late(running.deadline, 1):
+        if not wanted or self._came_late(running.deadline, 1):
             self._put_back(running)
             return None
         self._slots.put_first(running, under)
         return running
 
-    async def _look_for_awaited(self) -> None:
-        """There may be work behind the lock, and part of it what the lock's own holder waits for, here or elsewhere."""
-        try:
-            await self._run_awaited()
-        except StoreClosedError:
-            raise
-        except StoreError as error:
-            logger.warning("cannot look for awaited events, trying again: %s", error)
-
-    async def _run_awaited(self) -> None:
-        if not self._store.features.claims_by_event_id or self._slots.lock is None:
-            return
-        for event_id in await awaited_events(self._store, self._bus):
-            event = await self._store.get_event(event_id)
-            if event is None or not self.has_handlers(event.type):
-                continue
-            running = await self.run_at_once(self.request_for(event_id, with_lock=False), (self._slots.lock,))
-            if running is not None:
-                task = asyncio.create_task(self._watch_awaited(running))
-                self._watching.add(task)
-                task.add_done_callback(self._watching.discard)
-
-    async def _watch_awaited(self, running: Running) -> None:
-        """Nobody may wait for it any more, and then its parent's lock is no excuse: stop."""
-        withdrawn = asyncio.create_task(
-            until_withdrawn(self._store, self._bus, running.claim.event.event_id, self._lease)
-        )
-        try:
-            while not withdrawn.done() and self._running.get(running.ref.id) is running:
-                await asyncio.wait({withdrawn}, timeout=self._lease / 10)
-            if withdrawn.done():
-                await self.take_back(running)
-        finally:
-            withdrawn.cancel()
+    def holds(self, running: Running) -> bool:
+        """Whether the claim is neither lost nor settled."""
+        return self._running.get(running.ref.id) is running
 
     async def take_back(self, running: Running) -> None:
         """Nobody waits any more for an event that was run at once: it goes back to the queue if it has not ended."""
-        if self._running.get(running.ref.id) is running and not self._exchange.has(running):
+        if self._is_at_work_on(running):
             self._slots.give_back(running)
             for _ in range(int(GRACE / TAKE_BACK_STEP)):  # a handler that refuses to be cancelled is left behind
                 if not running.has_begun:
                     break
                 await asyncio.sleep(TAKE_BACK_STEP)
+
+    async def take_locks_back(self, running: Running, locks: tuple[EventLock, ...]) -> None:
+        """Nobody holds these locks any more for an event of another bus that was run at once: it goes on without them.
+
+        Unless it waits for an event that may run under them.
+        """
+        if locks and self._slots.is_waiting(running):
+            await self.take_back(running)
+        running.locks = tuple(lock for lock in running.locks if lock not in locks)
 
     async def stop(self, timeout: float) -> None:  # noqa: ASYNC109  (the whole of it is bounded)
         """Claim nothing more, finish what runs, give back what does not finish in ``timeout`` seconds."""
@@ -238,7 +263,7 @@ class Worker:
             for running in list(self._running.values()):
                 self._slots.give_back(running)
             await asyncio.wait(self._serving, timeout=GRACE)
-        left = {*self._serving, self._listening, *self._slots.tasks, *self._watching}
+        left = {*self._serving, self._listening, *self._slots.tasks, *self._awaited.tasks, *self._undoing}
         for task in left:
             task.cancel()
         # A handler that refuses to be cancelled is left behind: what it holds runs out with its lease.
@@ -277,7 +302,7 @@ class Worker:
         while not self._stopping or self._running or self._exchange.waiting or unanswered:
             if self._serial is not None and self._waits_for_another_node():
                 self._appetite.leave_it()
-                await self._look_for_awaited()
+                await self._awaited.look()
                 continue
             free = self._free()
             claim = free > 0 and self._appetite.hungry and not self._stopping and bool(self._dispatcher)
@@ -327,7 +352,7 @@ class Worker:
         finally:
             self._exchange.end(call)
         if self._serial is not None and asked is not None and not claims:
-            await self._look_for_awaited()
+            await self._awaited.look()
 
     def _request(self, limit: int) -> ClaimRequest:
         return ClaimRequest(
@@ -432,7 +457,7 @@ class Worker:
 
     def _cancel_lost(self, held: Running, reason: str) -> None:
         # What is done is with the store, or on the way: that will judge it.
-        if self._running.get(held.ref.id) is held and not self._exchange.has(held):
+        if self._is_at_work_on(held):
             self._lose(held, reason)
 
     def _lose(self, running: Running, reason: str) -> None:

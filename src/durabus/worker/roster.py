@@ -116,9 +116,15 @@ async def held_events(
 async def release_worker(
     store: EventStore, bus: str | None, worker_id: str, *, reason: str, tags: tuple[str, ...] = ()
 ) -> int:
-    """Take everything from a worker: its events go back to the queue, and what it still writes is refused."""
+    """Take everything from a worker: its events go back to the queue, and what it still writes is refused.
+
+    What has changed hands since it was listed is left alone.
+    """
     number = 0
     for event in await held_events(store, bus, worker_id=worker_id, tags=tags):
+        (claim,) = await store.current_claims([event.id])
+        if claim is None or claim.fence != event.fence:
+            continue
         after = await store.reset_event(event.id, reason=reason)
         number += after.status is EventStatus.PENDING
     return number

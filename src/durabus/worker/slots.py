@@ -117,6 +117,10 @@ class Slots:
         """How many handlers wait for other events."""
         return len(self._waits)
 
+    def is_waiting(self, running: Running) -> bool:
+        """Whether its handler waits for other events."""
+        return running in self._waits
+
     @property
     def is_drained(self) -> bool:
         """Whether nothing waits to begin."""

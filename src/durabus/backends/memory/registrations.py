@@ -87,6 +87,10 @@ class MemoryRegistrations(MemoryCore):
                 del self._buses[bus]
                 self._handlers.pop(bus, None)
                 self._revisions.pop(bus, None)
+                if not self._lanes[bus].history:
+                    del self._lanes[bus]
+                if not self._waiters.get(bus, True):
+                    del self._waiters[bus]
             return len(gone)
 
     def _put_handlers(self, bus: str, after: dict[tuple[str, str], Registration]) -> None:
