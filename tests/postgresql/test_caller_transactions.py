@@ -1,7 +1,7 @@
 """Publishing and settling inside the caller's own transaction, whichever library the connection comes from."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
+from tests.postgresql.emptied import empty
 
 from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import ConfigurationError, LeaseLost, StoreError
@@ -199,9 +200,17 @@ LIBRARIES = [
 EACH = pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.__name__)
 
 
-@pytest.fixture(autouse=True)
-def orders(postgresql_url: str) -> None:
+@pytest.fixture(scope="module")
+def schema(postgresql_url: str) -> Iterator[str]:
+    yield "caller_transactions"
     with psycopg.connect(postgresql_url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS caller_transactions CASCADE")
+
+
+@pytest.fixture(autouse=True)
+def orders(postgresql_url: str, schema: str) -> None:
+    with psycopg.connect(postgresql_url, autocommit=True) as connection:
+        empty(connection, schema)
         connection.execute("CREATE TABLE IF NOT EXISTS orders (id integer)")
         connection.execute("TRUNCATE orders")
 
@@ -309,7 +318,7 @@ async def test_a_sleeping_worker_wakes_after_the_callers_commit(
 ) -> None:
     other = PostgreSQLStore.from_url(url)
     await other.open()
-    waiting = asyncio.create_task(other.wait_for_work("default", timeout=20.0))
+    waiting = asyncio.create_task(other.wait_for_work("default", timeout=40.0))
     async with psycopg_async(postgresql_url) as mine:
         await store.add_events([new_event("order.placed")], connection=mine.connection)
         await asyncio.sleep(0.2)

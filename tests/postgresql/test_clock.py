@@ -27,9 +27,9 @@ async def test_now_is_the_servers_clock(store: PostgreSQLStore, admin: psycopg.C
 
 async def test_a_lease_ends_by_the_servers_clock(store: PostgreSQLStore) -> None:
     await store.add_events([new_event("a")])
-    (claim,) = await store.claim_next_events(request(lease=0.5))
+    (claim,) = await store.claim_next_events(request(lease=2.0))
     assert await store.claim_next_events(request()) == []
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(2.1)
     (taken,) = await store.claim_next_events(request())
     assert taken.event.fence == claim.event.fence + 1
     assert taken.event.errors == ("lease expired (worker w)",)

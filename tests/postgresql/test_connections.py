@@ -153,6 +153,28 @@ class Losing:
             self._store._run = run  # type: ignore[method-assign]
 
 
+async def test_a_wait_for_work_that_is_cancelled_costs_no_connection(url: str, admin: psycopg.Connection) -> None:
+    """Each worker waits when it is stopped. Wherever in the wait that is, the connection can still be used."""
+    store = await open_store(f"{url}&application_name=waits&pool=1")
+    await store.add_events([new_event("a", bus="other")])
+    assert await store.wait_for_work("other", timeout=30.0)  # from now on it listens
+
+    def backends() -> set[int]:
+        sql = "SELECT pid FROM pg_stat_activity WHERE application_name = 'waits'"
+        return {pid for (pid,) in admin.execute(sql)}
+
+    before = backends()
+    for steps in range(1, 12):
+        waiting = asyncio.create_task(store.wait_for_work("default", timeout=30.0))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        await store.now()
+    assert backends() == before
+    await store.close()
+
+
 async def test_transactions_that_lose_against_each_other_are_run_again(store: PostgreSQLStore) -> None:
     """Two batches that settle the same events in opposite order deadlock now and then; nobody is told of it."""
     for _ in range(5):

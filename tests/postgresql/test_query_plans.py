@@ -147,6 +147,22 @@ async def reads_of_a_cycle(store: PostgreSQLStore, bus: str, tags: tuple[str, ..
     return int(row[0] or 0), int(row[1] or 0)
 
 
+async def test_trimming_touches_only_what_it_takes(filled: psycopg.Connection, postgresql_url: str) -> None:
+    store = PostgreSQLStore.from_url(f"{postgresql_url}?schema={SCHEMA}")
+    await store.open()
+    pool = store._pool
+    assert pool
+    connection = await pool.take()
+    async with connection.transaction():
+        rows = await connection.fetch(Statements(SCHEMA)["trim_excess"], ["bus-9", "bus-8"], [300, 0], [50, 10])
+        assert sorted(map(tuple, rows)) == [("bus-8", 10), ("bus-9", 50)]
+        sequential, indexed = (await connection.fetch(READS))[0]
+    pool.give_back(connection)
+    await store.close()
+    assert sequential == 0
+    assert indexed < 1_000
+
+
 async def test_the_claim_does_not_walk_the_unique_index_on_id(filled: psycopg.Connection) -> None:
     """The trap: ordered by id alone, the planner walks past every row that is claimed already."""
     plan = filled.execute(

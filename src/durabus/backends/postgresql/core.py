@@ -23,12 +23,14 @@ from durabus.backends.postgresql.rows import Row
 from durabus.backends.postgresql.scans import Scans
 from durabus.backends.postgresql.service import Service
 from durabus.backends.postgresql.session import Session, own_session
+from durabus.backends.postgresql.sharing import Sharing
 from durabus.backends.postgresql.sql import Statements
 from durabus.clock import Clock, monotonic
 from durabus.errors import StoreClosedError
 from durabus.model.event import Event, NewEvent
 from durabus.store.features import Features
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 TRIES = 8
@@ -72,6 +74,7 @@ class PostgreSQLCore:
         self._scans = Scans(always_whole=clock is not None)
         self._home = Home(address, self._sql, self._clock_argument)
         self._gathering = Gathering(self._publish)
+        self._sharings: dict[str, Sharing[Any, Any]] = {}
         self._days_until = 0.0
         self._calls = 0
 
@@ -129,6 +132,17 @@ class PostgreSQLCore:
         """One statement, which is its own transaction."""
         sql = self._sql[name]
         return await self._call(lambda connection: connection.fetch(sql, *arguments))
+
+    async def _together(self, verb: str, argument: A, send: Callable[[Sequence[A]], Awaitable[Sequence[T]]]) -> T:
+        """In one statement with whoever calls this verb meanwhile; from another loop than that of ``open``, alone."""
+        self._check_open()
+        if asyncio.get_running_loop() is not self._loop:
+            return (await send([argument]))[0]
+        sharing = self._sharings.get(verb)
+        if sharing is None:
+            sharing = self._sharings[verb] = Sharing(send)
+        answer: T = await sharing.call(argument)
+        return answer
 
     def _plain_session(self) -> Session:
         """A session whose statements are transactions of their own."""
@@ -232,11 +246,16 @@ class PostgreSQLCore:
         await self._dispatch(lambda connection: connection.fetch(sql, self._address.channel, buses))
 
     async def _outlook(self, bus: str) -> Row:
-        return (await self._ask("outlook", bus, self._clock_argument()))[0]
+        return await self._together("wait_for_work", bus, self._outlooks)
+
+    async def _outlooks(self, buses: Sequence[str]) -> Sequence[Row]:
+        return await self._plain_session().all("outlook", buses, self._clock_argument())
 
     async def _leave(self) -> None:
         if self._pool is not None:
             await self._gathering.wait_until_idle()
+            for sharing in self._sharings.values():
+                await sharing.wait_until_idle()
             await self._pool.wait_until_unused()
             await asyncio.sleep(0)  # those who were just answered say what they have to say
             await self._hints.close()

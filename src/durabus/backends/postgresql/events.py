@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 
 from durabus.backends.postgresql.caller import in_transaction_of
 from durabus.backends.postgresql.core import PostgreSQLCore
 from durabus.backends.postgresql.finding import find
-from durabus.backends.postgresql.forgetting import forget_completed, in_parts, remove_event
-from durabus.backends.postgresql.publishing import add_events, get_event
+from durabus.backends.postgresql.forgetting import TRIM_AT_ONCE, TRIM_TOGETHER, in_parts, remove_event
+from durabus.backends.postgresql.publishing import add_events, known_events
+from durabus.backends.postgresql.rows import columns
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.store.events import EventRef
@@ -31,8 +31,11 @@ class PostgreSQLEvents(PostgreSQLCore):
         return await self._publish(new)
 
     async def get_event(self, ref: EventRef) -> Event | None:
+        return (await self.get_events([ref]))[0]
+
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
         self._check_open()
-        return await get_event(self._plain_session(), ref)
+        return await known_events(self._plain_session(), refs)
 
     async def has_event(self, ref: EventRef) -> bool:
         return await self.get_event(ref) is not None
@@ -48,8 +51,14 @@ class PostgreSQLEvents(PostgreSQLCore):
         return await self._trim([row[0] for row in rows])
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        rows = await self._ask("excess_completed", bus, max(keep, 0), max(limit, 0))
-        return await self._trim([row[0] for row in rows])
+        """Most have little to forget, and share a statement with other buses; who has much goes on alone."""
+        most = max(min(limit, TRIM_TOGETHER), 0)
+        trimmed = gone = await self._together("cleanup_excess_events", (bus, max(keep, 0), most), self._trim_excess)
+        while gone == most and trimmed < limit:
+            most = min(limit - trimmed, TRIM_AT_ONCE)
+            (gone,) = await self._trim_excess([(bus, max(keep, 0), most)])
+            trimmed += gone
+        return trimmed
 
     async def counts(self, bus: str | None = None) -> Counts:
         row = (await self._ask("counts", bus))[0]
@@ -61,9 +70,14 @@ class PostgreSQLEvents(PostgreSQLCore):
             failed=int(row[4]),
         )
 
+    async def _trim_excess(self, calls: Sequence[tuple[str, int, int]]) -> list[int]:
+        rows = await self._plain_session().all("trim_excess", *columns(calls))
+        gone: dict[str, int] = {row[0]: row[1] for row in rows}
+        return [gone.get(bus, 0) for bus, _, _ in calls]
+
     async def _trim(self, ids: Sequence[int]) -> int:
         """They were looked for without locks; what is COMPLETED stays so until it is forgotten."""
         trimmed = 0
         for part in in_parts(ids):
-            trimmed += (await self._write(partial(forget_completed, ids=part)))[0]
+            trimmed += (await self._ask("trim_completed", part))[0][0]
         return trimmed

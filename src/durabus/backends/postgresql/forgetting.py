@@ -14,6 +14,8 @@ from durabus.store.events import EventRef
 
 TRIM_AT_ONCE = 1_000
 """Events trimmed in one transaction, so that nothing is locked for long."""
+TRIM_TOGETHER = 100
+"""Events of one bus that are trimmed in a transaction with those of others."""
 
 _PLACES = {status: number for number, status in enumerate(EventStatus)}
 
@@ -42,18 +44,6 @@ async def remove_event(session: Session, ref: EventRef) -> bool:
     await forget_names(session, [(event.id, event.event_id, event.bus, event.idempotency_key)])
     await _uncount(session, [event.bus], event.status)
     return True
-
-
-async def forget_completed(session: Session, ids: Sequence[int]) -> tuple[int, int]:
-    """Trim COMPLETED events with their log entries. Answers how many of both were still there."""
-    gone = await session.all("still_completed", ids)
-    if not gone:
-        return 0, 0
-    entries = len(await session.all("forget_entries", [row[0] for row in gone]))
-    entries += len(await session.all("forget_published_entries", [row[1] for row in gone]))
-    await forget_names(session, gone)
-    await _uncount(session, [row[2] for row in gone], EventStatus.COMPLETED)
-    return len(gone), entries
 
 
 async def forget_dead(session: Session, gone: Sequence[Row]) -> None:

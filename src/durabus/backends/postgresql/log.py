@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 
 from durabus.backends.postgresql.core import PostgreSQLCore
-from durabus.backends.postgresql.forgetting import forget_completed, in_parts
-from durabus.backends.postgresql.publishing import get_event
+from durabus.backends.postgresql.forgetting import in_parts
+from durabus.backends.postgresql.publishing import known_events
 from durabus.backends.postgresql.rows import Row, entry_of
 from durabus.backends.postgresql.session import Session
 from durabus.errors import InvalidEventError, LeaseLost
@@ -58,7 +57,7 @@ class PostgreSQLLog(PostgreSQLCore):
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         async def read(session: Session) -> list[LogEntry]:
-            event = await get_event(session, ref)
+            (event,) = await known_events(session, [ref])
             rows = () if event is None else await session.all("read_event_log", event.id, event.event_id)
             return [entry_of(row) for row in rows]
 
@@ -85,7 +84,7 @@ class PostgreSQLLog(PostgreSQLCore):
         unknown = [row[0] for row in await self._ask("unknown_until", *bounds)]
         gone = 0
         for part in in_parts(ended):
-            gone += (await self._write(partial(forget_completed, ids=part)))[1]
+            gone += (await self._ask("trim_completed", part))[0][1]
         for part in in_parts(unknown):
             gone += len(await self._ask("forget_unknown_entries", *bounds[:4], part))
         return gone

@@ -91,12 +91,12 @@ async def _add_one(session: Session, new: NewEvent) -> Event | None:
     return _answer([new], row[0], [row[1]], dues=[row[2]], known=None, stood_in={})[0]
 
 
-async def get_event(session: Session, ref: EventRef) -> Event | None:
-    """The event wherever it is in its life."""
-    if isinstance(ref, int):
-        return (await get_events(session, [ref])).get(ref)
-    found = await get_events(session, (), [ref]) if _UUID.fullmatch(ref) else {}
-    return next(iter(found.values()), None)
+async def known_events(session: Session, refs: Sequence[EventRef]) -> list[Event | None]:
+    """Each event wherever it is in its life. What is no UUID is no event."""
+    ids = [ref for ref in refs if isinstance(ref, int)]
+    found = await get_events(session, ids, [ref for ref in refs if isinstance(ref, str) and _UUID.fullmatch(ref)])
+    named = {event.event_id: event for event in found.values()}
+    return [found.get(ref) if isinstance(ref, int) else named.get(ref) for ref in refs]
 
 
 async def id_of(session: Session, ref: EventRef) -> int | None:

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from durabus.backends.postgresql.core import PostgreSQLCore
-from durabus.backends.postgresql.rows import Row
 from durabus.backends.postgresql.session import Session
 from durabus.model.handler import BusInfo, HandlerInfo, Registered
+
+_json = msgspec.json.Encoder().encode
+
+
+class Registering(msgspec.Struct, frozen=True):
+    """What a node says of itself, under the names that ``register_handlers.sql`` reads."""
+
+    bus: str
+    node: str
+    handler_ids: list[str]
+    patterns: list[str]
+    kept_for: float | None
 
 
 class PostgreSQLRegistrations(PostgreSQLCore):
@@ -17,50 +30,38 @@ class PostgreSQLRegistrations(PostgreSQLCore):
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
     ) -> None:
         wanted = {one.handler_id: one.pattern for one in handlers}
+        call = Registering(bus, node, list(wanted), list(wanted.values()), kept_for)
+        await self._together("register_handlers", call, self._register)
 
-        async def register(session: Session) -> None:
-            now = await session.now()
-            until = None if kept_for is None else now + kept_for
-            # the row of the bus is locked from here on: one node after the other
-            known = not await session.value("register_bus", bus, now)
-            rows = await session.all("list_handlers", bus)
-            stale = [row for row in rows if not _lives(row, now) or (row[1] == node and row[0] not in wanted)]
-            mine = {row[0]: row[2] for row in rows if row[1] == node and _lives(row, now)}
-            if stale:
-                await session.all("forget_handlers", bus, [row[0] for row in stale], [row[1] for row in stale])
-            if wanted:
-                await session.all("register_handlers", bus, node, list(wanted), list(wanted.values()), now, until)
-            if known and (stale or mine != wanted):
-                await session.all("revise_handlers", bus)
-
-        await self._write(register)
+    async def _register(self, calls: Sequence[Registering]) -> list[None]:
+        ordered = sorted(calls, key=lambda call: call.bus)  # rows are locked in one order
+        await self._plain_session().all("register_handlers", self._clock_argument(), _json(ordered).decode())
+        return [None] * len(calls)
 
     async def unregister_handler(self, bus: str, handler_id: str) -> bool:
         async def unregister(session: Session) -> bool:
-            now = await session.now()
             await session.all("lock_bus", bus)
-            gone = [row for row in await session.all("list_handlers", bus) if row[0] == handler_id]
+            gone = await session.all("unregister_handler", bus, handler_id, session.clock)
             if gone:
-                await session.all("forget_handlers", bus, [row[0] for row in gone], [row[1] for row in gone])
                 await session.all("revise_handlers", bus)
-            return any(_lives(row, now) for row in gone)
+            return any(lived for (lived,) in gone)
 
         return await self._write(unregister)
 
     async def list_handlers(self, bus: str) -> Registered:
-        async def look(session: Session) -> Registered:
-            now = await session.now()
-            revision = await session.value("get_revision", bus)
-            return Registered(
-                revision or "",
-                [
-                    HandlerInfo(handler_id=row[0], node=row[1], pattern=row[2], created_ts=row[3], last_seen_ts=row[4])
-                    for row in await session.all("list_handlers", bus)
-                    if _lives(row, now)
-                ],
-            )
+        return await self._together("list_handlers", bus, self._list_handlers)
 
-        return await self._look(look)
+    async def _list_handlers(self, buses: Sequence[str]) -> list[Registered]:
+        found: dict[str, Registered] = {}
+        rows = await self._plain_session().all("list_handlers", buses, self._clock_argument())
+        for bus, revision, handler_id, node, pattern, created, seen in rows:
+            registered = found.setdefault(bus, Registered(revision, []))
+            if handler_id is not None:
+                info = HandlerInfo(
+                    handler_id=handler_id, node=node, pattern=pattern, created_ts=created, last_seen_ts=seen
+                )
+                registered.handlers.append(info)
+        return [found.get(bus) or Registered("", []) for bus in buses]
 
     async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
         rows = await self._ask("list_buses", after, max(limit, 0))
@@ -70,11 +71,11 @@ class PostgreSQLRegistrations(PostgreSQLCore):
         return [row[0] for row in await self._ask("active_buses", after, max(limit, 0))]
 
     async def stop_bus(self, bus: str) -> None:
-        await self._ask("stop_bus", bus, self._clock_argument())
+        await self._together("stop_bus", bus, self._stop_buses)
+
+    async def _stop_buses(self, buses: Sequence[str]) -> list[None]:
+        await self._plain_session().all("stop_buses", sorted(set(buses)), self._clock_argument())
+        return [None] * len(buses)
 
     async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
         return len(await self._ask("archive_buses", self._clock_argument(), stopped_for, max(limit, 0)))
-
-
-def _lives(row: Row, now: float) -> bool:
-    return row[5] is None or row[5] > now

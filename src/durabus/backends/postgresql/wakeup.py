@@ -47,6 +47,7 @@ class Wakeup:
                 woken = [one for sleepers in self._sleepers.values() for one in sleepers]
                 self._sleepers.clear()
             else:
+                self._remember_few()
                 self._news[bus] = self._tick
                 woken = self._sleepers.pop(bus, [])
         for loop, future in woken:
@@ -66,9 +67,7 @@ class Wakeup:
     def claimed(self, request: ClaimRequest, began: int, *, anything: bool) -> None:
         """Whether a claim got something. What it did not get is no reason to wake its worker again."""
         with self._gate:
-            if len(self._news) + len(self._in_vain) > _REMEMBERED_BUSES:
-                self._news.clear()
-                self._in_vain.clear()
+            self._remember_few()
             if anything:
                 self._in_vain.pop(request.bus, None)
             else:
@@ -79,6 +78,12 @@ class Wakeup:
         with self._gate:
             since = self._in_vain.get(bus)
             return since is None or max(self._news.get(bus, 0), self._all_news) > since
+
+    def _remember_few(self) -> None:
+        """Names of buses come and go, also those that nobody here claims from."""
+        if len(self._news) + len(self._in_vain) > _REMEMBERED_BUSES:
+            self._news.clear()
+            self._in_vain.clear()
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

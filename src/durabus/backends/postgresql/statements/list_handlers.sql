@@ -1,5 +1,9 @@
--- The handlers of a bus, those included whose time is over. Walks the primary key of event_handlers.
+-- Which list of handlers each bus has, and the handlers whose time is not over; for a bus without any, a row that names
+-- none. Walks the primary keys of event_buses and event_handlers.
 SELECT
-    handler_id, node, pattern, date_part('epoch', created_at), date_part('epoch', last_seen_at),
-    date_part('epoch', kept_until)
-FROM {schema}.event_handlers WHERE bus = $1 ORDER BY handler_id, node
+    known.bus, known.revision::text, handler.handler_id, handler.node, handler.pattern,
+    date_part('epoch', handler.created_at), date_part('epoch', handler.last_seen_at)
+FROM {schema}.event_buses AS known LEFT JOIN {schema}.event_handlers AS handler
+    ON handler.bus = known.bus
+    AND (handler.kept_until IS NULL OR handler.kept_until > (SELECT {schema}.the_time($2)))
+WHERE known.bus = ANY ($1::text[]) ORDER BY handler.handler_id, handler.node

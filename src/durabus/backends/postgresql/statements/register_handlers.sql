@@ -1,6 +1,4 @@
--- Makes handlers of a node known; known ones keep when they were created.
-INSERT INTO {schema}.event_handlers (bus, handler_id, node, pattern, created_at, last_seen_at, kept_until)
-SELECT $1, handler_id, $2, pattern, to_timestamp($5), to_timestamp($5), to_timestamp($6)
-FROM unnest($3::text[], $4::text[]) AS given (handler_id, pattern) ORDER BY handler_id
-ON CONFLICT (bus, handler_id, node) DO UPDATE
-SET pattern = excluded.pattern, last_seen_at = excluded.last_seen_at, kept_until = excluded.kept_until
+-- Makes buses and the handlers of nodes known, one after the other: see the function.
+SELECT {schema}.register_handlers($1, bus, node, handler_ids, patterns, kept_for)
+FROM json_to_recordset($2::json)
+    AS given (bus text, node text, handler_ids text[], patterns text[], kept_for double precision)

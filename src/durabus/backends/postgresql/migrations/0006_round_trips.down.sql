@@ -1,0 +1,1 @@
+DROP FUNCTION trim_completed, register_handlers;
