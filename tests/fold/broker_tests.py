@@ -231,12 +231,12 @@ class BrokerTests:
     async def test_a_node_far_behind_begins_anew(self, broker: Broker) -> None:
         behind, store = await broker.open(public_kept=0), await broker.open(public_kept=0)
         await behind.add_events([new_event("t")])
-        await behind._node._in_thread(stop_reading(behind._node))
+        await behind._node._own.run(stop_reading(behind._node))
         await store.add_events([new_event("t", {"n": n}) for n in range(100)])
         for _ in range(3):
             assert await store._node.snapshot()
         place = behind._node.replica.position
-        await behind._node._in_thread(read_again(behind._node))
+        await behind._node._own.run(read_again(behind._node))
         assert (await behind.counts()).pending == 101
         assert behind._node.replica.position > place
         first, second = await pictures(store, behind)
@@ -250,9 +250,9 @@ class BrokerTests:
     async def test_a_zombie_snapshotter_is_refused(self, broker: Broker) -> None:
         zombie, alive = await broker.open(), await broker.open()
         await zombie.add_events([new_event("t")])
-        assert await alive._node._in_thread(alive._node._snapshotter._write(9))
+        assert await alive._node._own.run(alive._node._snapshotter._write(9))
         await zombie.add_events([new_event("t")])
-        assert not await zombie._node._in_thread(zombie._node._snapshotter._write(8))
+        assert not await zombie._node._own.run(zombie._node._snapshotter._write(8))
         late = await broker.open()
         first, second = await pictures(alive, late)
         assert first == second

@@ -1,5 +1,7 @@
 """What is remembered of COMPLETED events, and what a reader of the log may rely on."""
 
+from collections.abc import Iterator
+
 from tests.fold.pictures import pictures
 from tests.fold.simulated_log import SimulatedLog
 from tests.fold.simulated_store import simulated_store
@@ -7,7 +9,9 @@ from tests.fold.simulated_store import simulated_store
 from durabus import Action, new_event
 from durabus.backends.fold.options import Options
 from durabus.backends.fold.store import FoldStore
+from durabus.kernel.state import EventState
 from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete
 
 KEPT = 10
@@ -67,4 +71,21 @@ async def test_what_is_asked_for_is_forgotten_all_the_same() -> None:
     assert len(await completed_in_log(store)) == 20
     assert await store.cleanup_excess_events("default", keep=4) == 16
     assert len(await completed_in_log(store)) == 4
+    await store.close()
+
+
+class Backwards(dict[int, EventState]):
+    """Looked at from its end only."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("the whole history was gone through")
+
+
+async def test_the_newest_events_are_found_without_going_through_the_history() -> None:
+    store = await opened(SimulatedLog())
+    await complete(store, KEPT)
+    core = store._node.replica.core
+    core._states = Backwards(core._states)
+    page = await store.find(EventQuery(limit=2))
+    assert [event.id for event in page.events] == [KEPT, KEPT - 1]
     await store.close()

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 
+import msgspec
 import pytest
 from tests.fold.simulated_log import SimulatedLog, SimulatedTransport, Trouble
 from tests.fold.simulated_store import FEATURES, simulated_store
@@ -13,10 +14,18 @@ from durabus.backends.fold.commands import StopBus, encode_command, encode_comma
 from durabus.backends.fold.core import FoldCore
 from durabus.backends.fold.envelope import Envelope, seal, unseal
 from durabus.backends.fold.options import Options
+from durabus.backends.fold.public_lane import APART_FROM
 from durabus.backends.fold.replica import Replica
 from durabus.backends.fold.store import FoldStore
 from durabus.backends.fold.transport import Entry, PublicRecord, RefusedError, UnknownOutcomeError
-from durabus.errors import ConfigurationError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
+from durabus.errors import (
+    ConfigurationError,
+    InvalidEventError,
+    SchemaError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
@@ -288,6 +297,17 @@ async def test_a_cancelled_call_harms_nobody() -> None:
     await store.close()
 
 
+async def test_metadata_that_travels_apart_shares_records() -> None:
+    log = SimulatedLog()
+    store = await opened(SimulatedTransport(log), Options())
+    before = len(log.entries)
+    metadata = {"text": "x" * (APART_FROM + 1)}
+    events = await store.add_events([new_event("t", metadata=metadata) for _ in range(100)])
+    assert {event.metadata["text"] for event in events} == {metadata["text"]}
+    assert len(log.entries) - before < 100 + 20
+    await store.close()
+
+
 def code_of_a_child(store: FoldStore) -> int:
     child = os.fork()
     if child == 0:
@@ -318,9 +338,25 @@ async def test_an_event_that_is_too_large_is_refused_alone() -> None:
     await store.close()
 
 
-def test_what_cannot_be_written_is_refused_before_it_is_sent() -> None:
-    from durabus.errors import InvalidEventError
+@pytest.mark.parametrize("wrong", [{"payload_json": '"\ud800"'}, {"metadata_json": '["traceparent"]'}])
+async def test_an_event_that_cannot_be_written_is_refused_alone(wrong: dict[str, str]) -> None:
+    store = await opened(SimulatedTransport(SimulatedLog()), Options())
+    made_by_hand = msgspec.structs.replace(new_event("t"), **wrong)
+    async with asyncio.timeout(10):
+        before, refused, after = await asyncio.gather(
+            store.add_events([new_event("t")]),
+            store.add_events([made_by_hand]),
+            store.add_events([new_event("t")]),
+            return_exceptions=True,
+        )
+    assert isinstance(before, list)
+    assert isinstance(after, list)
+    assert isinstance(refused, InvalidEventError)
+    assert (await store.counts()).pending == 2
+    await store.close()
 
+
+def test_what_cannot_be_written_is_refused_before_it_is_sent() -> None:
     with pytest.raises(InvalidEventError, match="StopBus cannot be written"):
         encode_command(StopBus("\ud800"))
     assert encode_commands([encode_command(StopBus("b"))])
@@ -332,3 +368,12 @@ def test_options_that_cannot_be_are_refused(query: str) -> None:
 
     with pytest.raises(ConfigurationError):
         options_from_url(f"nats://localhost?{query}")
+
+
+@pytest.mark.parametrize("url", ["nats://user:s3cret@h?timeout=x", "kafka://h?pasword=s3cret", "nats://u:s3cret@h?a=b"])
+def test_no_password_is_told_with_what_is_wrong(url: str) -> None:
+    from durabus.backends.fold.options import options_from_url
+
+    with pytest.raises(ConfigurationError) as refused:
+        options_from_url(url)
+    assert "s3cret" not in str(refused.value)

@@ -71,7 +71,7 @@ async def test_a_snapshot_is_made_by_itself_when_the_log_is_long(log: SimulatedL
     await store.open()
     for n in range(80):
         await store.stop_bus(f"b{n}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while log.first == 1:
             await store.stop_bus("more")
     assert not store._node._snapshotter.is_due()
@@ -181,9 +181,9 @@ async def test_a_zombie_snapshotter_is_refused(log: SimulatedLog) -> None:
     store = simulated_store(log)
     await store.open()
     await store.stop_bus("b")
-    assert await store._node._in_thread(store._node._snapshotter._write(7))
+    assert await store._node._own.run(store._node._snapshotter._write(7))
     await store.stop_bus("c")
-    assert not await store._node._in_thread(store._node._snapshotter._write(6))
+    assert not await store._node._own.run(store._node._snapshotter._write(6))
     await store.close()
 
 
@@ -257,7 +257,7 @@ async def test_closing_in_the_middle_of_a_snapshot_leaves_it_to_others(log: Simu
     transport = Slow(log)
     store = FoldStore(transport, Options(snapshot_every=1), FEATURES, clock)
     await store.open()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not transport.begun:  # noqa: ASYNC110  (in the store's own thread)
             await asyncio.sleep(0.01)
     await store.close()

@@ -1,5 +1,7 @@
 """The Kafka store among plain clients, and through its broker's troubles."""
 
+from typing import Any
+
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -9,6 +11,7 @@ from tests.fold.broker_tests import Broker, BrokerTests
 from durabus import new_event, open_store
 from durabus.backends.fold.transport import GapError
 from durabus.backends.kafka.layout import KEPT
+from durabus.backends.kafka.snapshots import MANIFEST_KEY
 from durabus.errors import ConfigurationError, SchemaError, StoreUnavailableError
 from durabus.servers.kafka import KafkaServer
 from durabus.servers.server import Server
@@ -115,8 +118,9 @@ class TestKafka(BrokerTests):
         "url", ["kafka://", "kafka://user:pw@host:1", "kafka://host:1?replication=0", "kafka://h?x=1"]
     )
     async def test_a_url_that_cannot_be_is_refused(self, url: str) -> None:
-        with pytest.raises(ConfigurationError):
+        with pytest.raises(ConfigurationError) as refused:
             await open_store(url)
+        assert "pw" not in str(refused.value)
 
     async def test_a_second_snapshot_writes_only_what_changed(self, broker: Broker) -> None:
         store = await broker.open()
@@ -126,6 +130,21 @@ class TestKafka(BrokerTests):
         await store.stop_bus("b")
         assert await store._node.snapshot()
         assert self._state_records(broker) - before < before
+
+    async def test_a_snapshot_waits_for_room_on_its_way(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        refused: set[bytes] = set()
+
+        class Full(Producer):
+            def produce(self, topic: str, **record: Any) -> None:  # type: ignore[override]
+                if record["key"] not in refused:
+                    refused.add(record["key"])
+                    raise BufferError
+                super().produce(topic, **record)
+
+        monkeypatch.setattr("durabus.backends.kafka.snapshots.Producer", Full)
+        store = await broker.open()
+        assert await store._node.snapshot()
+        assert MANIFEST_KEY in refused
 
     async def test_parts_older_than_the_manifest_are_not_taken_for_the_snapshot(self, broker: Broker) -> None:
         """A committed transaction becomes visible topic by topic: a reader may see some of it."""

@@ -147,10 +147,10 @@ class TestNats(BrokerTests):
                     await asyncio.sleep(0.001)
                 raise UnknownOutcomeError("no reply")
 
-        await store._node._in_thread(stop_reading(store._node))
+        await store._node._own.run(stop_reading(store._node))
         await other.add_events([new_event("t") for _ in range(20)])
         monkeypatch.setattr(Follower, "_create", create_and_lose_the_reply)
-        await store._node._in_thread(read_again(store._node))
+        await store._node._own.run(read_again(store._node))
         async with asyncio.timeout(20):
             while len(consumers) < 2:  # noqa: ASYNC110  (in the store's own thread)
                 await asyncio.sleep(0.001)

@@ -1,6 +1,7 @@
 """Two nodes of a cluster: the store finds the one that has its slot, and follows when the slot moves."""
 
 import asyncio
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from durabus.backends.redis.store import RedisStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Settled
-from durabus.servers.ports import free_ports
+from durabus.servers.ports import LOWEST, is_free
 from durabus.servers.redis import RedisServer
 
 pytestmark = pytest.mark.processes
@@ -30,7 +31,8 @@ def cluster_node(folder: Path, bus_port: int) -> RedisServer:
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Iterator[list[RedisServer]]:
-    buses = free_ports(2)
+    # Below those that servers choose from: one of them must not take it before its bus does.
+    buses = [port for port in random.sample(range(LOWEST - 5000, LOWEST), 200) if is_free(port)][:2]
     with (
         cluster_node(tmp_path / "a", buses[0]) as one,
         cluster_node(tmp_path / "b", buses[1]) as two,
@@ -84,12 +86,12 @@ async def test_the_node_that_has_the_slot_is_found(nodes: list[RedisServer], pre
         await store.add_events([new_event("t", {"n": n}, tags=["eu"]) for n in range(20)])
         request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=20, lease=30.0)
         claims = await store.claim_next_events(request)
-        waiting = asyncio.create_task(store.wait_for_work("default", timeout=20))
+        waiting = asyncio.create_task(store.wait_for_work("default", timeout=60))
         await asyncio.sleep(0.2)
         answer = await store.settle_events([Complete(claim.ref) for claim in claims])
         assert [type(outcome) for outcome in answer.outcomes] == [Settled] * 20
         await store.add_events([new_event("t")])
-        assert await asyncio.wait_for(waiting, 10)
+        assert await asyncio.wait_for(waiting, 30)
         (claim,) = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token()))
         await store.settle_events([Complete(claim.ref)])
         await store.close()

@@ -11,6 +11,7 @@ import redis
 from durabus.backends.redis.store import RedisStore
 from durabus.errors import StoreClosedError
 from durabus.model.event import new_event
+from durabus.store.connect import open_store
 
 FORK = """
 import asyncio, os, sys, warnings
@@ -57,7 +58,7 @@ async def test_a_loop_that_ended_leaves_no_connection(store: RedisStore, url: st
     before = len(admin.client_list())
     await asyncio.to_thread(asyncio.run, store.counts())
     await store.counts()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while len(admin.client_list()) > before + 1:  # noqa: ASYNC110  (the server notices)
             await asyncio.sleep(0.02)
 
@@ -70,7 +71,7 @@ async def test_closing_ends_the_lines_of_other_loops(url: str) -> None:
     async def wait() -> None:
         started.set()
         try:
-            await store.wait_for_work("default", timeout=20)
+            await store.wait_for_work("default", timeout=60)
             await store.counts()
         except StoreClosedError:
             answers.append("closed")
@@ -80,7 +81,7 @@ async def test_closing_ends_the_lines_of_other_loops(url: str) -> None:
     await asyncio.to_thread(started.wait)
     await asyncio.sleep(0.2)
     await store.close()
-    await asyncio.to_thread(thread.join, 10)
+    await asyncio.to_thread(thread.join, 30)
     assert answers == ["closed"]
 
 
@@ -107,3 +108,20 @@ async def test_a_cancelled_call_leaves_the_line_in_order(store: RedisStore) -> N
 def test_a_forked_child_gets_a_clear_error(url: str) -> None:
     done = subprocess.run([sys.executable, "-c", FORK, url], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 0, done.stderr
+
+
+async def test_closing_hangs_up_also_when_who_asked_for_it_is_cancelled(url: str) -> None:
+    store = await open_store(url)
+    assert isinstance(store, RedisStore)
+    line = store._line()
+    await store.counts()
+    serving = line._task
+    assert serving is not None
+    line._idle.clear()  # as while an answer is awaited
+    closing = asyncio.create_task(store.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    async with asyncio.timeout(10):
+        await asyncio.wait({serving})

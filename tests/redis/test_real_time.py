@@ -1,4 +1,4 @@
-"""The same leases by the server's own clock."""
+"""Leases by the server's own clock. All else about them is shown with a clock that is told, in tests/conformance."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from tests.redis.server import forget_keys
 
 from durabus.backends.redis.store import RedisStore
 from durabus.clock import ManualClock
+from durabus.conformance.claims import ClaimTests
 from durabus.conformance.expiry import ExpiryTests
 from durabus.conformance.modes import ModeTests
 from durabus.conformance.suite import StoreUnderTest
@@ -15,7 +16,23 @@ from durabus.store.contract import EventStore
 
 
 @pytest.mark.slow
-class TestRedisStoreInRealTime(StoreUnderTest, ExpiryTests, ModeTests):
+class TestRedisStoreInRealTime(StoreUnderTest):
+    test_a_claim_moves_the_event_in_one_step = ClaimTests.test_a_claim_moves_the_event_in_one_step
+    test_a_delayed_event_is_not_claimed_before_it_is_due = (
+        ClaimTests.test_a_delayed_event_is_not_claimed_before_it_is_due
+    )
+    test_a_second_caller_never_gets_an_event_whose_lease_is_not_over = (
+        ExpiryTests.test_a_second_caller_never_gets_an_event_whose_lease_is_not_over
+    )
+    test_another_worker_takes_over_when_the_lease_is_over = (
+        ExpiryTests.test_another_worker_takes_over_when_the_lease_is_over
+    )
+    test_expired_claims_are_taken_from_every_bus_without_claiming_them = (
+        ExpiryTests.test_expired_claims_are_taken_from_every_bus_without_claiming_them
+    )
+    test_the_lock_is_renewed_with_the_claim = ModeTests.test_the_lock_is_renewed_with_the_claim
+    test_the_lock_of_an_expired_claim_can_be_taken = ModeTests.test_the_lock_of_an_expired_claim_can_be_taken
+
     @pytest.fixture(autouse=True)
     def server(self, url: str) -> None:
         self.url = url

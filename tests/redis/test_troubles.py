@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from tests.redis.server import prompt, run
+from tests.redis.server import prompt, publish_in_the_end, run
 from tests.servers.presence import installed
 
 from durabus.backends.redis.store import RedisStore
@@ -37,7 +37,7 @@ async def refuses_to_open(url: str) -> StoreError:
     begun = asyncio.get_running_loop().time()
     with pytest.raises(StoreError) as caught:
         await store.open()
-    assert asyncio.get_running_loop().time() - begun < 3
+    assert asyncio.get_running_loop().time() - begun < 8  # a call has ten
     await store.close()
     return caught.value
 
@@ -67,7 +67,7 @@ async def test_a_user_without_rights_is_told(own_server: RedisServer) -> None:
 
 
 async def test_calls_ride_through_a_restart(own_server: RedisServer) -> None:
-    async with opened(own_server.url) as store:
+    async with opened(own_server.url + "?timeout=40") as store:
         first = await store.add_events([new_event("t")])
         own_server.kill()
         waiting = asyncio.create_task(store.add_events([new_event("t")]))
@@ -78,26 +78,26 @@ async def test_calls_ride_through_a_restart(own_server: RedisServer) -> None:
 
 
 async def test_without_a_server_a_call_ends_in_time(own_server: RedisServer) -> None:
-    async with opened(own_server.url + "?timeout=0.6") as store:
+    async with opened(own_server.url + "?timeout=1.5") as store:
         own_server.kill()
         loop = asyncio.get_running_loop()
         begun = loop.time()
         with pytest.raises(StoreUnavailableError):
             await store.counts()
-        assert 0.5 < loop.time() - begun < 3
+        assert 1.4 < loop.time() - begun < 20
         await asyncio.to_thread(own_server.start)
-        assert (await store.counts()).pending == 0
+        await publish_in_the_end(store)
 
 
 async def test_a_frozen_server_is_given_up_and_found_again(own_server: RedisServer) -> None:
-    async with opened(own_server.url + "?timeout=0.6") as store:
+    async with opened(own_server.url + "?timeout=1.5") as store:
         os.kill(own_server.pid, signal.SIGSTOP)
         try:
             with pytest.raises(StoreUnavailableError, match="repeating it is safe"):
                 await store.add_events([new_event("t")])
         finally:
             os.kill(own_server.pid, signal.SIGCONT)
-        await store.add_events([new_event("t")])
+        await publish_in_the_end(store)
 
 
 async def test_a_full_server_takes_nothing_but_can_be_emptied(own_server: RedisServer) -> None:
@@ -142,8 +142,8 @@ async def test_a_replica_is_refused_and_a_failover_found(own_server: RedisServer
         (event,) = await store.add_events([new_event("t")])
         await until_synced(replica)
         with prompt(own_server.url) as primary:
-            primary.wait(1, 2000)
-    async with opened(replica.url + "?timeout=8") as store:
+            assert primary.wait(1, 20_000) == 1
+    async with opened(replica.url + "?timeout=40") as store:
         # it has data and functions, and even answers what only reads; a write waits for a promotion
         assert await store.get_event(event.id) == event
         waiting = asyncio.create_task(store.add_events([new_event("t")]))
@@ -159,7 +159,7 @@ async def test_a_replica_that_stays_one_is_named(own_server: RedisServer, replic
     async with opened(own_server.url) as store:
         await store.counts()
     await until_synced(replica)
-    async with opened(replica.url + "?timeout=0.5") as store:
+    async with opened(replica.url + "?timeout=1.5") as store:
         with pytest.raises(StoreUnavailableError, match="read-only replica and took nothing"):
             await store.add_events([new_event("t")])
 
@@ -175,6 +175,16 @@ async def test_flushed_data_are_an_error_until_the_store_is_opened_again(own_ser
         assert (await store.counts()).pending == 0
 
 
+async def until_busy(admin: redis.Redis) -> None:
+    while True:
+        try:
+            admin.ping()
+        except redis.exceptions.ResponseError as error:
+            assert "BUSY" in str(error)  # noqa: PT017  (any other is one too many)
+            return
+        await asyncio.sleep(0.01)
+
+
 async def test_a_busy_server_is_waited_for(own_server: RedisServer) -> None:
     """A slow script of somebody else makes the server answer BUSY."""
     async with opened(own_server.url) as store:
@@ -186,7 +196,7 @@ async def test_a_busy_server_is_waited_for(own_server: RedisServer) -> None:
                     other.eval("while true do end", 0)
 
             slow = asyncio.create_task(asyncio.to_thread(run_slowly))
-            await asyncio.sleep(0.3)
+            await until_busy(admin)
             waiting = asyncio.create_task(store.counts())
             await asyncio.sleep(0.3)
             assert not waiting.done()

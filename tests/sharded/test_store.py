@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from durabus import EventBus, EventStore, ManualClock, RetryPolicy, new_event, open_store
+from durabus import Event, EventBus, EventStore, ManualClock, RetryPolicy, new_event, open_store
 from durabus.backends.sharded.store import ShardedStore
 from durabus.errors import (
     ConfigurationError,
@@ -19,8 +19,9 @@ from durabus.errors import (
 )
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.query import EventQuery
-from durabus.model.settlement import Complete
+from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import Action, EventMode
+from durabus.store.events import EventRef
 from durabus.store.log import START
 
 BUS = "default"
@@ -243,3 +244,18 @@ async def test_a_bus_serves_all_shards(tmp_path: Path) -> None:
         dead = await store.list_dead_letters()
     assert sorted(seen) == list(range(40))
     assert (counts.completed, counts.failed, dead.total) == (39, 1, 1)
+
+
+async def test_dead_letters_are_looked_up_in_one_call_of_each_shard(
+    store: ShardedStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def one_by_one(_ref: EventRef) -> Event | None:
+        raise AssertionError("one by one")
+
+    await store.add_events([new_event("a.b") for _ in range(30)])
+    claims = await store.claim_next_events(request(limit=30))
+    await store.settle_events([Fail(claim.ref, "no", None) for claim in claims])
+    for shard in store._shards:
+        monkeypatch.setattr(shard, "get_event", one_by_one)
+    ids = [claim.event.id for claim in claims]
+    assert [event.id for event in await store.requeue_dead_letters(ids)] == ids

@@ -11,8 +11,7 @@ from unittest.mock import patch
 from tests.fold.simulated_log import SimulatedLog
 from tests.fold.simulated_store import FEATURES
 
-import durabus.backends.fold.store
-from durabus.backends.fold.node import Node
+import durabus.backends.fold.node
 from durabus.backends.fold.options import Options
 from durabus.backends.fold.store import FoldStore
 from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord
@@ -152,27 +151,29 @@ class ThreadOfLoop:
         return self._loop.create_task(work, context=self._context.copy())
 
 
-class LaneNode(Node):
-    """The node without its thread."""
+class LaneLoop:
+    """``OwnLoop`` without a thread."""
 
-    async def start(self) -> None:
+    loop: ThreadOfLoop
+
+    def __init__(self, _name: str) -> None:
+        self._ended = False
+
+    def start(self) -> None:
         loop, owner = asyncio.get_running_loop(), LANE.get().owner
         assert isinstance(loop, VirtualLoop)
         context = owner.context("store") if isinstance(owner, Host) else loop.context_of(loop.outside)
-        self._own_loop = ThreadOfLoop(loop, context)  # type: ignore[assignment]
-        try:
-            await self._in_thread(self._begin())
-        except BaseException:
-            await self.stop()
-            raise
+        self.loop = ThreadOfLoop(loop, context)
 
-    async def stop(self) -> None:
-        if not self._closing:
-            self._closing = True
-            await self._in_thread(self._finish())
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        return await self.loop.create_task(work)
 
-    async def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
-        return await self._loop.create_task(work)
+    async def end(self, last: Coroutine[Any, Any, None]) -> None:
+        if self._ended:
+            last.close()
+            return
+        self._ended = True
+        await self.run(last)
 
 
 class FoldPlace(Place):
@@ -193,6 +194,6 @@ class FoldPlace(Place):
         return self._store(self._straight)
 
     def _store(self, network: Network) -> EventStore:
-        with patch.object(durabus.backends.fold.store, "Node", LaneNode):
+        with patch.object(durabus.backends.fold.node, "OwnLoop", LaneLoop):
             options = Options(timeout=self._timeout, snapshot_every=SNAPSHOT_EVERY)
             return FoldStore(BrokerTransport(network), options, FEATURES)

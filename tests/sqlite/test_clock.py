@@ -78,7 +78,7 @@ async def test_leases_end_and_retries_become_due_while_the_clock_is_behind(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = await opened(file)
-    await store.add_events([new_event("order.placed"), new_event("order.paid", delay=0.2)])
+    await store.add_events([new_event("order.placed"), new_event("order.paid", delay=1.0)])
     short = ClaimRequest(bus="default", worker_id="w", token=new_token(), lease=0.2, limit=10)
     assert len(await store.claim_next_events(short)) == 1
     set_clock(monkeypatch, -HOUR)

@@ -13,7 +13,7 @@ from durabus.model.query import EventQuery
 
 
 async def all_ended(store: SQLiteStore) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (counts := await store.counts()).pending + counts.processing:  # noqa: ASYNC110  (a store has no bell)
             await asyncio.sleep(0.01)
 

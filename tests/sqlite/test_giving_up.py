@@ -10,7 +10,7 @@ import pytest
 from durabus.backends.sqlite import finding
 from durabus.backends.sqlite.store import SQLiteStore
 from durabus.backends.sqlite.transaction import Transaction
-from durabus.model.event import new_event
+from durabus.model.event import Event, new_event
 from durabus.model.query import EventQuery
 
 ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM numbers"
@@ -59,3 +59,26 @@ async def test_one_that_waits_its_turn_is_given_up_without_harm(store: SQLiteSto
     first.cancel()
     assert await third == event
     assert (await asyncio.gather(first, second, return_exceptions=True))[1].__class__ is asyncio.CancelledError
+
+
+async def test_a_search_that_finds_little_lets_others_read_meanwhile(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "LOOKED_AT", 10)
+    first, *_ = await store.add_events([new_event("job", tags=["rare"]), *(new_event("job") for _ in range(99))])
+    order: list[str] = []
+
+    async def search() -> list[Event]:
+        page = await store.find(EventQuery(tags=("rare",), limit=1))
+        order.append("found")
+        return page.events
+
+    async def look() -> None:
+        assert await store.get_event(first.id) == first
+        order.append("looked")
+
+    async with asyncio.TaskGroup() as group:
+        searching = group.create_task(search())
+        group.create_task(look())
+    assert searching.result() == [first]
+    assert order == ["looked", "found"]

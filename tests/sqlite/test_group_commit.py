@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,28 @@ from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete
 
 
+@asynccontextmanager
+async def writer_held(store: SQLiteStore) -> AsyncIterator[None]:
+    """What is asked meanwhile waits together."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: object) -> None:
+        begun.set()
+        go_on.wait(30)
+
+    holding = asyncio.create_task(store._write(hold))
+    await asyncio.to_thread(begun.wait, 30)
+    yield
+    await asyncio.sleep(0)
+    go_on.set()
+    await holding
+
+
 async def test_sixty_four_publishers_share_a_few_commits(store: SQLiteStore) -> None:
     before = store._file.writer.commits
-    added = await asyncio.gather(*(store.add_events([new_event("order.placed", n)]) for n in range(64)))
+    async with writer_held(store):
+        calls = [asyncio.create_task(store.add_events([new_event("order.placed", n)])) for n in range(64)]
+    added = await asyncio.gather(*calls)
     assert store._file.writer.commits - before <= 4
     assert sorted(events[0].id for events in added) == list(range(1, 65))
     assert [events[0].payload for events in added] == list(range(64))
@@ -44,12 +64,15 @@ async def test_claims_settlements_and_publishes_share_a_commit(store: SQLiteStor
     await store.add_events([new_event("order.placed") for _ in range(4)])
     claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2))
     before = store._file.writer.commits
-    await asyncio.gather(
+    calls: list[Coroutine[Any, Any, object]] = [
         store.settle_events([Complete(claims[0].ref)]),
         store.add_events([new_event("order.paid")]),
         store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token())),
         store.renew_event_claims([claims[1].ref], lease=60.0),
-    )
+    ]
+    async with writer_held(store):
+        tasks = [asyncio.create_task(call) for call in calls]
+    await asyncio.gather(*tasks)
     assert store._file.writer.commits - before <= 2
 
 
@@ -69,20 +92,10 @@ async def test_only_the_guilty_call_of_a_group_fails(store: SQLiteStore) -> None
 
 
 async def test_a_cancelled_call_that_was_not_begun_has_no_effect(store: SQLiteStore) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-
-    def hold(_: object) -> None:
-        begun.set()
-        go_on.wait(10)
-
-    holding = asyncio.create_task(store._write(hold))
-    await asyncio.to_thread(begun.wait, 10)
-    publishing = asyncio.create_task(store.add_events([new_event("order.placed")]))
-    await asyncio.sleep(0)
-    publishing.cancel()
-    await asyncio.sleep(0)
-    go_on.set()
-    await holding
+    async with writer_held(store):
+        publishing = asyncio.create_task(store.add_events([new_event("order.placed")]))
+        await asyncio.sleep(0)
+        publishing.cancel()
     assert (await store.counts()).pending == 0
 
 

@@ -1,8 +1,11 @@
 """Opening and closing at odd moments: nothing stays behind, and nobody gets half a store."""
 
 import asyncio
+import gc
+import re
 import sqlite3
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,21 +24,28 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("durabus")]
 
 
-def descriptors() -> list[str]:
-    """What is open, but for the folder that is being listed."""
-    return sorted(str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink())
+def descriptors() -> Counter[str]:
+    """What is open, by kind; but for the folder that is being listed."""
+    return Counter(
+        re.sub(r"\[\d+\]", "", str(path.readlink())) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
+    )
 
 
 @pytest.fixture
 async def nothing_left() -> Any:
-    """After the test: no thread of a store, and no descriptor more than before."""
+    """After the test: no thread of a store, and no descriptor more than before.
+
+    What earlier tests of this process left may end meanwhile, and what others keep open in it is theirs.
+    """
+    gc.collect()
     before, others = descriptors(), threads()
     yield
     for thread in set(threads()).difference(others):  # those that were left to end by themselves do so now
-        await asyncio.to_thread(thread.join, 10)
-    assert threads() == others
+        await asyncio.to_thread(thread.join, 30)
+    assert set(threads()) <= set(others)
     assert [path for path in descriptors() if "bus.db" in path] == []
-    assert len(descriptors()) == len(before)
+    more = descriptors() - before
+    assert not {kind for kind in more if not kind.startswith("socket:")}, more
 
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
@@ -52,11 +62,11 @@ class Gate:
     def migrate(self, *arguments: Any) -> None:
         self.attempts += 1
         self.reached.set()
-        assert self.go_on.wait(10)
+        assert self.go_on.wait(30)
         MIGRATE(*arguments)
 
     async def is_reached(self) -> None:
-        assert await asyncio.to_thread(self.reached.wait, 10)
+        assert await asyncio.to_thread(self.reached.wait, 30)
 
 
 MIGRATE = schema.migrate
@@ -200,10 +210,10 @@ async def test_everybody_who_closes_waits_until_it_is_closed(file: Path) -> None
 
     def hold(_: object) -> None:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(30)
 
     holding = asyncio.create_task(store._write(hold))
-    await asyncio.to_thread(begun.wait, 10)
+    await asyncio.to_thread(begun.wait, 30)
     first = asyncio.create_task(store.close())
     await asyncio.sleep(0)
     first.cancel()

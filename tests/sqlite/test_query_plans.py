@@ -5,11 +5,11 @@ import sqlite3
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 
-from durabus.backends.sqlite import schema
+from durabus.backends.sqlite import finding, schema
 from durabus.backends.sqlite.claiming import claim_next_events
 from durabus.backends.sqlite.finding import find
 from durabus.backends.sqlite.publishing import add_events
@@ -133,3 +133,43 @@ def test_a_small_bus_is_found_without_reading_a_large_one(db: sqlite3.Connection
     with Meter(db) as meter:
         assert len(find(tx, EventQuery(bus="small")).events) == 5
     assert meter.steps < 50
+
+
+@pytest.fixture
+def stretch(monkeypatch: pytest.MonkeyPatch) -> int:
+    """Ids that one read looks at."""
+    monkeypatch.setattr(finding, "LOOKED_AT", 500)
+    return 500
+
+
+@pytest.mark.parametrize("bus", ["default", None])
+@pytest.mark.parametrize(
+    "conditions", [{"tags": ("rare",)}, {"type": "rare"}, {"type": "rare.*"}, {"created_until_ts": 0.0}]
+)
+def test_a_search_that_finds_nothing_looks_at_some_ids_at_a_time(
+    db: sqlite3.Connection, stretch: int, bus: str | None, conditions: dict[str, Any]
+) -> None:
+    tx = Transaction(db, now=1.0)
+    db.execute("BEGIN")
+    add_events(tx, [new_event("order.placed", tags=["eu"]) for _ in range(4 * stretch)])
+    request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=4 * stretch)
+    settle_events(tx, [Complete(claim.ref) for claim in claim_next_events(tx, request)])
+    before, steps = None, list[int]()
+    while before is not None or not steps:
+        with Meter(db) as meter:
+            events, before = find(tx, EventQuery(bus=bus, before_id=before, **conditions))
+        assert events == []
+        steps.append(meter.steps)
+    assert len(steps) == 4
+    assert max(steps) < 2 * min(steps)
+
+
+def test_ids_that_are_gone_are_passed_over(db: sqlite3.Connection, stretch: int) -> None:
+    tx = Transaction(db, now=1.0)
+    db.execute("BEGIN")
+    (first,) = add_events(tx, [new_event("a", tags=["rare"])])
+    gone = add_events(tx, [new_event("a") for _ in range(5 * stretch)])
+    (last,) = add_events(tx, [new_event("b")])
+    tx.many("DELETE FROM events WHERE id = ?", [(event.id,) for event in gone])
+    assert find(tx, EventQuery(tags=("rare",))) == ([], last.id - stretch + 1)
+    assert find(tx, EventQuery(tags=("rare",), before_id=last.id - stretch + 1)) == ([first], None)

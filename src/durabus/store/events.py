@@ -35,6 +35,10 @@ class Events(Protocol):
         """The event as it stands, live or ended. None if unknown, trimmed, purged or removed."""
         ...
 
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        """What ``get_event`` would answer to each of ``refs``, in their order, in one call."""
+        ...
+
     async def has_event(self, ref: EventRef) -> bool:
         """Whether ``get_event`` would answer with an event."""
         ...

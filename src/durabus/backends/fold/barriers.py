@@ -18,6 +18,8 @@ class Barriers:
         self._transport = transport
         self._replies = replies
         self._asking: list[Call] = []
+        self._asked: list[Call] = []
+        """For whom the broker is being asked."""
         self._behind: list[tuple[Position, list[Call]]] = []
         self._reached: Position = BEGINNING
         self.running = False
@@ -35,14 +37,15 @@ class Barriers:
         """Ask where the log ends, for all who wait, until nobody does."""
         try:
             while self._asking:
-                calls, self._asking = self._asking, []
+                self._asked, self._asking = self._asking, []
                 try:
                     head = await self._transport.head()
                 except StoreUnavailableError:
-                    self._asking += calls
+                    self._asking[:0], self._asked = self._asked, []
                     await asyncio.sleep(RETRY_AFTER)
                     continue
-                self._behind.append((head, calls))
+                self._behind.append((head, self._asked))
+                self._asked = []
                 self.reached(self._reached)
                 self._replies.send()
         finally:
@@ -61,14 +64,19 @@ class Barriers:
 
     def give_up_late(self, now: float, error: DurabusError) -> None:
         """Tell those who waited too long."""
-        for waiting in (self._asking, *(calls for _, calls in self._behind)):
+        for waiting in self._waiting():
             for call in [call for call in waiting if call.expires < now]:
                 waiting.remove(call)
                 self._replies.add(call, error)
+        self._behind = [(head, calls) for head, calls in self._behind if calls]
 
     def fail_all(self, error: DurabusError) -> None:
         """Answer everybody with an error."""
-        for waiting in (self._asking, *(calls for _, calls in self._behind)):
+        for waiting in self._waiting():
             for call in waiting:
                 self._replies.add(call, error)
             waiting.clear()
+
+    def _waiting(self) -> list[list[Call]]:
+        """Everybody who has no answer yet."""
+        return [self._asking, self._asked, *(calls for _, calls in self._behind)]

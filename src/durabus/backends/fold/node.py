@@ -11,7 +11,7 @@ import os
 import secrets
 import threading
 from collections.abc import Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 
@@ -19,6 +19,7 @@ from durabus.backends.fold.barriers import Barriers
 from durabus.backends.fold.callers import Call, Replies
 from durabus.backends.fold.commands import Join, Written, encode_command
 from durabus.backends.fold.log_clock import LogClock
+from durabus.backends.fold.own_loop import CLOSED, OwnLoop
 from durabus.backends.fold.replica import Replica
 from durabus.backends.fold.sender import Sender
 from durabus.backends.fold.snapshot import Loader
@@ -28,11 +29,8 @@ from durabus.clock import monotonic
 from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
 from durabus.model.event import Event, NewEvent
 
-T = TypeVar("T")
-
 logger = logging.getLogger("durabus.fold")
 
-CLOSED = "this store is closed: open a new one"
 LOOK_EVERY = 0.25
 CLOSE_EVERY = 0.005
 RESTORE_PAUSE = 0.5
@@ -59,8 +57,7 @@ class Node:
         self.session = secrets.token_hex(8)
         self.replica = Replica(self.session, clock)
         self._pid = os.getpid()
-        self._thread: threading.Thread | None = None
-        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._own = OwnLoop("durabus-fold")
         self._inbox_lock = threading.Lock()
         self._inbox: list[Call] = []
         self._kicked = False
@@ -76,11 +73,9 @@ class Node:
 
     async def start(self) -> None:
         """Begin: read what the log holds, and say that this node is there."""
-        self._own_loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="durabus-fold", daemon=True)
-        self._thread.start()
+        self._own.start()
         try:
-            await self._in_thread(self._begin())
+            await self._own.run(self._begin())
         except BaseException:
             await self.stop()
             raise
@@ -88,12 +83,8 @@ class Node:
     async def stop(self) -> None:
         """Wait for what was accepted, at most as long as a call may take; then end the thread. Repeatable."""
         self._closing = True
-        if self._thread is None or self._pid != os.getpid():
-            return
-        thread, self._thread = self._thread, None
-        await self._in_thread(self._finish())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        await asyncio.to_thread(thread.join)
+        if self._pid == os.getpid():
+            await self._own.end(self._finish())
 
     async def command(self, command: Written) -> Any:
         """Append a command; answers as the replica did when the record came back."""
@@ -118,12 +109,12 @@ class Node:
     async def verify(self) -> None:
         """Raise ``SchemaError`` if the broker's settings are not those that the store needs."""
         self.check_open()
-        await self._in_thread(self._transport.verify())
+        await self._own.run(self._transport.verify())
 
     async def snapshot(self) -> bool:
         """Make a snapshot now, and trim the log; False if another node is at it."""
         self.check_open()
-        return await self._in_thread(self._snapshotter.snapshot())
+        return await self._own.run(self._snapshotter.snapshot())
 
     def check_open(self) -> None:
         """Raise unless calls are taken."""
@@ -142,7 +133,7 @@ class Node:
             self._inbox.append(call)
             kick, self._kicked = not self._kicked, True
         if kick:
-            self._loop.call_soon_threadsafe(self._take)
+            self._own.loop.call_soon_threadsafe(self._take)
         try:
             return await asyncio.shield(call.future)
         except asyncio.CancelledError:
@@ -161,22 +152,6 @@ class Node:
             call.future.cancel()
         else:
             await asyncio.wait([call.future])
-
-    async def _in_thread(self, work: Coroutine[Any, Any, T]) -> T:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    @property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        if self._own_loop is None:
-            raise StoreClosedError("this store is not open yet: open() comes first")
-        return self._own_loop
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.close()
 
     # From here on everything runs in the thread.
 
@@ -201,13 +176,14 @@ class Node:
             await asyncio.wait([self._snapshotting])
         while not self._sender.idle and monotonic() < deadline and not self._broken:  # noqa: ASYNC110  (once, at the end)
             await asyncio.sleep(CLOSE_EVERY)
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        while self._tasks:  # one that ends may have begun another
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
         with self._inbox_lock:
             self._ended = True
-        self._take()
         self._fail_all(StoreClosedError("the store was closed before the answer came"))
+        self._take()
         await self._transport.close()
 
     async def _restore(self) -> None:
@@ -312,7 +288,7 @@ class Node:
         self._fail_all(error)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
+        task = self._own.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._task_ended)
         return task

@@ -37,19 +37,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def options_from_url(url: str, extra: Mapping[str, str] | None = None) -> Options:
-    """Read and check them; ``extra`` are those that only this broker knows, by name, with what they are."""
+    """Read and check them; ``extra`` are those that only this broker knows, by name, with what they are.
+
+    Neither the URL nor an unknown option's value is shown in an error: it may hold a password.
+    """
     values: dict[str, object] = {}
     for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
         if extra is not None and name in extra:
             continue
         if name not in Options.__struct_fields__:
             known = ", ".join(sorted([*Options.__struct_fields__, *(extra or ())]))
-            raise ConfigurationError(f"{name}={text!r}: no such option; known are {known}")
+            raise ConfigurationError(f"{name}: no such option; known are {known}")
         values[name] = text
     try:
         options = msgspec.convert(values, Options, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigurationError(f"{url!r}: {error}") from error
+        raise ConfigurationError(f"{urlsplit(url).scheme}: {error}") from error
     for name in ("prefix", "cluster"):
         if not _NAME.fullmatch(getattr(options, name)):
             raise ConfigurationError(f"{name}={getattr(options, name)!r}: 1 to 64 letters, digits, - and _")

@@ -41,6 +41,9 @@ class FoldReads:
     async def get_event(self, ref: EventRef) -> Event | None:
         return await (await self._current()).get_event(ref)
 
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        return await (await self._current()).get_events(refs)
+
     async def has_event(self, ref: EventRef) -> bool:
         return await (await self._current()).has_event(ref)
 

@@ -16,7 +16,7 @@ from durabus.backends.fold.public_lane import public_record
 from durabus.backends.fold.replica import Answers
 from durabus.backends.fold.transport import PublicRecord, RefusedError, Transport
 from durabus.clock import monotonic
-from durabus.errors import DurabusError, StoreUnavailableError
+from durabus.errors import DurabusError, InvalidEventError, StoreUnavailableError
 
 logger = logging.getLogger("durabus.fold")
 
@@ -65,13 +65,11 @@ class Sender:
             numbers: list[int] = []
             records: list[PublicRecord] = []
             for call in calls:
-                made = self._records(call)
-                refusal = next((why for why in map(self._transport.refusal, made) if why is not None), None)
-                if refusal is None:
+                try:
+                    records += self._records(call)
                     numbers.append(self._number)
-                    records += made
-                else:
-                    self.fail(RefusedError(refusal), [self._number])
+                except DurabusError as error:
+                    self.fail(error, [self._number])
             if records:
                 self._spawn(self._send("public", numbers, partial(self._transport.publish, records)))
 
@@ -114,11 +112,19 @@ class Sender:
             waiting.clear()
 
     def _records(self, call: Call) -> list[PublicRecord]:
+        """Of one publish. Raises what its caller is to be told, so that those who wait beside it are not held up."""
         number, count = self._next([call], "public"), len(call.data)
-        return [
-            public_record(new, session=self._session, number=number, place=place, count=count)
-            for place, new in enumerate(call.data)
-        ]
+        try:
+            made = [
+                public_record(new, session=self._session, number=number, place=place, count=count)
+                for place, new in enumerate(call.data)
+            ]
+            refusal = next((why for why in map(self._transport.refusal, made) if why is not None), None)
+        except Exception as error:
+            raise InvalidEventError(f"an event cannot be written: {type(error).__name__}: {error}") from error
+        if refusal is not None:
+            raise RefusedError(refusal)
+        return made
 
     def _next(self, calls: list[Call], lane: str) -> int:
         self._number += 1

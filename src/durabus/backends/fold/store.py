@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -97,9 +98,8 @@ class FoldStore(FoldReads):
             known = self._core.stored(new)
             if known is not None:
                 return known
-        for one in new:
-            if one.metadata_json is not None and travels_apart(one):
-                await self._write(c.Attach(one.event_id, one.metadata_json))
+        apart = [c.Attach(one.event_id, one.metadata_json) for one in new if one.metadata_json and travels_apart(one)]
+        await asyncio.gather(*map(self._write, apart))  # together, so that they share records
         return await self._node.publish(new)
 
     async def remove_event(self, ref: EventRef) -> bool:

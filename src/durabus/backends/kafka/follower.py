@@ -23,6 +23,8 @@ logger = logging.getLogger("durabus.kafka")
 
 POLL = 0.02
 AT_ONCE = 2000
+AHEAD = 4
+"""Batches that may wait to be applied: a node that is far behind reads faster than it applies."""
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001
 _PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})  # noqa: SLF001
 
@@ -47,6 +49,7 @@ class Follower:
         self._loop = asyncio.get_running_loop()
         self._over: asyncio.Future[None] = self._loop.create_future()
         self._stopped = threading.Event()
+        self._room = threading.Semaphore(AHEAD)
         self._consumer = Consumer(
             {
                 **client,
@@ -85,16 +88,21 @@ class Follower:
     def _poll(self) -> None:
         try:
             while not self._stopped.is_set():
+                if not self._room.acquire(timeout=POLL):
+                    continue
                 first = self._consumer.poll(POLL)
-                if first is not None:
-                    messages = [first, *self._consumer.consume(AT_ONCE, 0)]
-                    self._loop.call_soon_threadsafe(self._take, messages)
+                if first is None:
+                    self._room.release()
+                    continue
+                messages = [first, *self._consumer.consume(AT_ONCE, 0)]
+                self._loop.call_soon_threadsafe(self._take, messages)
         except (KafkaException, RuntimeError) as error:
             self._loop.call_soon_threadsafe(self._end, StoreUnavailableError(f"Kafka: {error}"))
         finally:
             self._consumer.close()
 
     def _take(self, messages: Sequence[Message]) -> None:
+        self._room.release()
         for message in messages:
             error = message.error()
             if error is not None:

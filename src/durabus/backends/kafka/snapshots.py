@@ -98,7 +98,7 @@ class Snapshots:
             await self._in_thread(producer.begin_transaction)
             written = await self._write_changed(producer, parts, before)
             kept = Kept(manifest=manifest, fence=fence, digest=_digest(written))
-            producer.produce(self._layout.manifest, key=MANIFEST_KEY, value=msgspec.json.encode(kept), partition=0)
+            await self._produce(producer, self._layout.manifest, MANIFEST_KEY, msgspec.json.encode(kept))
             await self._in_thread(lambda: self._persist(producer.commit_transaction, TRANSACTION_WITHIN))
             # The broker answers before readers can see it, and what nobody can read must not be trimmed by.
             await self._in_thread(lambda: self._topics.wait_until_visible(topics))
@@ -120,15 +120,15 @@ class Snapshots:
         async for part in parts:
             checksum = written[part.table, part.key] = zlib.crc32(part.rows)
             if there.get((part.table, part.key)) != checksum:
-                await self._produce(producer, part.table, part.key, part.rows)
+                await self._produce(producer, self._layout.table(part.table), part.key.encode(), part.rows)
         for table, key in there.keys() - written.keys():
-            await self._produce(producer, table, key, None)
+            await self._produce(producer, self._layout.table(table), key.encode(), None)
         return written
 
-    async def _produce(self, producer: Producer, table: str, key: str, rows: bytes | None) -> None:
+    async def _produce(self, producer: Producer, topic: str, key: bytes, value: bytes | None) -> None:
         while True:
             try:
-                producer.produce(self._layout.table(table), key=key.encode(), value=rows, partition=0)
+                producer.produce(topic, key=key, value=value, partition=0)
             except BufferError:
                 await self._in_thread(lambda: producer.poll(0.1))
             else:

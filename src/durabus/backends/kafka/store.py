@@ -61,7 +61,10 @@ def place(url: str) -> Place:
     if replication != "-1" and not (replication.isdigit() and 1 <= int(replication) <= MOST_REPLICAS):
         raise ConfigurationError(f"replication={replication!r}: a whole number from 1 to {MOST_REPLICAS}")
     if not parts.netloc or "@" in parts.netloc:
-        raise ConfigurationError(f"{url!r}: brokers as host:port, with commas; a user goes to client.sasl.username")
+        raise ConfigurationError(
+            "kafka: write kafka://host:9092, several brokers with commas; a user goes to client.sasl.username, "
+            "a password to client.sasl.password"
+        )
     client = {"bootstrap.servers": unquote(parts.netloc)}
     client |= {name.removeprefix(DRIVER): value for name, value in driver.items()}
     return Place(client, options, int(replication))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
 from durabus.backends.memory.claims import MemoryClaims
 from durabus.backends.memory.registrations import MemoryRegistrations
@@ -86,10 +86,13 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
 
     async def get_event(self, ref: EventRef) -> Event | None:
         """See ``Events``."""
+        return (await self.get_events([ref]))[0]
+
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        """See ``Events``."""
         with self._lock:
             self._check_open()
-            state = self._state(ref)
-            return None if state is None else state.event
+            return [None if state is None else state.event for state in map(self._state, refs)]
 
     async def has_event(self, ref: EventRef) -> bool:
         """See ``Events``."""
@@ -110,7 +113,7 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
         with self._lock:
             self._check_open()
             found: list[Event] = []
-            for id_ in sorted(self._searched(query), reverse=True):
+            for id_ in self._newest_first(query):
                 event = self._states[id_].event
                 if _meets(event, query):
                     found.append(event)
@@ -118,12 +121,12 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
                         return EventPage(events=found[:-1], next_before_id=found[-2].id)
             return EventPage(events=found)
 
-    def _searched(self, query: EventQuery) -> Collection[int]:
-        """Whoever asks for live events only does not look through the history."""
+    def _newest_first(self, query: EventQuery) -> Iterable[int]:
+        """Where to look: states lie in the order of their ids. Whoever asks for live events only skips the history."""
         if not query.statuses or not LIVE.issuperset(query.statuses):
-            return self._states
+            return reversed(self._states)
         lanes = self._lanes.values() if query.bus is None else [self._lane(query.bus)]
-        return [id_ for lane in lanes for id_ in lane.live]
+        return sorted((id_ for lane in lanes for id_ in lane.live), reverse=True)
 
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         """See ``Events``."""

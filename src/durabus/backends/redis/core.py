@@ -70,8 +70,10 @@ class RedisCore:
         here = asyncio.get_running_loop()
         for loop, (line, hints) in lines.items():
             if loop is here:
-                await hints.close()
-                await line.close()
+                try:
+                    await hints.close()
+                finally:
+                    await line.close()
             else:
                 # A loop that is closed has hung up by itself, and it may close at any moment.
                 with suppress(RuntimeError):

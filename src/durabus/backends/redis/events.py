@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from durabus.backends.redis.core import RedisCore
-from durabus.backends.redis.records import data_of, event_of, events_of
+from durabus.backends.redis.records import data_of, events_of
 from durabus.errors import InvalidPayloadError
+from durabus.kernel.transition import publish
 from durabus.model.event import Event, NewEvent, ordering_key_of
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.store.events import EventRef
@@ -22,6 +23,7 @@ FORGET_AT_ONCE = 500
 """Events forgotten in one step, so that workers get their turn in between."""
 
 _stored = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
+_known = msgspec.msgpack.Decoder(list[bool]).decode
 
 
 def known_ref(ref: EventRef) -> EventRef:
@@ -51,13 +53,20 @@ class RedisEvents(RedisCore):
         events: list[Event] = []
         for one, id_ in zip(new, ids, strict=True):
             if id_ not in known:
-                known[id_] = _added(one, id_, now)
+                known[id_] = publish(one, id_, now).state.event
             events.append(known[id_])
         return events
 
     async def get_event(self, ref: EventRef) -> Event | None:
-        records = await self._call("get_event", known_ref(ref))
-        return event_of(*records) if records else None
+        return (await self.get_events([ref]))[0]
+
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        if not refs:
+            self._check_open()
+            return []
+        known, *records = await self._call("get_events", *(known_ref(ref) for ref in refs))
+        events = iter(events_of(records))
+        return [next(events) if one else None for one in _known(known)]
 
     async def has_event(self, ref: EventRef) -> bool:
         return await self.get_event(ref) is not None
@@ -130,22 +139,3 @@ def _ordering_keys(new: Sequence[NewEvent]) -> list[str | bool] | bool:
         one.metadata_json is not None and (ordering_key_of(one.metadata_json) or False) for one in new
     ]
     return keys if any(keys) else False
-
-
-def _added(new: NewEvent, id_: int, now: float) -> Event:
-    return Event(
-        id=id_,
-        event_id=new.event_id,
-        bus=new.bus,
-        type=new.type,
-        payload_json=new.payload_json,
-        metadata_json=new.metadata_json,
-        tags=new.tags,
-        priority=new.priority,
-        max_attempts=new.max_attempts,
-        parent_id=new.parent_id,
-        idempotency_key=new.idempotency_key,
-        created_ts=now,
-        updated_ts=now,
-        due_ts=now + new.delay,
-    )

@@ -86,9 +86,11 @@ class Line:
         return await call.future
 
     async def close(self) -> None:
-        """Wait for the answers to what was asked, then hang up."""
-        await self._idle.wait()
-        self.hang_up()
+        """Wait for the answers to what was asked, then hang up. Whoever stops waiting hangs up at once."""
+        try:
+            await self._idle.wait()
+        finally:
+            self.hang_up()
         if self._task is not None:
             await asyncio.wait({self._task})
 

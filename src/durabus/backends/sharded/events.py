@@ -41,6 +41,15 @@ class ShardedEvents(ShardedCore):
         found = await self._shards[number].get_event(self._numbers.inner_ref(ref))
         return None if found is None else self._numbers.event(found, number)
 
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        if not refs:
+            return await self._shards[0].get_events([])
+        return await self._each(
+            refs,
+            self._numbers.of_ref,
+            lambda shard, mine: shard.get_events([self._numbers.inner_ref(ref) for ref in mine]),
+        )
+
     async def has_event(self, ref: EventRef) -> bool:
         return await self._shards[self._numbers.of_ref(ref)].has_event(self._numbers.inner_ref(ref))
 
@@ -87,8 +96,7 @@ class ShardedEvents(ShardedCore):
 
     async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
         """See ``DeadLetters``. What is refused is refused before anything is changed on any shard."""
-        for ref in refs:
-            event = await self.get_event(ref)
+        for ref, event in zip(refs, await self.get_events(refs), strict=True):
             if event is None:
                 raise EventNotFound(ref)
             if event.status not in DEAD_LETTER and event.generation == 0:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from durabus.backends.sqlite.caller import in_transaction_of
 from durabus.backends.sqlite.core import SQLiteCore
 from durabus.backends.sqlite.counting import counts
@@ -40,6 +42,9 @@ class SQLiteEvents(SQLiteCore):
     async def get_event(self, ref: EventRef) -> Event | None:
         return await self._read(lambda tx: get_event(tx, ref))
 
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        return await self._read(lambda tx: [get_event(tx, ref) for ref in refs])
+
     async def has_event(self, ref: EventRef) -> bool:
         return await self.get_event(ref) is not None
 
@@ -47,7 +52,19 @@ class SQLiteEvents(SQLiteCore):
         return await self._write(lambda tx: remove_event(tx, ref))
 
     async def find(self, query: EventQuery) -> EventPage:
-        return await self._read(lambda tx: find(tx, query))
+        """A stretch of ids at a time; one more than the page tells whether another follows."""
+        self._check_open()
+        if query.limit < 1:
+            return EventPage(events=[])
+        found, before = list[Event](), query.before_id
+        while len(found) <= query.limit:
+            asked = replace(query, before_id=before, limit=query.limit + 1 - len(found))
+            events, before = await self._read(partial(find, query=asked))
+            found += events
+            if before is None:
+                break
+        last = found[query.limit - 1].id if len(found) > query.limit else None
+        return EventPage(events=found[: query.limit], next_before_id=last)
 
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         self._check_open()

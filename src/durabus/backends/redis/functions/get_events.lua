@@ -1,0 +1,11 @@
+-- Events as they stand. Relies on ids, state and data.
+-- asks: ids or event_ids; answers which of them are known, and those
+register('get_events', READS, function(tx, asked)
+  local known, found = {}, {}
+  for n, ref in ipairs(asked) do
+    local state = states.find(tx, ref)
+    known[n] = state and true or false
+    found[#found + 1] = state or nil
+  end
+  return states.answer(tx, found, { cmsgpack.pack(known) })
+end)

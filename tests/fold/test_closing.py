@@ -1,0 +1,83 @@
+"""Whoever waits when a node closes hears of it, whoever asked for the closing."""
+
+import asyncio
+import threading
+
+import pytest
+from tests.fold.simulated_log import POLL, SimulatedLog, SimulatedTransport
+from tests.fold.simulated_store import FEATURES
+
+from durabus.backends.fold.options import Options
+from durabus.backends.fold.store import FoldStore
+from durabus.backends.fold.transport import Position
+from durabus.errors import StoreClosedError, StoreUnavailableError
+
+
+class Halting(SimulatedTransport):
+    """One of its calls does not come to an end until it is let go."""
+
+    def __init__(self, log: SimulatedLog, verb: str) -> None:
+        super().__init__(log)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        self.ended = False
+        self.verb = verb
+        self.halts = False
+
+    async def head(self) -> Position:
+        await self._halt("head")
+        return await super().head()
+
+    async def verify(self) -> None:
+        await self._halt("verify")
+
+    async def close(self) -> None:
+        await self._halt("close")
+        self.ended = True
+
+    async def _halt(self, verb: str) -> None:
+        if self.halts and verb == self.verb:
+            self.begun.set()
+            while not self.go_on.is_set():  # noqa: ASYNC110  (another thread sets it)
+                await asyncio.sleep(POLL)
+
+
+async def halted(verb: str, **options: float) -> tuple[FoldStore, Halting]:
+    transport = Halting(SimulatedLog(), verb)
+    store = FoldStore(transport, Options(**options), FEATURES)  # type: ignore[arg-type]
+    await store.open()
+    transport.halts = True
+    return store, transport
+
+
+async def test_a_reader_is_told_in_time_also_while_the_broker_is_asked_for_it() -> None:
+    store, transport = await halted("head", timeout=0.3)
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreUnavailableError, match=r"no answer from the broker within 0.3 s"):
+            await store.counts()
+    transport.go_on.set()
+    assert (await store.counts()).pending == 0
+    await store.close()
+
+
+@pytest.mark.parametrize("verb", ["head", "verify"])
+async def test_closing_leaves_nobody_waiting(verb: str) -> None:
+    store, transport = await halted(verb)
+    waiting = asyncio.create_task(store.counts() if verb == "head" else store.verify())
+    await asyncio.to_thread(transport.begun.wait)
+    await store.close()
+    async with asyncio.timeout(10):
+        with pytest.raises(StoreClosedError):
+            await waiting
+
+
+async def test_closing_goes_on_when_who_asked_for_it_is_cancelled() -> None:
+    store, transport = await halted("close")
+    closing = asyncio.create_task(store.close())
+    await asyncio.to_thread(transport.begun.wait)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not transport.ended
+    transport.go_on.set()
+    await store.close()
+    assert transport.ended
