@@ -4,9 +4,11 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.api.support import Desk
+from tests.api.support import ELSEWHERE, Desk
 
 from durabus import EventStore, ManualClock, open_store
+from durabus.server import TokenFile
+from durabus.server.access import Scope
 
 EARLY = 1_766_571_900.0
 """2025-12-24T10:25:00Z, the earliest instant in the examples of the design document."""
@@ -38,4 +40,17 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClo
 async def desk(store: EventStore, clock: ManualClock) -> AsyncIterator[Desk]:
     clock.advance(UNTIL_THEY_BEGIN)
     async with Desk(store, clock) as made:
+        yield made
+
+
+@pytest.fixture
+def tokens(tmp_path: Path, clock: ManualClock) -> TokenFile:
+    file = TokenFile(tmp_path / "tokens.json", clock=clock)
+    file.create("first", [Scope.READ])
+    return file
+
+
+@pytest.fixture
+async def guarded(store: EventStore, clock: ManualClock, tokens: TokenFile) -> AsyncIterator[Desk]:
+    async with Desk(store, clock, tokens=tokens, client=ELSEWHERE, host="bus.example.com") as made:
         yield made

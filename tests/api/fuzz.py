@@ -28,14 +28,17 @@ PHASES = "examples,coverage,fuzzing,stateful"
 COUNTED = re.compile(r"^durabus_http_requests_total\{.*\} (\S+)$", re.MULTILINE)
 
 
-def fuzz(store: str, folder: Path, examples: int, phases: str = PHASES) -> tuple[int, str, int]:
-    """Exit code, report, and how many requests there were."""
+def fuzz(
+    store: str, folder: Path, examples: int, phases: str = PHASES, *, seed: int | None = None
+) -> tuple[int, str, int]:
+    """Exit code, report, and how many requests there were. The same seed makes up the same requests."""
     tokens = TokenFile(folder / "tokens.json")
     _, token = tokens.create("fuzz", [Scope.ADMIN])
     with Server(store, "--tokens", str(tokens.path), "--max-wait", "0.01") as server:
         command = [str(Path(sys.executable).with_name("schemathesis")), "run", f"{server.url}/openapi.json"]
         command += ["--header", f"Authorization: Bearer {token}", "--exclude-path", TAIL, "--phases", phases]
         command += ["--max-examples", str(examples), "--checks", "all", "--no-color", "--request-timeout", "60"]
+        command += ["--suppress-health-check", "all", *(() if seed is None else ("--seed", str(seed)))]
         environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.api.fuzz_hooks", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
         report = done.stdout + done.stderr + "".join(server.errors)

@@ -68,6 +68,11 @@ class Desk:
         return [entry["action"] for entry in (await self.get(f"/events/{id_}/log")).json()]
 
 
+def bearer(token: str) -> dict[str, str]:
+    """How a program shows its token."""
+    return {"Authorization": f"Bearer {token}"}
+
+
 def same(actual: str, example: str) -> None:
     """Byte for byte, but for ids, and for the spaces that the document has for the eye."""
     compact = msgspec.json.encode(msgspec.json.decode(example)).decode()
@@ -109,7 +114,7 @@ class Server:
         if self.process.poll() is None:
             self.process.terminate()
         try:
-            self.process.wait(20)
+            self.process.wait(40)
         finally:
             self.process.kill()
             self._close()
@@ -121,7 +126,7 @@ class Server:
     def stop(self) -> int:
         """Ask it to stop; answers its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(40)
 
     def _close(self) -> None:
         self._reader.join(5)

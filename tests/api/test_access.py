@@ -1,17 +1,14 @@
-"""Who gets in, and what they see there."""
+"""Who gets in."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import httpx2
 import msgspec
 import pytest
-from tests.api.support import ELSEWHERE, HERE, Desk
+from tests.api.support import ELSEWHERE, HERE, Desk, bearer
 
-from durabus import ConfigurationError, EventStore, ManualClock, open_store
+from durabus import ConfigurationError, EventStore, ManualClock, new_event, open_store
 from durabus.model.log_entry import LogPage
 from durabus.server import TokenFile, create_app
 from durabus.server.access import Scope
@@ -19,28 +16,11 @@ from durabus.server.access import Scope
 EXEMPT = {"/livez", "/readyz"}
 
 
-@pytest.fixture
-def tokens(tmp_path: Path, clock: ManualClock) -> TokenFile:
-    file = TokenFile(tmp_path / "tokens.json", clock=clock)
-    file.create("first", [Scope.READ])
-    return file
-
-
-@pytest.fixture
-async def guarded(store: EventStore, clock: ManualClock, tokens: TokenFile) -> AsyncIterator[Desk]:
-    async with Desk(store, clock, tokens=tokens, client=ELSEWHERE, host="bus.example.com") as made:
-        yield made
-
-
 @cache
 def routes() -> list[tuple[str, str]]:
     paths = create_app("memory://").openapi()["paths"]
     found = [(method.upper(), path.replace("{id}", "1")) for path, methods in paths.items() for method in methods]
     return [*found, ("GET", "/openapi.json"), ("GET", "/nothing/here"), ("OPTIONS", "/events"), ("PUT", "/events")]
-
-
-def bearer(token: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {token}"}
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer nonsense", "Basic YTpi", "bearer durabus_0_0"])
@@ -152,6 +132,31 @@ async def test_a_tail_ends_with_its_token(
     assert (tail.result().status_code, tail.result().text) == (200, ": durabus\n\n")
 
 
+@pytest.mark.parametrize("how", ["revoked", "over"])
+async def test_a_long_poll_ends_with_its_token(
+    guarded: Desk, tokens: TokenFile, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    made, token = tokens.create("x", [Scope.CLAIM], expires_after=60)
+    wait_for_work, waiting = guarded.store.wait_for_work, asyncio.Event()
+
+    async def wait_and_tell(bus: str, **options: Any) -> bool:
+        waiting.set()
+        return await wait_for_work(bus, **options)
+
+    monkeypatch.setattr(guarded.store, "wait_for_work", wait_and_tell)
+    async with asyncio.TaskGroup() as group:
+        poll = group.create_task(guarded.post("/claims", {"worker_id": "w:1", "wait": 30}, headers=bearer(token)))
+        await waiting.wait()
+        if how == "revoked":
+            tokens.revoke(made.id)
+        else:
+            guarded.clock.advance(60)
+        await guarded.store.add_events([new_event("job")])
+    assert poll.result().status_code == 401
+    assert poll.result().headers["www-authenticate"].startswith("Bearer")
+    assert (await guarded.store.counts()).pending == 1
+
+
 def test_only_a_hash_is_kept_and_only_the_owner_reads_it(tokens: TokenFile) -> None:
     made, token = tokens.create("x", [Scope.READ])
     secret = token.split("_", 2)[2]
@@ -212,128 +217,6 @@ async def test_a_server_that_was_reached_from_elsewhere_serves_nobody_without_to
     """Its own address is not a loopback one, whoever the client says it is."""
     async with Desk(store, clock, host="192.0.2.1") as desk:
         assert (await desk.get("/events")).status_code == 401
-
-
-# --- three tenants --------------------------------------------------------------------------------------------------
-
-TENANTS = ("ann", "bob", "cat")
-
-
-class Tenant:
-    """A token of every scope, limited to one tag."""
-
-    def __init__(self, desk: Desk, tokens: TokenFile, name: str) -> None:
-        self.name = name
-        self._desk = desk
-        _, token = tokens.create(name, list(Scope), tags=[name, f"{name}-mail"])
-        self._headers = bearer(token)
-
-    async def get(self, url: str) -> httpx2.Response:
-        return await self._desk.get(url, headers=self._headers)
-
-    async def post(self, url: str, body: Any = None) -> httpx2.Response:
-        return await self._desk.post(url, body, headers=self._headers)
-
-
-async def everything(tenant: Tenant) -> str:
-    """All that a tenant can read anywhere."""
-    pages = [
-        "/events?limit=1000",
-        "/dead-letters?limit=100",
-        "/stats",
-        *(f"/events?status={status}" for status in ("PENDING", "PROCESSING", "COMPLETED", "FAILED")),
-        *(f"/events/{id_}?include_logs=true" for id_ in range(1, 20)),
-        *(f"/events/{id_}/log" for id_ in range(1, 20)),
-    ]
-    return "\n".join([(await tenant.get(page)).text for page in pages])
-
-
-async def test_three_tenants_see_nothing_of_each_other(guarded: Desk, tokens: TokenFile) -> None:
-    tenants = [Tenant(guarded, tokens, name) for name in TENANTS]
-    ids: dict[str, list[int]] = {}
-    for number, tenant in enumerate(tenants, start=1):
-        events = [
-            {"title": f"{tenant.name}-{n}", "tags": tenant.name, "payload": {"of": tenant.name}, "max_retries": 1}
-            for n in range(number + 2)
-        ]
-        answer = await tenant.post("/events/batch", {"events": events})
-        assert answer.status_code == 201
-        ids[tenant.name] = [event["id"] for event in answer.json()["events"]]
-    for tenant in tenants:
-        mine = ids[tenant.name]
-        work = await tenant.post("/claims", {"worker_id": f"{tenant.name}:1", "limit": 100})
-        claims = work.json()["claims"]
-        assert [claim["id"] for claim in claims] == mine
-        await tenant.post(f"/events/{mine[0]}/complete", {"worker_id": f"{tenant.name}:1"})
-        await tenant.post(f"/events/{mine[1]}/fail", {"worker_id": f"{tenant.name}:1", "error_message": "no"})
-    for tenant in tenants:
-        mine = ids[tenant.name]
-        text = await everything(tenant)
-        assert f"{tenant.name}-0" in text
-        for stranger in set(TENANTS) - {tenant.name}:
-            assert stranger not in text
-        stats = (await tenant.get("/stats")).json()
-        assert (stats["processing"], stats["completed"], stats["failed"]) == (len(mine) - 2, 1, 1)
-        page = (await tenant.get("/events?limit=1")).json()
-        assert page["total"] == len(mine)
-        assert (await tenant.get("/dead-letters")).json()["total"] == 1
-
-
-async def test_a_tenant_cannot_touch_what_it_does_not_see(guarded: Desk, tokens: TokenFile) -> None:
-    ann, bob = Tenant(guarded, tokens, "ann"), Tenant(guarded, tokens, "bob")
-    theirs = (await ann.post("/events", {"title": "secret", "tags": "ann", "idempotency_key": "k"})).json()["id"]
-    claim = (await ann.post("/claims", {"worker_id": "ann:1"})).json()["claims"][0]
-    proof = {"token": claim["token"], "fence": claim["fence"]}
-    for action in ("complete", "fail", "start"):
-        for body in ({"worker_id": "ann:1"}, {"worker_id": "ann:1", "claim": proof}):
-            assert (await bob.post(f"/events/{theirs}/{action}", body)).status_code == 404
-    settlement = {"outcome": "complete", "id": theirs, **proof}
-    assert (await bob.post("/claims/settle", {"settlements": [settlement]})).status_code == 404
-    renewal = {"claims": [{"id": theirs, **proof}]}
-    assert (await bob.post("/claims/renew", renewal)).status_code == 404
-    assert (await bob.post("/claims/start", renewal)).status_code == 404
-    assert (await bob.post(f"/events/{theirs}/reset?reason=mine")).status_code == 404
-    assert (await bob.post("/dead-letters/requeue", {"ids": [theirs]})).status_code == 404
-    assert (await bob.post("/dead-letters/purge", {"older_than_days": 0})).status_code == 403
-    assert (await bob.get("/metrics")).status_code == 403
-    assert (await bob.get("/events?tags=ann")).status_code == 403
-    assert (await bob.get("/events/subscribe?tags=ann&worker_id=b:1")).status_code == 403
-    assert (await bob.post("/claims", {"worker_id": "b:1", "tags": "bob,ann"})).status_code == 403
-    assert (await bob.post("/claims", {"worker_id": "b:1", "token": claim["token"]})).status_code == 409
-    event = (await ann.get(f"/events/{theirs}?include_logs=true")).json()
-    assert (event["status"], [entry["action"] for entry in event["logs"]]) == ("PROCESSING", ["PICKED"])
-
-
-@pytest.mark.parametrize("tags", ["", "ann", "bob,ann", "other"])
-async def test_a_tenant_publishes_only_among_its_own(guarded: Desk, tokens: TokenFile, tags: str) -> None:
-    bob = Tenant(guarded, tokens, "bob")
-    assert (await bob.post("/events", {"title": "x", "tags": tags})).status_code == 403
-    assert (await bob.post("/events/batch", {"events": [{"title": "x", "tags": tags}]})).status_code == 403
-    assert (await guarded.store.counts()).pending == 0
-    assert (await bob.post("/events", {"title": "x", "tags": "bob,bob-mail"})).status_code == 201
-
-
-@pytest.mark.parametrize("known", ["idempotency_key", "event_id"])
-async def test_a_known_key_does_not_show_the_event_of_another(guarded: Desk, tokens: TokenFile, known: str) -> None:
-    ann, bob = Tenant(guarded, tokens, "ann"), Tenant(guarded, tokens, "bob")
-    key = {known: "0190a5d2-2f2c-7000-8000-000000000000"}
-    assert (await ann.post("/events", {"title": "secret", "tags": "ann", **key})).status_code == 201
-    answer = await bob.post("/events", {"title": "mine", "tags": "bob", **key})
-    assert answer.status_code == 409
-    assert "secret" not in answer.text
-
-
-async def test_a_token_for_one_bus_has_no_other(guarded: Desk, tokens: TokenFile) -> None:
-    _, token = tokens.create("shop", [Scope.ADMIN], buses=["shop"])
-    _, all_ = tokens.create("all", [Scope.ADMIN])
-    headers = bearer(token)
-    body = {"title": "x", "tags": "a"}
-    elsewhere = (await guarded.post("/events", body, headers=bearer(all_))).json()["id"]
-    assert (await guarded.post("/events", body, headers=headers)).status_code == 403
-    assert (await guarded.post("/events", {**body, "bus": "shop"}, headers=headers)).status_code == 201
-    assert (await guarded.get("/events", headers=headers)).status_code == 403
-    assert (await guarded.get("/events?bus=shop", headers=headers)).json()["total"] == 1
-    assert (await guarded.get(f"/events/{elsewhere}", headers=headers)).status_code == 404
 
 
 async def test_no_secret_is_logged_or_answered(

@@ -10,7 +10,7 @@ import pytest
 from tests.api.support import HERE, Desk, Server
 
 from durabus import ConfigurationError, LeaseLost, TransientError, UnrecoverableError
-from durabus.client import Client, SyncClient
+from durabus.client import Client, Job, SyncClient, SyncJob
 from durabus.errors import ApiError, StoreUnavailableError
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 
@@ -143,6 +143,12 @@ async def test_it_gives_up(desk: Desk) -> None:
         await Client("http://127.0.0.1", transport=Flaky(desk, 1000, status=503)).stats()
 
 
+async def test_what_is_no_answer_of_the_server_is_an_error_too() -> None:
+    page = httpx2.MockTransport(lambda _: httpx2.Response(200, text="<html>Welcome to our network</html>"))
+    with pytest.raises(ApiError, match="200: not an answer of this API"):
+        await Client("http://127.0.0.1", transport=page).stats()
+
+
 # --- the worker loop ------------------------------------------------------------------------------------------------
 
 
@@ -199,18 +205,17 @@ async def test_a_job_that_is_cancelled_goes_back_to_the_queue(client: Client, de
 
 async def test_a_job_that_was_taken_away_is_cancelled_and_the_loop_goes_on(client: Client, desk: Desk) -> None:
     first, second = [await client.publish(f"job {n}", tags=["t"]) for n in range(2)]
-    done: list[object] = []
+    begun: list[int] = []
     async for job in client.jobs(tags=["t"], lease=0.3, wait=0.1):
+        await desk.store.remove_event(first.id)
         async with job:
-            if job.event.id == first.id and not done:
-                done.append("taken")
-                await desk.store.reset_event(first.id, reason="by hand")
-                await desk.store.remove_event(first.id)
+            begun.append(job.event.id)
+            if job.event.id == first.id:
                 await asyncio.Event().wait()
-            done.append(job.event.id)
-        if second.id in done:
+        if job.event.id == second.id:
             break
-    assert done == ["taken", second.id]
+    assert begun == [first.id, second.id]
+    assert await desk.trail(second.id) == ["PICKED", "COMPLETED"]
 
 
 async def test_a_job_is_renewed_while_it_runs(client: Client, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,11 +228,110 @@ async def test_a_job_is_renewed_while_it_runs(client: Client, desk: Desk, monkey
 
     monkeypatch.setattr(desk.store, "renew_event_claims", tell)
     event = await client.publish("job", tags=["t"])
-    async for job in client.jobs(tags=["t"], lease=0.3):
+    async for job in client.jobs(tags=["t"], lease=1.5):
         async with job:
             await renewed.wait()
         break
     assert await desk.trail(event.id) == ["PICKED", "COMPLETED"]
+
+
+class Away(httpx2.AsyncBaseTransport):
+    """Away for a while, or for ever, after some answers to those who ask for work."""
+
+    def __init__(self, desk: Desk, *, answers: int, away: int) -> None:
+        self._server = httpx2.ASGITransport(app=desk.app, client=HERE)
+        self.answers = answers
+        self.away = away
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == "/claims":
+            self.answers -= 1
+            if self.answers < 0 < self.away:
+                self.away -= 1
+                raise httpx2.ConnectError("no route")
+        return await self._server.handle_async_request(request)
+
+
+async def test_a_worker_waits_for_a_server_that_went_away(desk: Desk) -> None:
+    transport = Away(desk, answers=1, away=20)
+    client = Client("http://127.0.0.1", transport=transport)
+    ids = [(await client.publish(f"job {n}", tags=["t"])).id for n in range(2)]
+    done: list[int] = []
+    async for job in client.jobs(tags=["t"], wait=0.1):
+        async with job:
+            done.append(job.event.id)
+        if len(done) == 2:
+            break
+    assert done == ids
+    assert transport.away == 0
+
+
+async def test_a_worker_is_told_of_a_server_that_was_never_there(desk: Desk) -> None:
+    client = Client("http://127.0.0.1", transport=Away(desk, answers=0, away=20))
+    with pytest.raises(StoreUnavailableError, match="durabus serve"):
+        await anext(client.jobs(tags=["t"]))
+
+
+def test_a_worker_without_an_event_loop_waits_too() -> None:
+    answers = [*[httpx2.Response(503)] * 20, httpx2.Response(200, json={"claims": []})]
+
+    def answer(_request: httpx2.Request) -> httpx2.Response:
+        return answers.pop() if answers else httpx2.Response(401, json={"detail": "revoked"})
+
+    client = SyncClient("http://127.0.0.1", transport=httpx2.MockTransport(answer))
+    with client, pytest.raises(ApiError, match="401: revoked"):
+        next(client.jobs(tags=["t"]))
+    assert answers == []
+
+
+class Deaf(httpx2.AsyncBaseTransport):
+    """Some requests get no answer, or none that comes in time."""
+
+    def __init__(self, desk: Desk, path: str, *, breaks: bool) -> None:
+        self._server = httpx2.ASGITransport(app=desk.app, client=HERE)
+        self._path = path
+        self._breaks = breaks
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.url.path == self._path:
+            if self._breaks:
+                raise httpx2.ConnectError("no route")
+            await asyncio.Event().wait()
+        return await self._server.handle_async_request(request)
+
+
+@pytest.mark.parametrize("breaks", [False, True], ids=["silence", "no connection"])
+async def test_a_job_whose_lease_ends_without_an_answer_is_cancelled(desk: Desk, *, breaks: bool) -> None:
+    client = Client("http://127.0.0.1", transport=Deaf(desk, "/claims/renew", breaks=breaks))
+    await client.publish("job", tags=["t"])
+    (claim,) = await client.claim(tags=["t"])
+    working = asyncio.Event()
+    async with asyncio.timeout(10):
+        async with Job(client, claim, lease=0.2):
+            working.set()
+            await asyncio.Event().wait()
+    assert working.is_set()
+    current = asyncio.current_task()
+    assert current is not None
+    assert current.cancelling() == 0
+
+
+async def test_a_cancelled_job_is_cancelled_also_where_it_cannot_be_given_back(desk: Desk) -> None:
+    client = Client("http://127.0.0.1", transport=Deaf(desk, "/claims/settle", breaks=True))
+    await client.publish("job", tags=["t"])
+    (claim,) = await client.claim(tags=["t"])
+    working = asyncio.Event()
+
+    async def work() -> None:
+        async with Job(client, claim, lease=30):
+            working.set()
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(work())
+    await working.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 # --- without an event loop ------------------------------------------------------------------------------------------
@@ -271,9 +375,9 @@ def test_a_worker_in_five_lines_without_an_event_loop(sync_client: SyncClient) -
     for n in range(3):
         sync_client.publish("job", n, tags=["loop"])
     done = []
-    for job in sync_client.jobs(tags=["loop"], lease=0.6):
+    for job in sync_client.jobs(tags=["loop"], lease=2.0):
         with job:
-            threading.Event().wait(0.3)  # longer than a third of the lease: it is renewed meanwhile
+            threading.Event().wait(0.8)  # longer than a third of the lease: it is renewed meanwhile
             done.append(job.payload)
             if job.payload == 1:
                 raise ValueError("broken")
@@ -282,6 +386,25 @@ def test_a_worker_in_five_lines_without_an_event_loop(sync_client: SyncClient) -
     assert done == [0, 1, 2]
     statuses = [event["status"] for event in sync_client.list(tags="loop")["events"]]
     assert statuses == ["COMPLETED", "PENDING", "COMPLETED"]
+
+
+def outlive(job: SyncJob) -> None:
+    with job:
+        threading.Event().wait(0.06)
+        assert job.lost
+        raise KeyboardInterrupt
+
+
+async def test_a_job_that_cannot_be_renewed_is_lost_when_its_lease_ends(client: Client) -> None:
+    def deaf(_request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ConnectError("no route")
+
+    await client.publish("job", tags=["t"])
+    (claim,) = await client.claim(tags=["t"])
+    with SyncClient("http://127.0.0.1", transport=httpx2.MockTransport(deaf)) as sync_client:
+        assert not SyncJob(sync_client, claim, 60).lost
+        with pytest.raises(KeyboardInterrupt):
+            outlive(SyncJob(sync_client, claim, 0.05))
 
 
 async def test_a_token_is_sent_in_a_header(tmp_path: Path) -> None:

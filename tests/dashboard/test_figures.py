@@ -1,5 +1,6 @@
 """Figures, groups and steps: what the pages are made of."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -361,3 +362,15 @@ def test_figures_are_told_in_words() -> None:
     assert [percent(value) for value in (0, 0.034, 0.5, 1, None)] == ["0 %", "3.4 %", "50 %", "100 %", UNKNOWN]
     assert pretty('{"a":1}') == '{\n  "a": 1\n}'
     assert pretty("{damaged") == "{damaged"
+
+
+async def test_somebody_who_comes_to_look_while_it_closes_is_in_nobodys_way(api: Api) -> None:
+    pulses = Pulses(api)
+    for bus in ("a", "b"):
+        await pulses.of(bus, 0)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(pulses.stop())
+        late = group.create_task(pulses.of("c", 0))
+    following = late.result()._task
+    assert following is not None
+    assert following.done()

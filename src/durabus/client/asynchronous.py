@@ -12,7 +12,7 @@ import httpx2
 
 from durabus.client import calls
 from durabus.client.calls import Call, EventFields
-from durabus.client.retrying import TIMEOUT, client_options, passes, pauses, request_options, unreachable
+from durabus.client.retrying import TIMEOUT, client_options, is_away, passes, pauses, request_options, unreachable
 from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id
@@ -114,9 +114,21 @@ class Client:
     async def jobs(
         self, *, tags: Iterable[str] = (), lease: float = DEFAULT_LEASE, wait: float = 20.0, **more: Any
     ) -> AsyncIterator[Job]:
-        """One event after the other, for ever. Use each with ``async with``."""
+        """One event after the other, for ever. Use each with ``async with``.
+
+        A server that answered before is waited for while it is away.
+        """
+        answered = False
         while True:
-            for claim in await self.claim(tags=tags, lease=lease, wait=wait, **more):
+            try:
+                claims = await self.claim(tags=tags, lease=lease, wait=wait, **more)
+            except DurabusError as error:
+                if not answered or not is_away(error):
+                    raise
+                logger.warning("no work could be asked for, it is tried again: %s", error)
+                continue
+            answered = True
+            for claim in claims:
                 yield Job(self, claim, lease)
 
     async def send(self, call: Call[T]) -> T:
@@ -148,6 +160,7 @@ class Job:
         self.event = claim.event
         self._client = client
         self._lease = lease
+        self._ends = monotonic() + lease
         self._begun = 0.0
         self._lost = False
         self._keeping: asyncio.Task[None] | None = None
@@ -170,33 +183,45 @@ class Job:
     async def __aexit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
+        spent = (perf_counter() - self._begun) * 1000
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
         task = asyncio.current_task()
-        if self._lost and isinstance(error, asyncio.CancelledError) and task is not None and task.uncancel() == 0:
+        ours = self._lost and task is not None and task.uncancel() == 0
+        if ours and isinstance(error, asyncio.CancelledError):
             logger.warning("event %s: its claim was lost while it was worked on", self.event.id)
             return True
-        spent = (perf_counter() - self._begun) * 1000
-        (outcome,) = await self._client.send(calls.end(self.claim.ref, error, spent))
         if isinstance(error, Exception):
             logger.error("event %s failed", self.event.id, exc_info=error)
-        if isinstance(outcome, LeaseLost):
-            logger.warning("event %s: %s", self.event.id, outcome)
+        await self._end(error, spent)
         return isinstance(error, Exception)
+
+    async def _end(self, error: BaseException | None, spent: float) -> None:
+        try:
+            (outcome,) = await self._client.send(calls.end(self.claim.ref, error, spent))
+        except DurabusError as trouble:
+            if error is None or isinstance(error, Exception):
+                raise
+            # The block was interrupted, and that is what its caller must hear of. The lease ends by itself.
+            logger.warning("event %s could not be given back: %s", self.event.id, trouble)
+        else:
+            if isinstance(outcome, LeaseLost):
+                logger.warning("event %s: %s", self.event.id, outcome)
 
     async def _keep(self, working: asyncio.Task[Any] | None) -> None:
         """Renew until cancelled. When the lease is over without an answer, it counts as lost."""
-        heard = monotonic()
         while True:
-            await asyncio.sleep(self._lease / 3)
+            await asyncio.sleep(min(self._lease / 3, self._ends - monotonic()))
+            asked = monotonic()
             try:
-                (renewed,) = await self._client.renew([self.claim.ref], lease=self._lease)
-            except DurabusError as error:
-                logger.warning("event %s: its claim could not be renewed: %s", self.event.id, error)
-                lost = monotonic() - heard >= self._lease
+                async with asyncio.timeout(self._ends - asked):
+                    (renewed,) = await self._client.renew([self.claim.ref], lease=self._lease)
+            except (DurabusError, TimeoutError) as error:
+                logger.warning("event %s: its claim could not be renewed: %r", self.event.id, error)
+                lost = monotonic() >= self._ends
             else:
-                lost, heard = isinstance(renewed, LeaseLost), monotonic()
+                lost, self._ends = isinstance(renewed, LeaseLost), asked + self._lease
             if lost:
                 self._lost = True
                 if working is not None:

@@ -39,10 +39,13 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """How long the server may take before it answers, beyond the usual."""
 
     def answer(self, status: int, content: bytes) -> T:
-        """The value, or ``ApiError``."""
+        """The value, or ``ApiError``, also for what somebody in between answered in the server's place."""
         if status not in (OK, CREATED):
             raise ApiError(status, wire.problem(content))
-        return self.read(content)
+        try:
+            return self.read(content)
+        except (msgspec.DecodeError, UnicodeError) as error:
+            raise ApiError(status, f"not an answer of this API ({error}): is there a proxy in between?") from error
 
 
 class EventFields(TypedDict, total=False):

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from durabus.client.calls import Call
-from durabus.errors import ConfigurationError, StoreUnavailableError
+from durabus.errors import ApiError, ConfigurationError, DurabusError, StoreUnavailableError
 
 ATTEMPTS = 6
 FIRST_PAUSE = 0.1
@@ -27,6 +27,11 @@ def pauses() -> Iterator[float]:
 def passes(status: int) -> bool:
     """Whether an answer means: not now."""
     return status in PASSING
+
+
+def is_away(error: DurabusError) -> bool:
+    """Whether all attempts met a server that cannot be used now, and not one that says no."""
+    return isinstance(error, StoreUnavailableError) or (isinstance(error, ApiError) and passes(error.status))
 
 
 def unreachable(url: str, error: Exception) -> StoreUnavailableError:

@@ -13,8 +13,8 @@ import httpx2
 
 from durabus.client import calls
 from durabus.client.calls import Call, EventFields
-from durabus.client.retrying import TIMEOUT, client_options, passes, pauses, request_options, unreachable
-from durabus.clock import perf_counter
+from durabus.client.retrying import TIMEOUT, client_options, is_away, passes, pauses, request_options, unreachable
+from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id
 from durabus.model.event import Event
@@ -114,9 +114,21 @@ class SyncClient:
     def jobs(
         self, *, tags: Iterable[str] = (), lease: float = DEFAULT_LEASE, wait: float = 20.0, **more: Any
     ) -> Iterator[SyncJob]:
-        """One event after the other, for ever. Use each with ``with``."""
+        """One event after the other, for ever. Use each with ``with``.
+
+        A server that answered before is waited for while it is away.
+        """
+        answered = False
         while True:
-            for claim in self.claim(tags=tags, lease=lease, wait=wait, **more):
+            try:
+                claims = self.claim(tags=tags, lease=lease, wait=wait, **more)
+            except DurabusError as error:
+                if not answered or not is_away(error):
+                    raise
+                logger.warning("no work could be asked for, it is tried again: %s", error)
+                continue
+            answered = True
+            for claim in claims:
                 yield SyncJob(self, claim, lease)
 
     def send(self, call: Call[T]) -> T:
@@ -146,9 +158,10 @@ class SyncJob:
     def __init__(self, client: SyncClient, claim: Claim, lease: float) -> None:
         self.claim = claim
         self.event = claim.event
-        self.lost = False
         self._client = client
         self._lease = lease
+        self._lost = False
+        self._ends = monotonic() + lease
         self._begun = 0.0
         self._over = threading.Event()
         self._keeper = threading.Thread(target=self._keep, name=f"durabus-job:{claim.event.id}", daemon=True)
@@ -163,6 +176,11 @@ class SyncJob:
         """For systems that refuse writes of workers that came before."""
         return self.event.fence
 
+    @property
+    def lost(self) -> bool:
+        """Somebody else has the event, or may have it: the lease is over, and no renewal was answered."""
+        return self._lost or monotonic() >= self._ends
+
     def __enter__(self) -> Self:
         self._begun = perf_counter()
         self._keeper.start()
@@ -171,24 +189,36 @@ class SyncJob:
     def __exit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> bool:
+        spent = (perf_counter() - self._begun) * 1000
         self._over.set()
         self._keeper.join()
-        spent = (perf_counter() - self._begun) * 1000
-        (outcome,) = self._client.send(calls.end(self.claim.ref, error, spent))
         if isinstance(error, Exception):
             logger.error("event %s failed", self.event.id, exc_info=error)
-        if isinstance(outcome, LeaseLost):
-            self.lost = True
-            logger.warning("event %s: %s", self.event.id, outcome)
+        self._end(error, spent)
         return isinstance(error, Exception)
+
+    def _end(self, error: BaseException | None, spent: float) -> None:
+        try:
+            (outcome,) = self._client.send(calls.end(self.claim.ref, error, spent))
+        except DurabusError as trouble:
+            if error is None or isinstance(error, Exception):
+                raise
+            # The block was interrupted, and that is what its caller must hear of. The lease ends by itself.
+            logger.warning("event %s could not be given back: %s", self.event.id, trouble)
+            return
+        self._lost, self._ends = isinstance(outcome, LeaseLost), float("inf")
+        if self._lost:
+            logger.warning("event %s: %s", self.event.id, outcome)
 
     def _keep(self) -> None:
         while not self._over.wait(self._lease / 3):
+            asked = monotonic()
             try:
                 (renewed,) = self._client.renew([self.claim.ref], lease=self._lease)
             except DurabusError as error:
                 logger.warning("event %s: its claim could not be renewed: %s", self.event.id, error)
             else:
                 if isinstance(renewed, LeaseLost):
-                    self.lost = True
+                    self._lost = True
                     return
+                self._ends = asked + self._lease

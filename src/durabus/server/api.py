@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from litestar import Request
@@ -22,6 +21,8 @@ from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 
 SCAN_LIMIT = 1000
+LOOKED_UP_AT_ONCE = 200
+"""Events in one call: they come with their payloads."""
 
 logger = logging.getLogger("durabus.server")
 
@@ -64,13 +65,14 @@ class Api:
     async def end(self) -> None:
         """Let go of everything. Repeatable."""
         self.stop()
-        if self._scan is not None:
-            self._scan.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._scan
-            self._scan = None
-        if self._url is not None:
-            await self._store.close()
+        scan, self._scan = self._scan, None
+        try:
+            if scan is not None:
+                scan.cancel()
+                await asyncio.wait({scan})
+        finally:
+            if self._url is not None:
+                await self._store.close()
 
     def bus(self, named: str | None, principal: Principal) -> str:
         """The bus of a request, if it is the sender's to use."""
@@ -86,7 +88,18 @@ class Api:
     async def check_events(self, ids: Sequence[int], principal: Principal) -> None:
         """Refuse all if one is not theirs. A claim's token is a secret, but it is not a permission."""
         if principal.limited:
-            await asyncio.gather(*(self.event(id_, principal) for id_ in ids))
+            for id_, theirs in (await self.seen_by(principal, ids)).items():
+                if not theirs:
+                    raise EventNotFound(id_)
+
+    async def seen_by(self, principal: Principal, ids: Iterable[int]) -> dict[int, bool]:
+        """Which of these stored events are theirs to see."""
+        asked, seen = list(dict.fromkeys(ids)), dict[int, bool]()
+        for first in range(0, len(asked), LOOKED_UP_AT_ONCE):
+            some = asked[first : first + LOOKED_UP_AT_ONCE]
+            for id_, event in zip(some, await self.store.get_events(some), strict=True):
+                seen[id_] = event is not None and principal.sees(event)
+        return seen
 
     async def _look_for_orphans(self) -> None:
         """Events whose lease is over go back to the queue also when nobody claims.
@@ -101,6 +114,9 @@ class Api:
                 return
             except StoreError as error:
                 logger.warning("looking for orphans failed, it is tried again: %s", error)
+            except Exception:
+                # Nobody else would notice that nobody looks any more.
+                logger.exception("looking for orphans failed, it is tried again")
             else:
                 if taken:
                     logger.info("orphans taken from their workers: %d", taken)

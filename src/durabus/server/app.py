@@ -54,8 +54,10 @@ class HttpApi:
 
     async def close(self) -> None:
         """Let go of what the app opened, where no lifespan does it. Repeatable."""
-        await self._board.stop()
-        await self.api.end()
+        try:
+            await self._board.stop()
+        finally:
+            await self.api.end()
 
     async def _live(self, _scope: AsgiScope, receive: Receive, send: Send) -> None:
         """From the server's first word to its last."""

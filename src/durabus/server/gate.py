@@ -21,7 +21,7 @@ from durabus.server.asgi import App, Message, Receive, Scope, Send
 from durabus.server.dashboard import browser
 from durabus.server.dashboard.board import Board
 from durabus.server.metrics import UNKNOWN_ROUTE
-from durabus.server.problems import MEDIA_TYPE, Problem, logger, problem_of
+from durabus.server.problems import MEDIA_TYPE, UNAUTHORISED, Problem, logger, problem_of
 from durabus.server.settings import MAX_BATCH_BODY, MAX_BODY
 from durabus.server.tokens import TokenFile
 
@@ -40,7 +40,6 @@ TRUSTED_SITES = frozenset({b"same-origin", b"none"})
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 POLICY_VIOLATION = 1008
 MAX_LENGTH_DIGITS = 15
-UNAUTHORISED = {"WWW-Authenticate": 'Bearer realm="durabus"'}
 
 
 class Gate:

@@ -26,6 +26,7 @@ from durabus.errors import (
 
 MEDIA_TYPE = "application/problem+json"
 NOT_NOW = {"Retry-After": "1"}
+UNAUTHORISED = {"WWW-Authenticate": 'Bearer realm="durabus"'}
 
 STORE_AWAY = "the store cannot be used now: try again. If this was to change something, that may have happened or not"
 

@@ -79,7 +79,6 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
     """What one step did. ``before``: where the next one begins; None after the last."""
 
     done: int
-    looked_at: int
     before: int | None
 
 
@@ -143,7 +142,7 @@ async def take_step(api: Api, principal: Principal, selection: Selection, deed: 
     """Do it to the next few, from the newest on. An event that somebody else dealt with meanwhile is left alone."""
     chosen: list[Event] = []
     looked_at, following = 0, None
-    async for page, next_before in _pages(api, principal, selection, before, looked=AT_ONCE):
+    async for page, next_before in _pages(api, principal, selection, before):
         chosen += page
         looked_at += AT_ONCE
         following = next_before
@@ -151,7 +150,7 @@ async def take_step(api: Api, principal: Principal, selection: Selection, deed: 
             break
     ids = [event.id for event in chosen]
     done = await _retry(api, ids) if deed == "retry" else len(await api.store.purge_dead_letters_by_id(ids))
-    return Step(done=done, looked_at=len(ids), before=following)
+    return Step(done=done, before=following)
 
 
 async def _retry(api: Api, ids: list[int]) -> int:
@@ -172,7 +171,7 @@ async def _retry_one(api: Api, id_: int) -> bool:
 
 
 async def _pages(
-    api: Api, principal: Principal, selection: Selection, before: int | None, *, looked: int = AT_ONCE
+    api: Api, principal: Principal, selection: Selection, before: int | None
 ) -> AsyncIterator[tuple[list[Event], int | None]]:
     """What is selected, newest id first, some at a time, each with where the next ones begin."""
     if selection.id is not None:
@@ -182,7 +181,7 @@ async def _pages(
         statuses=DEAD,
         type=selection.type,
         tags=principal.narrow(selection.tags),
-        limit=1 if selection.id is not None else looked,
+        limit=1 if selection.id is not None else AT_ONCE,
     )
     while True:
         page = await api.store.find(msgspec.structs.replace(query, before_id=before))

@@ -230,9 +230,8 @@ class Pulses:
 
     async def stop(self) -> None:
         """Before the store is closed."""
-        for pulse in self._pulses.values():
-            await pulse.stop()
-        self._pulses.clear()
+        while self._pulses:  # somebody may come to look even now
+            await self._pulses.popitem()[1].stop()
 
 
 def _tags_of(text: object) -> Tags:

@@ -119,9 +119,8 @@ class Readings:
 
     async def stop(self) -> None:
         """Before the store is closed."""
-        for reading in list(self._readings.values()):
-            await reading.stop()
-        self._readings.clear()
+        while self._readings:  # somebody may come to look even now
+            await self._readings.popitem()[1].stop()
 
     def _reading(self, what: str, bus: str, principal: Principal, look: Callable[[], Awaitable[T]]) -> Reading[T]:
         key = (what, bus, principal.tags)

@@ -8,8 +8,9 @@ from litestar import Request, post
 
 from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.model.statuses import EventMode
 from durabus.server.access import Principal, Scope
-from durabus.server.api import Api, api_of, principal_of
+from durabus.server.api import Api, api_of, principal_of, still_allowed
 from durabus.server.bodies import decoded
 from durabus.server.claiming import claim
 from durabus.server.fields import split_tags
@@ -39,7 +40,8 @@ async def create_claims(request: AnyRequest) -> ClaimsDocument:
     data = await decoded(request, WaitingClaimRequestDocument)
     api, principal = api_of(request), principal_of(request)
     wait = min(data.wait, api.settings.max_wait)
-    claims = await claim(api, claim_request(api, principal, data), wait=wait, receive=request.receive)
+    wanted = claim_request(api, principal, data)
+    claims = await claim(api, wanted, wait=wait, receive=request.receive, allowed=still_allowed(request))
     return ClaimsDocument(claims=[claim_document(one) for one in seen(principal, claims)])
 
 
@@ -97,6 +99,7 @@ async def start_claims(request: AnyRequest) -> RenewedDocument:
 
 def claim_request(api: Api, principal: Principal, document: ClaimRequestDocument) -> ClaimRequest:
     """For the store, within what the sender may have."""
+    check_mode(principal, document.mode)
     return ClaimRequest(
         bus=api.bus(document.bus, principal),
         worker_id=document.worker_id,
@@ -107,6 +110,14 @@ def claim_request(api: Api, principal: Principal, document: ClaimRequestDocument
         tags=principal.narrow(split_tags(document.tags)),
         max_attempts=api.settings.max_retries,
     )
+
+
+def check_mode(principal: Principal, mode: EventMode) -> None:
+    """Refuse locks that hold up events of others: that of a bus to who has some of its tags, the global one too."""
+    if mode is not EventMode.PARALLEL:
+        principal.check_whole_bus(f"mode={mode.value}")
+    if mode is EventMode.GLOBAL_SERIAL and principal.limited:
+        raise Problem(403, "mode=global-serial concerns every bus, and this token is limited to some of them")
 
 
 def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:
