@@ -12,6 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from math import inf
 from multiprocessing import get_context
 from pathlib import Path
 from time import monotonic
@@ -23,7 +24,9 @@ from benchmarks.pipeline_load import fill
 from durabus.cli.progress import Bars, progress_bars
 from durabus.pipeline.analytics import analyze
 from durabus.pipeline.archive import Archive
+from durabus.pipeline.asking import ask_store
 from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
+from durabus.pipeline.gate import verify
 from durabus.pipeline.jars import class_path, ensure_jars
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.project import rebuild_projection
@@ -50,12 +53,13 @@ class Measuring:
         self._store = "PostgreSQL" if url.startswith("postgresql") else "SQLite"
 
     def time(self, name: str, work: Callable[[], object], rows: int | None = None) -> None:
+        """What is done more than once counts with its best time."""
         taken = self._rows if rows is None else rows
         started = monotonic()
         with self._bars.step(f"{self._store}, {name}".ljust(LABEL), taken) as moved:
             work()
             moved(taken)
-        self.seconds[name] = monotonic() - started
+        self.seconds[name] = min(monotonic() - started, self.seconds.get(name, inf))
 
 
 def peak_memory() -> dict[str, float]:
@@ -80,17 +84,21 @@ def peak_memory() -> dict[str, float]:
 
 
 def archived(run: Measuring, ways: Mapping[str, Way]) -> None:
-    """Each plain way, then the archive; all must have brought the same rows. The first way warms everything up."""
-    lake, spark, counts = run.lake, run.lake.spark, set[int]()
-    place = f"{lake.path}-plain"
-    first = next(iter(ways.values()))
-    first(spark, run.url).limit(1).write.format("delta").mode("overwrite").save(place)
-    for name, way in ways.items():
-        run.time(name, lambda way=way: way(spark, run.url).write.format("delta").mode("overwrite").save(place))  # type: ignore[misc]
-        counts.add(spark.read.format("delta").load(place).count())
-    run.time("archive", lambda: Archive(lake, run.url).run())
-    counts.add(lake.read("bronze.event_log").count())
+    """Each plain way, and the archive, in two turns: who comes first in one finds nothing warm. All bring the same."""
+    spark, counts = run.lake.spark, set[int]()
+    place = f"{run.lake.path}-plain"
+    for lake in (Lake(spark, f"{run.lake.path}-first"), run.lake):
+        for name, way in ways.items():
+            run.time(name, lambda way=way: way(spark, run.url).write.format("delta").mode("overwrite").save(place))  # type: ignore[misc]
+            counts.add(spark.read.format("delta").load(place).count())
+        run.time("archive", lambda lake=lake: Archive(lake, run.url).run())  # type: ignore[misc]
+        counts.add(lake.read("bronze.event_log").count())
     assert len(counts) == 1, counts
+    run.time("verify", lambda: verified(run))
+
+
+def verified(run: Measuring) -> None:
+    ask_store(run.url, lambda store: verify(run.lake, store, run.url))
 
 
 def derived(run: Measuring) -> None:
@@ -106,6 +114,7 @@ def with_more(run: Measuring) -> None:
     """10,000 new entries on top."""
     filling(run.url, MORE, seed=3)()
     run.time(f"archive, {MORE:,} more", lambda: Archive(run.lake, run.url).run(), MORE)
+    run.time(f"verify, {MORE:,} more", lambda: verified(run), MORE)
     if run.lake.exists("silver.events"):
         run.time(f"silver.events, {MORE:,} more", lambda: update_silver(run.lake, "silver.events"), MORE)
 
@@ -138,7 +147,8 @@ def measure(spark: SparkSession, place: Path, rows: int, postgresql: str, bars: 
         moved(rows + quarter)
     small = Measuring(bars, Lake(spark, place / "quarter"), sqlite, quarter)
     archived(small, ways)
-    derived(small)
+    for _ in range(2):  # the first time finds nothing warm, and cold figures of few rows would flatter the growth
+        derived(small)
     with_more(small)
     rest = rows - quarter - MORE
     with bars.step("load SQLite".ljust(LABEL), rest) as moved:
@@ -167,7 +177,7 @@ def print_report(rows: int, small: Seconds, large: Seconds, postgresql: Seconds)
             f"{store}: {rows / found['archive']:,.0f} rows/s, {best / found['archive']:.0%} of the fastest plain way "
             f"(target 60 %); {MORE:,} more take {part:.0%} of the full run (target below 20 %)"
         )
-    made = [name for name in large if not name.startswith(("plain", "archive")) and "more" not in name]
+    made = [name for name in large if not name.startswith(("plain", "archive", "verify")) and "more" not in name]
     times = sum(large[name] for name in made) / sum(small[name] for name in made)
     print(f"projections and analytics: four times the rows take {times:.1f}x the time (target at most 4.5x)")
 

@@ -5,6 +5,7 @@ It prints each step as it begins, so that whoever kills it knows where it is.
 
 import sys
 
+from durabus.pipeline import source
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
 from durabus.pipeline.run import Part, Pipeline
@@ -32,7 +33,8 @@ class Told:
 def main() -> None:
     url, place = sys.argv[1:]
     lake = Lake(spark_session(master="local[2]", conf=DELTA_AS_EVER), place)
-    # Small batches make more moments to die in.
+    # Small pages and batches make more moments to die in: a batch of one page is read without tasks.
+    source.ROWS_PER_PAGE = 300
     pipeline = Pipeline(lake, url, SHIPPED, listener=Told(), rows_per_batch=1_000)
     while True:
         pipeline.run(Part.ARCHIVE)

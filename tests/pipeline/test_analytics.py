@@ -11,7 +11,10 @@ from tests.pipeline.history import history_in
 from durabus.model.query import Counts
 from durabus.pipeline import analytics
 from durabus.pipeline.archive import event_log
+from durabus.pipeline.project import with_keys
+from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.silver import attempts, events
+from durabus.pipeline.tables import EVENT_LOG
 
 
 class Past(NamedTuple):
@@ -91,6 +94,25 @@ def test_depth_and_throughput_over_time(past: Past) -> None:
     )
     assert total is not None
     assert tuple(total) == (7, 4, 2, 4)
+
+
+def test_percentiles_are_made_of_few_values(spark: SparkSession) -> None:
+    given = [0.0, 0.012345, 9.996, 123.456, 1000.0, 98_765.4, -5.678, None]
+    frame = spark.createDataFrame([(value,) for value in given], "ms DOUBLE")
+    found = [row[0] for row in frame.select(analytics.three_digits("ms")).collect()]
+    assert found == [0.0, *map(pytest.approx, (0.0123, 10.0, 123.0, 1000.0, 98_800.0, -5.68)), None]
+
+
+def test_no_row_of_silver_or_gold_goes_through_python(spark: SparkSession) -> None:
+    """Each of these plans would name it."""
+    log = spark.createDataFrame([], EVENT_LOG.ddl)
+    rows = events(log)
+    shipped = [one.rows(with_keys(rows, one)) for one in (hourly_counters(), latest_state("a"), journeys("a"))]
+    asked = [analytics.latency(rows), analytics.failure_rate(rows), analytics.handler_failures(rows)]
+    for made in (event_log(log.withColumn("ordinal", F.lit(1)), 0), attempts(log), *shipped, *asked):
+        assert "Python" not in made._jdf.queryExecution().optimizedPlan().toString()
+    seen = rows.select(F.udf(lambda text: text)("type"))
+    assert "Python" in seen._jdf.queryExecution().optimizedPlan().toString()
 
 
 ALIKE = [

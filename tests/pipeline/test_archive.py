@@ -1,22 +1,24 @@
 """``bronze.event_log``: every entry once, whatever happens on the way."""
 
 import sqlite3
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
-from tests.pipeline.history import History
+from tests.pipeline.history import History, history_in
 from tests.pipeline.test_source import plain, to_the_microsecond
 
 from durabus import EventStore
 from durabus.errors import PipelineError
-from durabus.pipeline.archive import Archive, Archived, quarantine
+from durabus.pipeline.archive import Archive, Archived, Reached, quarantine
 from durabus.pipeline.compact import Compacted, compact
 from durabus.pipeline.derive import update_silver
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lock import lake_lock
 from durabus.pipeline.log_schema import COLUMNS
-from durabus.pipeline.tables import EVENT_LOG
+from durabus.pipeline.tables import EVENT_LOG, QUARANTINE
 from durabus.store.log import START
 
 
@@ -28,18 +30,38 @@ async def expect_the_whole_log(lake: Lake, store: EventStore) -> None:
 
 
 async def test_the_log_is_archived_once_and_then_only_what_is_new(
-    lake: Lake, url: str, store: EventStore, history: History
+    lake: Lake, url: str, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first batch by tasks, the others, of one page each, without."""
     await history.varied()
     total = await store.log_lag(START)
     told: list[int] = []
-    archive = Archive(lake, url, rows_per_batch=15)
-    assert archive.run(told.append) == Archived(rows=total, total=total)
-    assert told == [15, total]
+    with monkeypatch.context() as patch:
+        patch.setattr("durabus.pipeline.source.ROWS_PER_PAGE", 10)
+        assert Archive(lake, url, rows_per_batch=20).run(told.append) == Archived(rows=total, total=total)
+    assert told == [20, total]
     assert Archive(lake, url).run() == Archived(rows=0, total=total)
     await history.completed()
     newer = await store.log_lag(START)
     assert Archive(lake, url).run() == Archived(rows=newer - total, total=newer)
+    await expect_the_whole_log(lake, store)
+
+
+@pytest.mark.long
+async def test_the_log_of_a_second_store_does_not_get_into_the_lake_of_the_first(
+    lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
+) -> None:
+    """Neither if that log is shorter, nor if it has an entry, but another one, where the first one's log ends."""
+    for _ in range(2):
+        await history.completed()
+    Archive(lake, url).run()
+    for events in (1, 9):
+        other = f"sqlite:///{tmp_path}/{events}.db"
+        async with history_in(other) as second:
+            for _ in range(events):
+                await second.completed(event_id=str(uuid4()))
+        with pytest.raises(PipelineError, match=r"lake .* has the log of another store, .* choose another --lake"):
+            Archive(lake, other).run()
     await expect_the_whole_log(lake, store)
 
 
@@ -70,7 +92,7 @@ async def test_of_two_writers_that_begin_at_the_same_row_one_writes(
     late, early = Archive(lake, url), Archive(lake, url)
     lake.create(EVENT_LOG)
     assert early.run().rows == await store.log_lag(START)
-    late._write(START, head, first=0)
+    late._write(Reached(), [head])
     await expect_the_whole_log(lake, store)
 
 
@@ -104,6 +126,8 @@ async def test_what_does_not_parse_is_kept_and_set_apart(
     database.close()
     Archive(lake, url).run()
     assert quarantine(lake) == 5
+    bad_rows = lake.read("bronze.event_log").where("reason IS NOT NULL")
+    lake.append(bad_rows, QUARANTINE, app="durabus.archive.quarantine", version=0)  # a Java that was left behind
     assert quarantine(lake) == 5
     bad = lake.read("bronze.quarantine").orderBy("seq").collect()
     assert [row["reason"] for row in bad] == list(breakages)
@@ -142,6 +166,14 @@ def test_a_second_run_on_a_locked_lake_is_refused_in_one_line(tmp_path: Path) ->
         pass
     with lake_lock(str(tmp_path)):
         pass
+
+
+def test_a_lake_that_is_let_go_in_time_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with ExitStack() as first:
+        first.enter_context(lake_lock(str(tmp_path)))
+        monkeypatch.setattr("durabus.pipeline.lock.time.sleep", lambda _: first.close())
+        with lake_lock(str(tmp_path), wait=60.0):
+            pass
 
 
 def test_every_column_of_the_log_is_in_bronze(lake: Lake) -> None:

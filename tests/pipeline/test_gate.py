@@ -18,7 +18,10 @@ from durabus.store.log import START
 pytestmark = pytest.mark.long
 
 
-async def test_only_what_was_verified_is_trimmed(lake: Lake, url: str, store: EventStore, history: History) -> None:
+async def test_only_what_was_verified_is_trimmed(
+    lake: Lake, url: str, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.pipeline.gate.ROWS_PER_PAGE", 5)  # the first time by tasks, then without
     with pytest.raises(PipelineError, match="nothing of this store's log was verified yet"):
         await trim(store)
     await history.varied()

@@ -1,5 +1,6 @@
 """``format("durabus")``: the log as rows, in parallel, as a stream, without secrets."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from tests.pipeline.history import History
 
 from durabus import EventStore
 from durabus.pipeline.log_schema import COLUMNS, SPARK
+from durabus.pipeline.source import pieces_between
 from durabus.store.log import START
 
 
@@ -51,6 +53,9 @@ async def test_tasks_read_ranges_of_the_cursor_side_by_side(
         row["task"]: row["rows"] for row in frame.groupBy("task").agg(F.collect_list("ordinal").alias("rows")).collect()
     }
     assert [tasks[task] for task in sorted(tasks)] == [list(range(n, min(n + 4, total))) for n in range(0, total, 4)]
+    ends = await store.cut_log(until=await store.log_head(), rows=4)
+    pieces = json.dumps(pieces_between(START, ends, 4))
+    assert read(spark, url, pieces=pieces).withColumn("task", F.spark_partition_id()).collect() == frame.collect()
 
 
 async def test_a_frame_that_was_filtered_once_is_whole_the_next_time(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from durabus.pipeline.query import Answer
 
 FOLLOW_EVERY = 10.0
+COMPACT_WAITS = 600.0
+"""Seconds until whoever has the lake lets it go: ``run --follow`` does so between its runs."""
 
 pipeline = App(
     name="pipeline", help="The event log as tables, on Spark: run, status, tables, sql, report, replay, trim, compact."
@@ -68,11 +71,13 @@ def run(
         say(f"store {shown_url(url)}, lake {lake.path}, Spark {lake.spark.version} on {options.master}")
         if follow:
             lake.compact_by_itself()
+        wait = 0.0
         while True:
             with progress_bars() as bars:
-                Pipeline(lake, url, chosen, listener=bars).run(Part(part), stale_after=stale_after)
+                Pipeline(lake, url, chosen, listener=bars).run(Part(part), stale_after=stale_after, wait=wait)
             if not follow:
                 break
+            wait = inf  # who has the lake between two runs lets it go again
             time.sleep(FOLLOW_EVERY)
         if common.json:
             print_json({"steps": bars.done})
@@ -84,13 +89,13 @@ def status(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -
 
     Example: durabus pipeline status --store sqlite:///bus.db --lake lake
     """
-    url = store_url(common)
+    refuse_absent_file(store_url(common))
     with opened_lake(options) as lake:
         from durabus.pipeline.status import LakeStatus, lake_status
 
         async def ask() -> tuple[LakeStatus, float]:
             async with opened_store(common) as store:
-                return await lake_status(lake, store, url), await store.now()
+                return await lake_status(lake, store), await store.now()
 
         found, now = asyncio.run(ask())
     if common.json:
@@ -207,6 +212,8 @@ def replay(
 
     Example: durabus pipeline replay --type 'order.*' --status FAILED --dry-run
     """
+    if not dry_run:
+        refuse_absent_file(store_url(common))
     with opened_lake(options) as lake:
         from durabus.pipeline.replay import Choice, Replayed, chosen, counted
         from durabus.pipeline.replay import replay as publish_again
@@ -291,7 +298,8 @@ def compact(
     with opened_lake(options) as lake:
         from durabus.pipeline.compact import compact as compact_all
 
-        done = compact_all(lake, keep_days=keep_days, now=datetime.now(UTC))  # clock: which files are old
+        now = datetime.now(UTC)  # clock: which files are old
+        done = compact_all(lake, keep_days=keep_days, now=now, wait=COMPACT_WAITS)
     if common.json:
         print_json({"tables": done})
         return

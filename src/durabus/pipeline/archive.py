@@ -8,21 +8,37 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.errors import PipelineError
+from durabus.errors import InvalidEventError, PipelineError
+from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.statuses import Action, EventStatus
 from durabus.pipeline.asking import ask_store
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.log_stretch import log_stretch
 from durabus.pipeline.session import SPARK_ERRORS, absolute_url, root_cause
+from durabus.pipeline.source import ROWS_PER_PARTITION, pages_of
 from durabus.pipeline.tables import EVENT_LOG, QUARANTINE
+from durabus.store.contract import EventStore
 from durabus.store.log import START
 
 ROWS_PER_BATCH = 2_000_000
 """Few large batches: a commit costs about a second, whatever its size."""
 
 APP = "durabus.archive"
+_WHICH = tuple(LOG_COLUMNS.index(name) for name in ("event_id", "action"))
 
 OnBatch = Callable[[int], None]
 """Called after each batch with the number of rows that bronze has now."""
+
+
+class Reached(msgspec.Struct, frozen=True, kw_only=True):
+    """How many rows bronze has, which is the next ``seq``, and what its newest entry is."""
+
+    rows: int = 0
+    position: str = START
+    before: str = START
+    """The position of the entry before the newest."""
+    entry: tuple[str, str] | None = None
+    """``event_id`` and ``action`` of the newest."""
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,6 +46,21 @@ class Archived(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: int
     total: int
+
+
+def bronze_end(lake: Lake) -> Reached:
+    """Cheap however many rows there are: Delta knows the largest ``seq``, and in which file it is."""
+    newest = lake.value(EVENT_LOG.name, "max(seq)")
+    if newest is None:
+        return Reached()
+    last = lake.read(EVENT_LOG.name).where(F.col("seq") >= newest - 1).orderBy("seq")
+    *before, row = last.select("position", "event_id", "action").collect()
+    return Reached(
+        rows=int(newest) + 1,
+        position=row["position"],
+        before=before[0]["position"] if before else START,
+        entry=(row["event_id"], row["action"]),
+    )
 
 
 def event_log(log: DataFrame, first_seq: int) -> DataFrame:
@@ -73,48 +104,62 @@ class Archive:
     def __init__(self, lake: Lake, url: str, *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
         self._lake = lake
         self._url = absolute_url(url)
-        self._rows_per_batch = rows_per_batch
+        self._rows_per_task = min(rows_per_batch, ROWS_PER_PARTITION)
+        self._rows_per_page, pages = pages_of(self._rows_per_task)
+        self._pages_per_batch = rows_per_batch // self._rows_per_task * pages
 
-    def run(self, on_batch: OnBatch = lambda _: None, *, since: tuple[int, str] | None = None) -> Archived:
-        """Archive what is committed now, batch by batch, then return. ``since``: what ``reached`` has just answered."""
+    def run(self, on_batch: OnBatch = lambda _: None, *, since: Reached | None = None) -> Archived:
+        """Archive what is committed now, batch by batch, then return. ``since``: what ``begin`` has just answered."""
+        reached = self.begin() if since is None else since
+        before = reached.rows
         head = ask_store(self._url, lambda store: store.log_head())
-        before, position = self.reached() if since is None else since
-        total = before
-        while (until := self._end_of_batch(position, head)) is not None:
-            self._write(position, until, first=total)
-            reached, position = self.reached()
-            if reached <= total:
+        while reached.position != head and (ends := self._cut(reached.position, head)):
+            self._write(reached, ends)
+            total, reached = reached.rows, bronze_end(self._lake)
+            if reached.rows <= total:
                 raise PipelineError(
                     f"{EVENT_LOG.name} did not grow beyond row {total}: it was restored to an older version or another "
                     "run writes it; archive into a new lake"
                 )
-            total = reached
-            on_batch(total)
+            on_batch(reached.rows)
         self._lake.create(EVENT_LOG)  # for a log that is empty
-        return Archived(rows=total - before, total=total)
+        return Archived(rows=reached.rows - before, total=reached.rows)
 
-    def reached(self) -> tuple[int, str]:
-        """How many rows bronze has, which is the next ``seq``, and the position of the newest (``START``: none).
+    def begin(self) -> Reached:
+        """Where bronze ends. Raises ``PipelineError`` if the store's log has something else there.
 
-        Both are cheap however many rows there are: Delta knows the largest ``seq``, and in which file it is.
+        Positions are small numbers in some stores: without this look, the log of a second store would silently go on
+        behind that of the first, and nobody can take an entry out of bronze again.
         """
-        newest = self._lake.value(EVENT_LOG.name, "max(seq)")
-        if newest is None:
-            return 0, START
-        row = self._lake.read(EVENT_LOG.name).where(F.col("seq") == newest).select("position").head()
-        return int(newest) + 1, row["position"]  # type: ignore[index]  # one row has the largest
+        reached = bronze_end(self._lake)
+        if reached.rows:
+            ask_store(self._url, lambda store: self._compare(store, reached))
+        return reached
 
-    def _end_of_batch(self, after: str, head: str) -> str | None:
-        """Where a batch after this position ends; None if there is nothing up to ``head``."""
-        rows = self._rows_per_batch
-        ends = ask_store(self._url, lambda store: store.cut_log(after=after, until=head, rows=rows, limit=1))
-        return ends[0] if ends else None
-
-    def _write(self, after: str, until: str, *, first: int) -> None:
-        log = self._lake.spark.read.format("durabus").option("url", self._url)
-        rows = log.option("after", after).option("until", until).load()
+    async def _compare(self, store: EventStore, reached: Reached) -> None:
         try:
-            self._lake.append(event_log(rows, first), EVENT_LOG, app=APP, version=first)
+            found = await store.read_log_rows(after=reached.before, until=reached.position)
+        except InvalidEventError as error:  # such a position was never given
+            raise self._another_store() from error
+        # No entry there: it was trimmed, and verified before.
+        if found.rows and tuple(found.rows[-1][n] for n in _WHICH) != reached.entry:
+            raise self._another_store()
+
+    def _another_store(self) -> PipelineError:
+        return PipelineError(
+            f"the lake {self._lake.path} does not end where this store's log goes on: it has the log of another store, "
+            "or this one was set back to an older state; choose another --lake for it"
+        )
+
+    def _cut(self, after: str, head: str) -> list[str]:
+        """Where the pages of a batch after this position end; none if there is nothing up to ``head``."""
+        rows, limit = self._rows_per_page, self._pages_per_batch
+        return ask_store(self._url, lambda store: store.cut_log(after=after, until=head, rows=rows, limit=limit))
+
+    def _write(self, reached: Reached, ends: list[str]) -> None:
+        rows = log_stretch(self._lake.spark, self._url, reached.position, ends, self._rows_per_task)
+        try:
+            self._lake.append(event_log(rows, reached.rows), EVENT_LOG, app=APP, version=reached.rows)
         except SPARK_ERRORS as error:
             raise PipelineError(f"archiving stopped: {root_cause(error)}") from error
 
@@ -127,5 +172,5 @@ def quarantine(lake: Lake) -> int:
         F.col("reason").isNotNull() & (F.col("seq") > (-1 if newest is None else newest))
     )
     if not bad.isEmpty():
-        lake.append(bad, QUARANTINE)
+        lake.append(bad, QUARANTINE, app=f"{APP}.quarantine", version=0 if newest is None else int(newest) + 1)
     return int(lake.value(QUARANTINE.name, "count(*)"))

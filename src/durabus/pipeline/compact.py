@@ -22,11 +22,14 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
     after: int
 
 
-def compact(lake: Lake, *, keep_days: float, now: datetime) -> list[Compacted]:
-    """Every table of the lake. Versions of the last ``keep_days`` stay readable."""
+def compact(lake: Lake, *, keep_days: float, now: datetime, wait: float = 0.0) -> list[Compacted]:
+    """Every table of the lake. Versions of the last ``keep_days`` stay readable.
+
+    Raises ``PipelineError`` if a run has the lake for longer than ``wait`` seconds.
+    """
     if keep_days < SHORTEST:
         raise ConfigurationError(f"keep_days={keep_days:g}: must be {SHORTEST:g} or more")
-    with lake_lock(lake.path):
+    with lake_lock(lake.path, wait=wait):
         return [_compact(lake, name, keep_days, now) for name in lake.tables()]
 
 

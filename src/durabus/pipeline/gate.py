@@ -8,8 +8,11 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import LockHeld, PipelineError
 from durabus.lock_manager import LockManager
+from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.log_stretch import log_stretch
 from durabus.pipeline.session import absolute_url
+from durabus.pipeline.source import ROWS_PER_PAGE
 from durabus.pipeline.tables import EVENT_LOG, LOG_COLUMNS
 from durabus.store.contract import EventStore
 from durabus.store.log import START
@@ -49,7 +52,7 @@ async def verify(lake: Lake, store: EventStore, url: str) -> Verified:
     """
     since = await store.read_position(READER)
     bronze = lake.read(EVENT_LOG.name)
-    until = lake.value(EVENT_LOG.name, "max_by(position, seq)") or START
+    until = bronze_end(lake).position
     if until == since:
         return Verified(position=since, rows=0)
     seen = None if since == START else bronze.where(F.col("position") == since).agg(F.max("seq")).first()
@@ -58,8 +61,7 @@ async def verify(lake: Lake, store: EventStore, url: str) -> Verified:
             f"the lake {lake.path} lacks position {since}, which was verified before: it is another lake"
         )
     archived = fingerprint(bronze.where(F.col("seq") > (-1 if seen is None else seen[0])))
-    log = lake.spark.read.format("durabus").option("url", absolute_url(url))
-    kept = fingerprint(log.option("after", since).option("until", until).load())
+    kept = fingerprint(_log_between(lake, absolute_url(url), since, until, rows=archived.rows))
     if archived != kept:
         raise PipelineError(
             f"the lake differs from the log between positions {since or 'START'} and {until}: {archived.rows} entries "
@@ -72,6 +74,14 @@ async def verify(lake: Lake, store: EventStore, url: str) -> Verified:
     except LockHeld as error:
         raise PipelineError(f"another run verifies this store just now: {error}") from error
     return Verified(position=until, rows=archived.rows)
+
+
+def _log_between(lake: Lake, url: str, after: str, until: str, *, rows: int) -> DataFrame:
+    """``rows``: as many as the copy has."""
+    if rows <= ROWS_PER_PAGE:
+        return log_stretch(lake.spark, url, after, [until], ROWS_PER_PAGE)
+    log = lake.spark.read.format("durabus").option("url", url)
+    return log.option("after", after).option("until", until).load()
 
 
 async def trim(store: EventStore, *, older_than: float = 0.0, batch: int = 10_000) -> int:

@@ -17,6 +17,8 @@ from durabus.pipeline.session import first_line
 from durabus.pipeline.tables import Table
 
 SCHEMAS = ("bronze", "silver", "gold", "ops")
+_ABSENT = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
+"""How Spark and Delta say that there is nothing. Whatever else they say, as that it may not be read, is an error."""
 _MADE = "__made"
 _VERSIONED = re.compile(r"(.+)_v(\d+)")
 
@@ -51,7 +53,9 @@ class Lake:
             return log.is_dir() and any(file.suffix == ".json" for file in log.iterdir())
         try:
             self.spark.read.format("delta").load(self.location(name)).schema  # noqa: B018  (asks the table)
-        except AnalysisException:
+        except AnalysisException as error:
+            if error.getCondition() not in _ABSENT:
+                raise
             return False
         return True
 
@@ -187,7 +191,9 @@ class Lake:
                 .select("path")
                 .collect()
             )
-        except AnalysisException:
+        except AnalysisException as error:
+            if error.getCondition() not in _ABSENT:
+                raise
             return []
         return sorted({f"{schema}.{row['path'].split('/_delta_log/')[0].rpartition('/')[2]}" for row in files})
 

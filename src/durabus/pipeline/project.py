@@ -9,6 +9,8 @@ from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import Projection, of_types
 from durabus.pipeline.tables import EVENTS, MERGED, RUNS
 
+FEW = 100_000
+"""Changed events whose keys are sent to every task: the driver holds them for that."""
 _ENDED = "ended_at IS NOT NULL"
 
 
@@ -23,10 +25,11 @@ def update_projection(lake: Lake, projection: Projection, *, seen: int | None) -
     changed = events.where((F.col("last_seq") > seen) & of_types(projection.types))
     count = changed.count()
     if count:
-        # Few and asked for twice: made once.
+        # Asked for twice, made once.
         keys = with_keys(changed, projection).select(*projection.key).distinct().localCheckpoint()
         of_keys = with_keys(events.where(_ENDED).where(of_types(projection.types)), projection)
-        touched = of_keys.join(F.broadcast(keys), list(projection.key), "left_semi")
+        sent = F.broadcast(keys) if count <= FEW else keys
+        touched = of_keys.join(sent, list(projection.key), "left_semi")
         lake.merge(projection.rows(touched), projection.table, tuple(projection.key), of=keys)
     return count
 

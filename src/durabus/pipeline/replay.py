@@ -12,7 +12,7 @@ import msgspec
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.errors import PipelineError
+from durabus.errors import ConfigurationError, PipelineError
 from durabus.model.event import NewEvent, new_event
 from durabus.model.limits import check_name
 from durabus.model.payload import decode_payload
@@ -26,6 +26,8 @@ from durabus.store.contract import EventStore
 REPLAY = "durabus_replay"
 """The key in an event's metadata that names the replay it came with."""
 AT_ONCE = 500
+FETCHED = 10_000
+"""Events that the driver holds at once, about."""
 MAX_GROUPS = 1_000
 
 
@@ -53,7 +55,7 @@ Told = Callable[[Replayed], None]
 
 
 def chosen(events: DataFrame, choice: Choice) -> DataFrame:
-    """The events of ``silver.events`` that are meant and whose payload the lake knows, in the order of publishing."""
+    """The events of ``silver.events`` that are meant and whose payload the lake knows."""
     found = events.where(F.col("payload").isNotNull())
     if choice.since is not None:
         found = found.where(F.col("published_at") >= F.lit(choice.since))
@@ -72,13 +74,14 @@ def chosen(events: DataFrame, choice: Choice) -> DataFrame:
             found = found.where(choice.where)
         except SPARK_ERRORS as error:
             raise PipelineError(f"where {choice.where!r}: {first_line(error)}") from error
-    return found.orderBy("first_seq")
+    return found
 
 
 def counted(found: DataFrame) -> Answer:
     """What a replay would publish, by bus, type and status."""
+    first, last = (F.date_trunc("second", one("published_at")) for one in (F.min, F.max))
     groups = found.groupBy("bus", "type", "status").agg(
-        F.count("*").alias("events"), F.min("published_at").alias("first"), F.max("published_at").alias("last")
+        F.count("*").alias("events"), first.alias("first"), last.alias("last")
     )
     return answer(groups.orderBy("bus", "type", "status"), MAX_GROUPS)
 
@@ -92,16 +95,18 @@ async def replay(
     rate: float | None = None,
     told: Told = lambda _: None,
 ) -> Replayed:
-    """Publish each of these events anew, on its own bus or on ``bus``, at most ``rate`` a second.
+    """Publish each of these events anew, oldest first, on its own bus or on ``bus``, at most ``rate`` a second.
 
     The replay's id and the event's make an idempotency key: after a kill the same call goes on without doubles, as
     long as the store still has what was published before.
     """
     check_name(replay_id, "replay id")
+    if rate is not None and not rate > 0:
+        raise ConfigurationError(f"rate={rate:g}: must be more than 0 events a second")
     size = AT_ONCE if rate is None else max(1, min(AT_ONCE, int(rate)))
     published = known = 0
     started = time.monotonic()  # clock: the pace of this process
-    for rows in _parts(events.toLocalIterator(), size):
+    for rows in _parts(_in_order(events).toLocalIterator(), size):
         new = [_again(row, replay_id, bus) for row in rows]
         stored = await store.add_events(new)
         fresh = sum(event.event_id == one.event_id for event, one in zip(stored, new, strict=True))
@@ -124,6 +129,12 @@ def _again(row: Row, replay_id: str, bus: str | None) -> NewEvent:
         tags=row["tags"] or (),
         idempotency_key=f"replay {replay_id} {row['event_id']}",
     )
+
+
+def _in_order(events: DataFrame) -> DataFrame:
+    """In as many partitions as it takes: the driver fetches them whole, one after the other."""
+    partitions = -(-events.count() // FETCHED) or 1
+    return events.repartitionByRange(partitions, "first_seq").sortWithinPartitions("first_seq")
 
 
 def _parts(rows: Iterator[Row], size: int) -> Iterator[list[Row]]:

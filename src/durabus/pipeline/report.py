@@ -13,6 +13,7 @@ import msgspec
 from pyspark.sql import DataFrame, Row, Window
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
+from durabus.pipeline.analytics import three_digits
 from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, short
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.query import in_utc
@@ -58,7 +59,7 @@ def _tiles(lake: Lake) -> str:
             F.count_if(F.col("status") == "COMPLETED").alias("completed"),
             F.count_if(F.col("status").isin("FAILED", "COMPLETED_WITH_ERRORS")).alias("dead"),
             F.count_if(F.col("ended_at").isNull()).alias("live"),
-            F.percentile("end_to_end_ms", F.lit(0.95)).alias("p95"),
+            F.percentile(three_digits("end_to_end_ms"), 0.95).alias("p95"),
         )
         .first()
     )

@@ -56,9 +56,12 @@ class Pipeline:
         self._run_id = ""
         self._noted: list[tuple[Any, ...]] = []
 
-    def run(self, part: Part = Part.ALL, *, stale_after: float = STALE_AFTER) -> None:
-        """Once: everything that is committed when it begins. Raises ``PipelineError`` if another run has the lake."""
-        with lake_lock(self._lake.path):
+    def run(self, part: Part = Part.ALL, *, stale_after: float = STALE_AFTER, wait: float = 0.0) -> None:
+        """Once: everything that is committed when it begins.
+
+        Raises ``PipelineError`` if another run has the lake for longer than ``wait`` seconds.
+        """
+        with lake_lock(self._lake.path, wait=wait):
             self._run_id, self._noted = str(uuid.uuid4()), []
             try:
                 if part in (Part.ARCHIVE, Part.ALL):
@@ -77,11 +80,11 @@ class Pipeline:
 
     def _archive(self) -> None:
         archive = Archive(self._lake, self._url, rows_per_batch=self._rows_per_batch)
-        first, position = archive.reached()
-        lag = ask_store(self._url, lambda store: store.log_lag(position))
+        since = archive.begin()
+        lag = ask_store(self._url, lambda store: store.log_lag(since.position))
 
         def archived() -> Done:
-            done = archive.run(lambda total: self._listener.moves(total - first), since=(first, position))
+            done = archive.run(lambda total: self._listener.moves(total - since.rows), since=since)
             return done.rows, done.total - 1
 
         self._step("bronze.event_log", archived, total=lag)
@@ -110,7 +113,8 @@ class Pipeline:
         """Only after the steps before it, in the same run, is it sure which entries the tables speak of."""
         newest = self._newest() if up_to_date else None
         news = newest is None or newest != watermarks(self._lake).get(("analyze", None))
-        return len(analyze(self._lake, self._now(), stale_after, news=news)), newest
+        analyze(self._lake, self._now(), stale_after, news=news)
+        return self._newest() + 1 if news else 0, newest
 
     def _newest(self) -> int:
         newest = self._lake.value(EVENT_LOG.name, "max(seq)")

@@ -9,6 +9,8 @@ Found by Spark without a register call, because the package ``pyspark_durabus`` 
     after             ""       read only what lies after this position (a stream: where its first batch begins)
     until             head     batch only: read up to and with this position
     rowsPerPartition  250000   entries that one task reads
+    pieces                     batch only, instead of these three: what ``pieces_between`` made, as JSON; for who has
+                               cut the log already
     maxRowsPerTrigger          stream only: at most so many entries in one micro-batch
     bus, type, action          only entries of this bus, of types under this glob, with one of these actions (a,b)
 
@@ -22,6 +24,7 @@ import asyncio
 from collections.abc import Coroutine, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -31,27 +34,30 @@ from durabus.errors import ConfigurationError
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.pattern import check_pattern, matches
 from durabus.model.statuses import Action
+from durabus.pipeline.asking import shared_store
 from durabus.pipeline.log_schema import SPARK, record_batch
-from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 
 ROWS_PER_PARTITION = 250_000
 ROWS_PER_PAGE = 10_000
+"""What a store is asked for at once, and what becomes one Arrow batch."""
 MAX_PARTITIONS = 10_000
 ALL = 2**62
 
 _BUS, _TYPE, _ACTION = (LOG_COLUMNS.index(name) for name in ("bus", "type", "action"))
 
 T = TypeVar("T")
+Pieces = list[tuple[str, tuple[str, ...], int]]
+"""What makes each ``Piece``."""
 
 
 class Piece(InputPartition):
-    """What one task reads: a stretch of the log, and how many rows of this read come before it."""
+    """What one task reads: a stretch of the log, where its pages end, and how many rows of this read come before it."""
 
-    def __init__(self, after: str, until: str, before: int) -> None:
+    def __init__(self, after: str, ends: Sequence[str], before: int) -> None:
         self.after = after
-        self.until = until
+        self.ends = ends
         self.before = before
 
 
@@ -89,26 +95,34 @@ class LogReader:
 
     def pieces(self, after: str, until: str, rows: int) -> list[Piece]:
         """The stretch between two positions, cut for tasks that read side by side."""
-        ends: list[str] = self.ask("cut_log", after=after, until=until, rows=rows, limit=MAX_PARTITIONS)
-        if len(ends) == MAX_PARTITIONS:
+        page, pages = pages_of(rows)
+        most = MAX_PARTITIONS * pages
+        ends: list[str] = self.ask("cut_log", after=after, until=until, rows=page, limit=most + 1)
+        if len(ends) > most:
             raise ConfigurationError(f"rowsPerPartition={rows}: makes more than {MAX_PARTITIONS} tasks; raise it")
-        starts = [after, *ends]
-        return [Piece(starts[n], end, n * rows) for n, end in enumerate(ends)]
+        return [Piece(*piece) for piece in pieces_between(after, ends, rows)]
 
     def batches(self, piece: Piece, wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The wanted rows of a piece, as Arrow."""
-        after, ordinal = piece.after, piece.before
-        while True:
-            page = self.ask("read_log_rows", after=after, until=piece.until, limit=ROWS_PER_PAGE)
-            if not page.rows:
-                return
-            rows, ordinals = page.rows, list(range(ordinal, ordinal + len(page.rows)))
-            after, ordinal = page.next, ordinal + len(rows)
-            if not wanted.everything:
-                kept = [n for n, row in enumerate(rows) if wanted(row)]
-                rows, ordinals = [rows[n] for n in kept], [ordinals[n] for n in kept]
-            if rows:
-                yield record_batch(rows, ordinals)
+        ordinal = piece.before
+        for rows in self._pages(piece):
+            if wanted.everything:
+                yield record_batch(rows, range(ordinal, ordinal + len(rows)))
+            elif kept := [n for n, row in enumerate(rows) if wanted(row)]:
+                yield record_batch([rows[n] for n in kept], [ordinal + n for n in kept])
+            ordinal += len(rows)
+
+    def _pages(self, piece: Piece) -> Iterator[list[tuple[Any, ...]]]:
+        """Each up to its own end: a database that is asked for the first rows of more may sort all of it every time."""
+        after = piece.after
+        for end in piece.ends:
+            while after != end:
+                page = self.ask("read_log_rows", after=after, until=end, limit=ROWS_PER_PAGE)
+                if not page.rows:
+                    break  # the rest of it was trimmed
+                yield page.rows
+                after = page.next
+            after = end
 
     def close(self) -> None:
         """Let the store go. Repeatable."""
@@ -121,12 +135,7 @@ class LogReader:
 
     def _opened(self) -> EventStore:
         if self._store is None:
-            store = make_store(self._url)
-            if not store.features.shared_between_processes:
-                raise ConfigurationError(
-                    f"{store.features.scheme}:// lives inside one process and Spark's workers are others: "
-                    "use a store that they can see, as sqlite:///bus.db"
-                )
+            store = shared_store(self._url)
             self._run(store.open())
             self._store = store
         return self._store
@@ -135,6 +144,18 @@ class LogReader:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(call)
+
+
+def pages_of(rows: int) -> tuple[int, int]:
+    """How many entries a page has, and how many pages a task of at most ``rows`` entries reads."""
+    pages = -(-rows // ROWS_PER_PAGE)
+    return rows // pages, pages
+
+
+def pieces_between(after: str, ends: Sequence[str], rows: int) -> Pieces:
+    """What tasks of at most ``rows`` entries read, of a log that was cut into pages with these ends."""
+    page, pages = pages_of(rows)
+    return [(ends[n - 1] if n else after, tuple(ends[n : n + pages]), n * page) for n in range(0, len(ends), pages)]
 
 
 class DurabusDataSource(DataSource):
@@ -170,15 +191,18 @@ class LogBatchReader(DataSourceReader):
         self._url = options["url"]
         self._after = options.get("after", START)
         self._until = options.get("until")
+        self._pieces = msgspec.json.decode(options["pieces"], type=Pieces) if "pieces" in options else None
         self._rows = whole_option(options, "rowsPerPartition", ROWS_PER_PARTITION)
         self._wanted = Wanted(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Decided once, when the query is planned: what is committed later is not part of this read."""
+        if self._pieces is not None:
+            return [Piece(*piece) for piece in self._pieces]
         log = LogReader(self._url)
         try:
             until = log.ask("log_head") if self._until is None else self._until
-            return log.pieces(self._after, until, self._rows) or [Piece(START, START, 0)]
+            return log.pieces(self._after, until, self._rows) or [Piece(START, (), 0)]
         finally:
             log.close()
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
-from durabus.pipeline.archive import Archive
+from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.gate import READER
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.tables import RUNS
@@ -46,18 +46,18 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
 
-async def lake_status(lake: Lake, store: EventStore, url: str) -> LakeStatus:
+async def lake_status(lake: Lake, store: EventStore) -> LakeStatus:
     """Of one lake and its store."""
-    archived, position = Archive(lake, url).reached()
+    bronze = bronze_end(lake)
     verified = await store.read_position(READER)
-    behind = await store.log_lag(position)
+    behind = await store.log_lag(bronze.position)
     unverified = await store.log_lag(verified) - behind
     return LakeStatus(
-        archived=archived,
+        archived=bronze.rows,
         behind=behind,
         unverified=max(unverified, 0),
         quarantined=int(lake.value("bronze.quarantine", "count(*)") or 0),
-        steps=_steps(lake, archived),
+        steps=_steps(lake, bronze.rows),
     )
 
 
