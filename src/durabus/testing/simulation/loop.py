@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import math
 import random
 import threading
 from asyncio import events
@@ -275,7 +276,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """Run it at ``when``, by the clock of whoever asks for it."""
-        return self._plan(when / self.current.speed, callback, args, context)
+        speed = self.current.speed
+        due = when / speed
+        while due * speed < when:  # rounded down: a timer that is early by its own clock may be set again for ever
+            due = math.nextafter(due, math.inf)
+        return self._plan(due, callback, args, context)
 
     def _plan(
         self, when: float, callback: Any, args: tuple[Any, ...], context: contextvars.Context | None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import secrets
 import socket
 import subprocess
 import sys
@@ -15,6 +17,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import uuid_utils
+
 import durabus.model.claim
 import durabus.model.event
 import durabus.worker.loop
@@ -22,6 +26,7 @@ from durabus import clock
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import SimulationError, VirtualLoop
 from durabus.testing.simulation.threadless import LaneHeartbeat
+from durabus.worker.heartbeat import Heartbeat
 
 EPOCH = 1_700_000_000.0
 """What the store's clock shows when a simulation begins."""
@@ -49,22 +54,28 @@ class Alarms(logging.Handler):
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__(logging.ERROR)
         self._loop = loop
+        self._thread = threading.get_ident()
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it if it is about an exception."""
-        if record.exc_info and record.exc_info[1] is not None and not self._loop.is_closed():
+        """Keep it if it is about an exception, and of this run."""
+        if record.thread != self._thread or self._loop.is_closed():
+            return
+        if record.exc_info and record.exc_info[1] is not None:
             self.messages.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
 
 @contextmanager
 def world(loop: VirtualLoop, seed: int) -> Iterator[Alarms]:
-    """While this is open, durabus lives in ``loop``. One at a time, and nothing else of durabus meanwhile."""
+    """While this is open, durabus lives in ``loop``, as far as this thread calls it. One at a time.
+
+    Threads that others began before go on by the machine's clocks, those of durabus among them.
+    """
     chance, state = random.Random(seed), random.getstate()
     alarms, logger = Alarms(loop), logging.getLogger("durabus")
     level, propagate = logger.level, logger.propagate
     with ExitStack() as stack:
-        for module, name, value in _replacements(loop, chance):
+        for module, name, value in _replacements(loop, seed, chance):
             stack.enter_context(patch.object(module, name, value))
         random.seed(seed)
         stack.callback(random.setstate, state)
@@ -79,45 +90,69 @@ def world(loop: VirtualLoop, seed: int) -> Iterator[Alarms]:
             logger.propagate = propagate
 
 
-def _replacements(loop: VirtualLoop, chance: random.Random) -> Iterator[tuple[Any, str, Any]]:
-    for module in _modules_with("monotonic", clock.monotonic):
-        yield module, "monotonic", loop.local_time
-    for module in _modules_with("perf_counter", clock.perf_counter):
-        yield module, "perf_counter", loop.local_time
-    secrets = SimpleNamespace(token_hex=lambda size: f"{chance.getrandbits(8 * size):0{2 * size}x}")
-    for module in _modules_with("secrets", sys.modules["secrets"]):
-        yield module, "secrets", secrets
+def _replacements(loop: VirtualLoop, seed: int, chance: random.Random) -> Iterator[tuple[Any, str, Any]]:
+    for name, real in (("monotonic", clock.monotonic), ("perf_counter", clock.perf_counter)):
+        for module in _modules_with(name, real):
+            yield module, name, _here(loop.local_time, real)
+    for name, library, own in (
+        ("secrets", secrets, {"token_hex": lambda size: f"{chance.getrandbits(8 * size):0{2 * size}x}"}),
+        ("random", random, _jitter(random.Random(seed))),
+    ):
+        for module in _modules_with(name, library):
+            yield module, name, _library(library, own)
     numbers = iter(range(1, sys.maxsize))
     uuid7 = lambda: f"{next(numbers):08x}-0000-7000-8000-{chance.getrandbits(48):012x}"  # noqa: E731
-    yield durabus.model.event, "uuid_utils", SimpleNamespace(uuid7=uuid7)
-    yield durabus.model.claim, "socket", SimpleNamespace(gethostname=lambda: _name_of(loop.current.owner))
-    yield durabus.model.claim, "os", SimpleNamespace(getpid=lambda: PID)
-    yield durabus.worker.loop, "Heartbeat", LaneHeartbeat
+    yield durabus.model.event, "uuid_utils", _library(uuid_utils, {"uuid7": uuid7})
+    yield durabus.model.claim, "socket", _library(socket, {"gethostname": lambda: _name_of(loop.current.owner)})
+    yield durabus.model.claim, "os", _library(os, {"getpid": lambda: PID})
+    yield durabus.worker.loop, "Heartbeat", _here(LaneHeartbeat, Heartbeat)
     for owner, name in (
         (threading.Thread, "start"),
         (time, "sleep"),
         (socket.socket, "connect"),
         (subprocess, "Popen"),
     ):
-        yield owner, name, _refusal(f"{owner.__name__}.{name}", getattr(owner, name))
+        yield owner, name, _here(_refusal(f"{owner.__name__}.{name}"), getattr(owner, name))
+
+
+def _jitter(chance: random.Random) -> dict[str, Callable[..., Any]]:
+    """Drawn apart from what other threads draw, or the same seed would not be the same run."""
+    return {"random": chance.random, "uniform": chance.uniform}
+
+
+def _library(real: ModuleType, own: dict[str, Callable[..., Any]]) -> SimpleNamespace:
+    """A module with functions of our own."""
+    return SimpleNamespace(
+        **vars(real) | {name: _here(function, getattr(real, name)) for name, function in own.items()}
+    )
 
 
 def _modules_with(name: str, value: object) -> list[ModuleType]:
-    known = [module for path, module in sorted(sys.modules.items()) if path.startswith("durabus.")]
+    known = [module for path, module in sorted(sys.modules.items()) if _lives_in_it(path)]
     return [module for module in known if vars(module).get(name) is value]
+
+
+def _lives_in_it(path: str) -> bool:
+    """The simulation itself does not."""
+    return path.startswith("durabus.") and not path.startswith("durabus.testing.")
 
 
 def _name_of(owner: object) -> str:
     return owner.name if isinstance(owner, Host) else "outside"
 
 
-def _refusal(what: str, real: Callable[..., Any]) -> Callable[..., Any]:
-    """Only for the thread that simulates: those of other libraries in this process go on as they are."""
+def _here(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
+    """Only for the thread that simulates: all others of this process go on as they are."""
     simulating = threading.get_ident()
 
-    def refuse(*args: Any, **options: Any) -> Any:
-        if threading.get_ident() != simulating:
-            return real(*args, **options)
+    def call(*args: Any, **options: Any) -> Any:
+        return (simulated if threading.get_ident() == simulating else real)(*args, **options)
+
+    return call
+
+
+def _refusal(what: str) -> Callable[..., Any]:
+    def refuse(*_args: Any, **_options: Any) -> Any:
         raise SimulationError(f"{what} inside a simulation: it would wait in real time, and no seed could repeat it")
 
     return refuse
