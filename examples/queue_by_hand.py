@@ -7,7 +7,7 @@ from durabus import EventQueue, LeaseLost, UnrecoverableError, open_store
 
 async def main() -> None:
     store = await open_store("memory://")
-    queue = EventQueue(store, abandoned_after=0.2)
+    queue = EventQueue(store, abandoned_after=1.0)
     for number in (1, 2, 3, 4):
         await queue.publish("order.placed", {"order": number})
 
@@ -26,9 +26,9 @@ async def main() -> None:
     await queue.finalize(third.id, error_results=[UnrecoverableError("no such customer")])
 
     await queue.poll()  # the fourth, and then this worker "dies"
-    other = EventQueue(store, abandoned_after=0.2)
+    other = EventQueue(store, abandoned_after=1.0)
     assert await other.poll() is None  # not yet: the claim is still good
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(1.1)
     taken_over = await other.poll()
     assert taken_over is not None
     print(f"order {taken_over.payload['order']} was abandoned and is now on attempt {taken_over.attempts}")

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from xdist.scheduler import LoadScopeScheduling
 
-LONGEST_FIRST = ("pipeline", "kafka", "processes", "postgresql", "nats", "dashboard", "api", "cli")
+LONGEST_FIRST = (
+    *("pipeline", "kafka", "postgresql", "processes", "cli", "servers", "nats", "explorer", "docs", "lab"),
+    *("conformance", "redis", "api", "dashboard", "simulation"),
+)
 """Words of paths. What takes longest begins first, so that in the end nobody waits for one of it."""
 TOGETHER = {"pipeline": "one Spark session", "kafka": "one Kafka broker"}
 
@@ -23,6 +26,8 @@ class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
 
 
 def is_about(node_id: str, word: str) -> bool:
-    """Whether a test belongs to a directory, a file or an example of that name."""
+    """Whether a test belongs to a directory or a file of that name, or is an example of it or a case for it."""
     path, _, test = node_id.partition("::")
-    return f"/{word}/" in path or path.endswith(f"test_{word}.py") or f"[{word}_" in test or f"[{word}.md" in test
+    if f"/{word}/" in path or path.endswith(f"test_{word}.py"):
+        return True
+    return word in TOGETHER and any(f"[{word}{end}" in test for end in ("_", ".md", "]"))

@@ -10,6 +10,7 @@ from durabus.store.connect import open_store
 
 SEQUENCES_PER_TEST = 10
 STEPS = 40
+BLOCKS = [pytest.param(block, marks=pytest.mark.long if block >= 16 else ()) for block in range(32)]
 
 
 async def compare_with_memory(url: str, steps: list[Step]) -> None:
@@ -23,7 +24,7 @@ async def compare_with_memory(url: str, steps: list[Step]) -> None:
         await memory.close()
 
 
-@pytest.mark.parametrize("block", range(32))
+@pytest.mark.parametrize("block", BLOCKS)
 async def test_sqlite_answers_random_commands_as_memory_does(block: int, tmp_path: Path) -> None:
     for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
         try:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from uuid import uuid4
-from zlib import crc32
 
 import nats
 import pytest
@@ -18,21 +17,18 @@ from durabus.store.contract import EventStore
 SEQUENCES_PER_TEST = 5
 
 
-def prefix(place: Path) -> str:
-    return f"t{crc32(str(place).encode())}"
-
-
 class TestNatsStore(StoreConformance):
     @pytest.fixture(autouse=True)
     def _server(self, nats_url: str) -> None:
         self.url = nats_url
+        self.prefix = f"t{uuid4().hex}"
 
     async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
-        return await open_store(f"{self.url}?prefix={prefix(place)}", clock=clock)
+        return await open_store(f"{self.url}?prefix={self.prefix}", clock=clock)
 
     async def forget(self, place: Path) -> None:
         client = await nats.connect(self.url)
-        for stream in (prefix(place), f"{prefix(place)}-snapshots"):
+        for stream in (self.prefix, f"{self.prefix}-snapshots"):
             try:
                 await client.jetstream().delete_stream(stream)
             except NotFoundError:

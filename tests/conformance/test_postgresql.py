@@ -4,12 +4,14 @@ That server does not wait for its disk and does not vacuum by itself: what a pow
 and a vacuum that starts by chance would hold back the log. Each test gets the same schema, emptied.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from tests.postgresql.emptied import empty
 from tests.servers.presence import installed
 
 from durabus.clock import ManualClock
@@ -19,13 +21,9 @@ from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 
 SCHEMA = "conformance"
+OTHERS_AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_xid IS NOT NULL"
 SEQUENCES_PER_TEST = 5
 STEPS = 40
-TABLES = [
-    *("events", "dead_letters", "published", "event_log", "idempotency_keys", "event_results", "locks"),
-    *("event_buses", "event_handlers", "positions", "event_counts", "event_count_notes"),
-]
-EMPTY = "; ".join(f"DELETE FROM {SCHEMA}.{table}" for table in TABLES)
 
 
 class Place:
@@ -43,8 +41,10 @@ class Place:
         self.connection.execute(f"ALTER USER postgres PASSWORD '{password}'")
 
     def empty(self) -> None:
-        if self.connection.execute("SELECT to_regnamespace(%s)", [SCHEMA]).fetchone() != (None,):
-            self.connection.execute(EMPTY)
+        """When the last test's transactions are over: they would hold back the log of the next one."""
+        while self.connection.execute(OTHERS_AT_WORK).fetchone() != (0,):
+            time.sleep(0.01)
+        empty(self.connection, SCHEMA)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from tests.conformance.test_differential import STEPS, compare_with_memory
+from tests.conformance.test_differential import BLOCKS, STEPS, compare_with_memory
 from tests.redis.server import forget_keys
 
 from durabus.clock import ManualClock
@@ -19,19 +19,16 @@ SEQUENCES_PER_TEST = 10
 class TestRedisStore(StoreConformance):
     @pytest.fixture(autouse=True)
     def server(self, redis_url: str) -> None:
-        self.url = redis_url
-
-    def place_url(self, place: Path) -> str:
-        return f"{self.url}?prefix={place.name[-40:]}-{abs(hash(place))}"
+        self.url = f"{redis_url}?prefix={uuid4().hex}"
 
     async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
-        return await open_store(self.place_url(place), clock=clock)
+        return await open_store(self.url, clock=clock)
 
     async def forget(self, place: Path) -> None:
-        forget_keys(self.place_url(place))
+        forget_keys(self.url)
 
 
-@pytest.mark.parametrize("block", range(32))
+@pytest.mark.parametrize("block", BLOCKS)
 async def test_redis_answers_random_commands_as_memory_does(block: int, redis_url: str) -> None:
     for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
         url = f"{redis_url}?prefix={uuid4().hex}"

@@ -6,7 +6,6 @@
 ```sh                the same, and the `$ ` may be left out
 """
 
-import os
 import re
 import shlex
 import subprocess
@@ -18,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
+from durabus.cli.main import main
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [page for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if page.is_file()]
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 50
 
 FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
 PYTHON_MISSPELT = {"py", "pycon", "python3"}
@@ -146,23 +147,6 @@ def script_id(script: Script) -> str:
     return f"{script.blocks[0].page}:{script.blocks[0].first_line}"
 
 
-def run(arguments: list[str], folder: Path) -> str:
-    """What the program printed. It must end well."""
-    done = subprocess.run(
-        arguments,
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "200"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-        text=True,
-    )
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
-    return done.stdout
-
-
 def test_every_python_block_is_one_that_runs() -> None:
     scripted = {block for script in SCRIPTS for block in script.blocks}
     faults = [
@@ -179,7 +163,17 @@ def test_python_snippet_runs(script: Script, tmp_path: Path) -> None:
     folder.mkdir()
     program = tmp_path / f"{Path(script.blocks[0].page).stem}_page.py"  # http.py would hide the standard one
     program.write_text(script.source(), encoding="utf-8")
-    run([sys.executable, str(program)], folder)
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+        text=True,
+    )
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
 
 
 @pytest.mark.parametrize("command", [pytest.param(c, id=command_id(c)) for c in MAKE_COMMANDS])
@@ -189,8 +183,11 @@ def test_make_command_names_real_targets(command: Command) -> None:
 
 
 @pytest.mark.parametrize("command", [pytest.param(c, id=command_id(c)) for c in DURABUS_COMMANDS])
-def test_durabus_command_exists(command: Command, tmp_path: Path) -> None:
-    program = Path(sys.executable).with_name("durabus")
-    described = run([str(program), *command.words[1:], "--help"], tmp_path)
+def test_durabus_command_exists(
+    command: Command, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([*command.words[1:], "--help"]) == 0
+    described = capsys.readouterr().out
     options = {word.partition("=")[0] for word in command.words if word.startswith("--") and word != "--"}
     assert {option for option in options if option not in described} == set()

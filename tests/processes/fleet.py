@@ -24,7 +24,9 @@ class Fleet:
     """Worker processes on one store. Leaving the context kills whatever is left."""
 
     def __init__(self, url: str, ledger: Path, *, handler_seconds: float, lease: float, concurrency: int) -> None:
-        self._arguments = [url, str(ledger), str(handler_seconds), str(lease), str(concurrency)]
+        self._place = [url, str(ledger)]
+        self._settings = [str(lease), str(concurrency)]
+        self._handler_seconds = handler_seconds
         self.ledger = ledger
         self.workers: list[subprocess.Popen[bytes]] = []
 
@@ -35,9 +37,11 @@ class Fleet:
         for worker in list(self.workers):
             self.kill(worker)
 
-    def start(self) -> subprocess.Popen[bytes]:
+    def start(self, *, handler_seconds: float | None = None) -> subprocess.Popen[bytes]:
+        seconds = self._handler_seconds if handler_seconds is None else handler_seconds
+        command = [sys.executable, str(WORKER), *self._place, str(seconds), *self._settings]
         # Its stdin closes with this process, whatever ends it, and that ends the worker.
-        worker = subprocess.Popen([sys.executable, str(WORKER), *self._arguments], stdin=subprocess.PIPE)
+        worker = subprocess.Popen(command, stdin=subprocess.PIPE)
         self.workers.append(worker)
         return worker
 

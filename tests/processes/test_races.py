@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from uuid import uuid4
@@ -46,13 +47,26 @@ async def until_drained(store: EventStore, seconds: float) -> None:
             await asyncio.sleep(0.2)
 
 
+async def freeze(worker: subprocess.Popen[bytes], store: EventStore) -> None:
+    """Not in the middle of a write to a file: nobody else could write until it goes on."""
+    while True:
+        worker.send_signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(1):
+                await store.expire_events()
+        except TimeoutError:
+            worker.send_signal(signal.SIGCONT)
+        else:
+            return
+
+
 async def test_a_worker_frozen_past_its_lease_cannot_write(url: str, store: EventStore, tmp_path: Path) -> None:
     """SIGSTOP longer than the lease, then SIGCONT: the other worker ends the events, the stale writes are refused."""
     await publish(store, 20)
-    with Fleet(url, tmp_path / "ledger", handler_seconds=0.6, lease=1.5, concurrency=20) as fleet:
-        frozen = fleet.start()
+    with Fleet(url, tmp_path / "ledger", handler_seconds=0.05, lease=1.5, concurrency=20) as fleet:
+        frozen = fleet.start(handler_seconds=4.0)  # none of them ends before it is frozen, some do before it goes on
         await until(lambda: len(fleet.lines("start")) == 20)
-        frozen.send_signal(signal.SIGSTOP)
+        await freeze(frozen, store)
         second = fleet.start()
         await until_drained(store, 40)
         frozen.send_signal(signal.SIGCONT)
@@ -71,6 +85,7 @@ async def test_claims_racing_from_processes_never_overlap(url: str, store: Event
     with Fleet(url, tmp_path / "ledger", handler_seconds=0.002, lease=30.0, concurrency=4) as fleet:
         for _ in range(4):
             fleet.start()
+        await until(lambda: len(fleet.lines("up")) == 4)
         await publish(store, 4000)
         await until_drained(store, 40)
         await fleet.stop()

@@ -10,10 +10,10 @@ from durabus import EventBus, EventStore, ManualClock, open_store
 
 @pytest.fixture(autouse=True)
 def _impatient_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test that fails does not wait half a minute for handlers that will never end."""
+    """A test that fails does not wait half a minute for handlers that will never end; a busy machine has some time."""
     defaults = EventBus.__init__.__kwdefaults__
     assert defaults is not None
-    monkeypatch.setitem(defaults, "shutdown_timeout", 1.0)
+    monkeypatch.setitem(defaults, "shutdown_timeout", 10.0)
 
 
 @pytest.fixture

@@ -245,7 +245,7 @@ async def test_stop_before_run_began_is_heeded(queue: EventQueue, view: OrdersPe
     builder = projection(queue, view)
     runner = asyncio.create_task(builder.run())
     builder.stop()
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(20):
         await runner
 
 

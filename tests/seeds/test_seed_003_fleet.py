@@ -68,7 +68,7 @@ async def test_publish_returns_when_another_node_has_handled_the_event(store: Ev
         elsewhere.subscribe("b", there, id="b")
         await announced(store, elsewhere, "b")
         here.subscribe("a", Recorder(), id="a")
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(20):
             event_id = await here.publish("b")
         assert await status_of(store, event_id) is EventStatus.COMPLETED
     assert there.calls == 1

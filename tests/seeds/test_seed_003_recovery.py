@@ -12,7 +12,8 @@ from tests.seeds.support import QUICK, Gate, Recorder, status_of, stored, until,
 from durabus import Action, Event, EventBus, EventQueue, EventStatus, EventStore, ManualClock, RetryPolicy, open_store
 from durabus.model.claim import ClaimRequest, new_token
 
-SHORT_LEASE = 0.3
+SHORT_LEASE = 1.5
+"""Seconds: a busy machine may stand still for most of one."""
 
 
 async def left_behind(store: EventStore, count: int = 1, *, lease: float = 30.0) -> list[Event]:
@@ -149,7 +150,7 @@ async def test_the_heartbeat_keeps_the_claim_of_a_long_handler(store: EventStore
 
     async def long(event: Event) -> None:
         entered.set()
-        await asyncio.sleep(3.5 * SHORT_LEASE)
+        await asyncio.sleep(1.4 * SHORT_LEASE)
 
     async with EventBus(store, lease=SHORT_LEASE) as bus:
         bus.subscribe("user.*", long)
@@ -166,7 +167,7 @@ async def test_the_heartbeat_is_not_starved_by_a_handler_that_blocks_the_loop(
 
     async def busy(event: Event) -> None:
         entered.set()
-        time.sleep(3.5 * SHORT_LEASE)  # noqa: ASYNC251  (this is the misdeed)
+        time.sleep(1.4 * SHORT_LEASE)  # noqa: ASYNC251  (this is the misdeed)
 
     async with EventBus(store, lease=SHORT_LEASE) as bus:
         bus.subscribe("user.*", busy)
@@ -186,7 +187,7 @@ async def test_a_lost_lease_cancels_the_handler_and_its_result_is_not_written(st
         bus.unsubscribe(subscription)
         bus.subscribe("user.*", Recorder())
         await store.reset_event(event.id, reason="taken away")
-        async with asyncio.timeout(3):
+        async with asyncio.timeout(20):
             await gate.cancelled.wait()
         ended = await until_status(store, event.id, EventStatus.COMPLETED)
         assert bus.metrics.snapshot().lease_lost == {"user.created": 1}

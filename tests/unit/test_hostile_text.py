@@ -38,7 +38,7 @@ def log(
 @example("-1")
 @example("1_0")
 @example("\u0661")
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_position_is_one_or_is_refused(log: tuple[asyncio.Runner, EventStore], position: str) -> None:
     runner, store = log
     try:

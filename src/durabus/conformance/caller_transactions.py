@@ -11,6 +11,7 @@ from durabus.conformance.lab import CallerTransaction, Lab, batch
 from durabus.errors import DurabusError, UnsupportedByStore
 from durabus.model.settlement import Complete, Settled
 from durabus.model.statuses import EventStatus
+from durabus.store.contract import EventStore
 
 
 @asynccontextmanager
@@ -25,7 +26,7 @@ async def _transaction(lab: Lab) -> AsyncIterator[CallerTransaction]:
 class CallerTransactionTests:
     """Publishing and settling together with the caller's own writes."""
 
-    async def test_events_become_claimable_with_the_callers_commit(self, lab: Lab) -> None:
+    async def test_events_become_claimable_with_the_callers_commit(self, lab: Lab, other_node: EventStore) -> None:
         """``connection``: the caller's own connection with its open transaction. The events become visible, durable
         and claimable with its commit, and vanish with its rollback. Refused without ``caller_transactions``.
         """
@@ -36,12 +37,12 @@ class CallerTransactionTests:
             return
         async with _transaction(lab) as transaction:
             events = await lab.store.add_events(batch(2), connection=transaction.connection)
-            assert await lab.other.get_event(events[0].event_id) is None
-            assert await lab.log(lab.other) == []
+            assert await other_node.get_event(events[0].event_id) is None
+            assert await lab.log(other_node) == []
             await transaction.commit()
-        claims = await lab.claim(lab.other, limit=5)
+        claims = await lab.claim(other_node, limit=5)
         assert [claim.event.event_id for claim in claims] == [event.event_id for event in events]
-        assert len(await lab.log(lab.other)) == 4
+        assert len(await lab.log(other_node)) == 4
 
     async def test_events_vanish_with_the_callers_rollback(self, lab: Lab) -> None:
         """The events become visible, durable and claimable with its commit, and vanish with its rollback."""
@@ -59,7 +60,9 @@ class CallerTransactionTests:
         assert again.status is EventStatus.PENDING
 
     @pytest.mark.parametrize("commit", [True, False], ids=["commit", "rollback"])
-    async def test_a_settlement_follows_the_callers_transaction(self, lab: Lab, *, commit: bool) -> None:
+    async def test_a_settlement_follows_the_callers_transaction(
+        self, lab: Lab, other_node: EventStore, *, commit: bool
+    ) -> None:
         """``connection``: as in ``add_events``; effect and completion are one commit."""
         claim = await lab.claimed()
         before = await lab.picture()
@@ -72,12 +75,12 @@ class CallerTransactionTests:
             answer = await lab.store.settle_events([Complete(claim.ref)], connection=transaction.connection)
             (outcome,) = answer.outcomes
             assert isinstance(outcome, Settled)
-            assert await lab.event(claim, lab.other) == claim.event
+            assert await lab.event(claim, other_node) == claim.event
             await (transaction.commit() if commit else transaction.rollback())
         if not commit:
             assert await lab.picture() == before
             return
-        assert (await lab.event(claim, lab.other)).status is EventStatus.COMPLETED
+        assert (await lab.event(claim, other_node)).status is EventStatus.COMPLETED
         assert len(await lab.log()) == len(before.log) + 1
 
     async def test_a_callers_transaction_does_not_claim(self, lab: Lab) -> None:

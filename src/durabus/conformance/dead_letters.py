@@ -14,6 +14,7 @@ from durabus.model.query import Counts
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import DEAD_LETTER, Action, EventStatus, ResultStatus
+from durabus.store.contract import EventStore
 
 FAILED = EventStatus.FAILED
 
@@ -30,10 +31,12 @@ class DeadLetterTests:
     """Kept until somebody retries or purges them."""
 
     @pytest.mark.parametrize("status", list(EventStatus))
-    async def test_a_dead_letter_is_what_ended_badly(self, lab: Lab, status: EventStatus) -> None:
+    async def test_a_dead_letter_is_what_ended_badly(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
         """Events that ended FAILED or COMPLETED_WITH_ERRORS."""
         event = await lab.ended(status)
-        page = await lab.other.list_dead_letters()
+        page = await other_node.list_dead_letters()
         assert page.events == ([event] if status in DEAD_LETTER else [])
         assert page.total == len(page.events)
 
@@ -80,12 +83,14 @@ class DeadLetterTests:
 
     @pytest.mark.parametrize("by", ["id", "event_id"])
     @pytest.mark.parametrize("status", sorted(DEAD_LETTER))
-    async def test_a_requeued_dead_letter_begins_again(self, lab: Lab, status: EventStatus, by: str) -> None:
+    async def test_a_requeued_dead_letter_begins_again(
+        self, lab: Lab, other_node: EventStore, status: EventStatus, by: str
+    ) -> None:
         """PENDING and due, no attempts, no errors, ``generation + 1``, a REQUEUED entry each."""
         dead = await lab.ended(status, max_attempts=1, delay=0)
         await lab.advance(3 * lab.moment)
         now = await lab.store.now()
-        (event,) = await lab.other.requeue_dead_letters([getattr(dead, by)])
+        (event,) = await other_node.requeue_dead_letters([getattr(dead, by)])
         assert (event.id, event.status, event.generation) == (dead.id, EventStatus.PENDING, 1)
         assert (event.attempts, event.errors, event.retry_count) == (0, (), 0)
         assert (event.worker_id, event.picked_ts, event.expires_ts) == (None, None, None)
@@ -98,7 +103,7 @@ class DeadLetterTests:
         claim = await lab.claim_one()
         assert (claim.event.attempts, claim.event.fence, claim.event.generation) == (1, dead.fence + 1, 1)
 
-    async def test_handlers_that_succeeded_stay_succeeded(self, lab: Lab) -> None:
+    async def test_handlers_that_succeeded_stay_succeeded(self, lab: Lab, other_node: EventStore) -> None:
         """Results of handlers that succeeded are kept, the others are dropped; only a fence they had is remembered."""
         claim = await lab.claimed()
         results = tuple(
@@ -108,10 +113,12 @@ class DeadLetterTests:
         await lab.settle_one(Fail(claim.ref, "no", None, results))
         await lab.store.requeue_dead_letters([claim.event.id])
         kept = [result for result in results if result.status is ResultStatus.SUCCEEDED]
-        assert await lab.other.list_results(claim.event.id) == kept
+        assert await other_node.list_results(claim.event.id) == kept
         assert (await lab.claim_one()).results == tuple(kept)
 
-    async def test_a_handler_that_failed_begins_anew_but_its_fence_goes_on(self, lab: Lab) -> None:
+    async def test_a_handler_that_failed_begins_anew_but_its_fence_goes_on(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Results of handlers that succeeded are kept, the others are dropped; only a fence they had is remembered."""
         claim = await lab.claimed()
         first = await handler_claim(lab, claim, ("a",))
@@ -119,14 +126,16 @@ class DeadLetterTests:
         await lab.settle_one(Fail(claim.ref, "no", None))
         await lab.store.requeue_dead_letters([claim.event.id])
         anew = HandlerResult(handler_id="a", status=ResultStatus.PENDING, fence=first.fence)
-        assert await lab.other.list_results(claim.event.id) == [anew]
+        assert await other_node.list_results(claim.event.id) == [anew]
         again = await handler_claim(lab, await lab.claim_one(), ("a",))
         assert (again.attempts, again.fence) == (1, first.fence + 1)
         with pytest.raises(LeaseLost):
             await lab.store.complete_handler_result(first, outcome(ResultStatus.TRANSIENT, "no"))
 
     @pytest.mark.parametrize("now", ["pending", "processing", "completed"])
-    async def test_an_event_requeued_before_is_answered_unchanged(self, lab: Lab, now: str) -> None:
+    async def test_an_event_requeued_before_is_answered_unchanged(
+        self, lab: Lab, other_node: EventStore, now: str
+    ) -> None:
         """An event that was requeued before and is no dead letter now is answered unchanged: a repeat is harmless."""
         (dead,) = await _dead(lab, 1)
         await lab.store.requeue_dead_letters([dead.id])
@@ -135,7 +144,7 @@ class DeadLetterTests:
             if now == "completed":
                 await lab.settle_one(Complete(claim.ref))
         before = await lab.picture()
-        assert await lab.other.requeue_dead_letters([dead.id]) == [await lab.event(dead)]
+        assert await other_node.requeue_dead_letters([dead.id]) == [await lab.event(dead)]
         assert await lab.picture() == before
 
     async def test_a_dead_letter_can_die_and_come_back_again(self, lab: Lab) -> None:
@@ -176,20 +185,20 @@ class DeadLetterTests:
         assert {event.generation for event in events} == {1}
         assert [entry.action for entry in await lab.log()].count(Action.REQUEUED) == 3
 
-    async def test_of_many_who_requeue_one_brings_it_back(self, lab: Lab) -> None:
+    async def test_of_many_who_requeue_one_brings_it_back(self, lab: Lab, other_node: EventStore) -> None:
         """An event that was requeued before and is no dead letter now is answered unchanged: a repeat is harmless."""
         (dead,) = await _dead(lab, 1)
-        nodes = [lab.store, lab.other] * 4
+        nodes = [lab.store, other_node] * 4
         answers = await lab.race([partial(node.requeue_dead_letters, [dead.id]) for node in nodes])
         assert {event.generation for (event,) in answers} == {1}
         assert (await lab.trail(dead)).count("REQUEUED") == 1
 
-    async def test_purging_takes_the_instant_itself_too(self, lab: Lab) -> None:
+    async def test_purging_takes_the_instant_itself_too(self, lab: Lab, other_node: EventStore) -> None:
         """Delete dead letters with ``created_ts <= created_until_ts`` (inclusive), oldest first. Returns how many."""
         events = await _dead(lab, 4)
         log = await lab.log()
         assert await lab.store.purge_dead_letters(created_until_ts=events[0].created_ts - lab.moment) == 0
-        assert await lab.other.purge_dead_letters(created_until_ts=events[1].created_ts) == 2
+        assert await other_node.purge_dead_letters(created_until_ts=events[1].created_ts) == 2
         assert [await lab.store.has_event(event.id) for event in events] == [False, False, True, True]
         assert (await lab.store.list_dead_letters()).total == 2
         assert await lab.log() == log
@@ -214,13 +223,13 @@ class DeadLetterTests:
         assert (left.pending + left.processing, left.completed, left.failed) == (2, 1, 1)
         assert await lab.store.purge_dead_letters(created_until_ts=until) == 1
 
-    async def test_purging_by_id_takes_those_that_are_dead_letters_now(self, lab: Lab) -> None:
+    async def test_purging_by_id_takes_those_that_are_dead_letters_now(self, lab: Lab, other_node: EventStore) -> None:
         """Delete those of these events that are dead letters now, and answer their ids."""
         first, second, third = await _dead(lab, 3)
         theirs = (await _dead(lab, 1, OTHER_BUS))[0]
         log = await lab.log()
         chosen = [third.id, theirs.id, first.id]
-        assert sorted(await lab.other.purge_dead_letters_by_id([*chosen, third.id])) == sorted(chosen)
+        assert sorted(await other_node.purge_dead_letters_by_id([*chosen, third.id])) == sorted(chosen)
         assert [event.id for event in (await lab.store.list_dead_letters()).events] == [second.id]
         assert (await lab.store.counts()).failed == 1
         assert await lab.log() == log
@@ -236,10 +245,10 @@ class DeadLetterTests:
         assert await lab.store.purge_dead_letters_by_id([alive.id, dead.id, 4711]) == []
         assert await lab.picture() == before
 
-    async def test_of_many_who_purge_by_id_one_is_told_so(self, lab: Lab) -> None:
+    async def test_of_many_who_purge_by_id_one_is_told_so(self, lab: Lab, other_node: EventStore) -> None:
         """Delete those of these events that are dead letters now, and answer their ids."""
         ids = [event.id for event in await _dead(lab, 4)]
-        nodes = [lab.store, lab.other] * 3
+        nodes = [lab.store, other_node] * 3
         answers = await lab.race([partial(node.purge_dead_letters_by_id, ids) for node in nodes])
         assert sorted(id_ for answer in answers for id_ in answer) == sorted(ids)
 

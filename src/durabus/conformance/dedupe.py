@@ -10,6 +10,7 @@ from durabus.conformance.lab import BUS, OTHER_BUS, Lab, batch
 from durabus.errors import UnsupportedByStore
 from durabus.model.event import NewEvent, new_event, new_event_id
 from durabus.model.statuses import EventStatus
+from durabus.store.contract import EventStore
 
 EVERY_STATUS = pytest.mark.parametrize("status", list(EventStatus))
 
@@ -22,24 +23,28 @@ class DedupeTests:
     """An event id, or a key of its bus, names one event."""
 
     @EVERY_STATUS
-    async def test_a_known_event_id_answers_the_stored_event(self, lab: Lab, status: EventStatus) -> None:
+    async def test_a_known_event_id_answers_the_stored_event(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
         """An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing: the
         stored event is answered in its place, whatever its status.
         """
         event = await lab.ended(status)
         before = await lab.picture()
         again = new_event("other.type", {"other": True}, bus=OTHER_BUS, event_id=event.event_id, priority=9)
-        assert await lab.other.add_events([again]) == [event]
+        assert await other_node.add_events([again]) == [event]
         assert await lab.picture() == before
 
     @EVERY_STATUS
-    async def test_a_known_key_answers_the_stored_event(self, lab: Lab, status: EventStatus) -> None:
+    async def test_a_known_key_answers_the_stored_event(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
         """An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing: the
         stored event is answered in its place, whatever its status.
         """
         event = await lab.ended(status, idempotency_key="order-1")
         before = await lab.picture()
-        assert await lab.other.add_events([_keyed("order-1", n=99)]) == [event]
+        assert await other_node.add_events([_keyed("order-1", n=99)]) == [event]
         assert await lab.picture() == before
 
     async def test_a_store_that_cannot_know_all_keys_refuses_them(self, lab: Lab) -> None:
@@ -97,17 +102,19 @@ class DedupeTests:
         assert stored[2].id < answer[0].id < answer[2].id
         assert (await lab.store.counts()).pending == 5
 
-    async def test_a_repeat_of_the_whole_call_answers_as_the_first_time(self, lab: Lab) -> None:
+    async def test_a_repeat_of_the_whole_call_answers_as_the_first_time(self, lab: Lab, other_node: EventStore) -> None:
         """This also holds inside one batch, and makes a repeat of the whole call harmless."""
         new = [*batch(3), _keyed("k")]
         first = await lab.store.add_events(new)
         before = await lab.picture()
         await lab.advance(5 * lab.moment)
-        assert await lab.other.add_events(new) == first
+        assert await other_node.add_events(new) == first
         assert await lab.picture() == before
 
     @pytest.mark.parametrize("forgotten_by", ["remove", "trim", "cleanup", "purge"])
-    async def test_a_key_is_free_again_when_its_event_is_gone(self, lab: Lab, forgotten_by: str) -> None:
+    async def test_a_key_is_free_again_when_its_event_is_gone(
+        self, lab: Lab, other_node: EventStore, forgotten_by: str
+    ) -> None:
         """A key is remembered as long as its event."""
         status = EventStatus.FAILED if forgotten_by == "purge" else EventStatus.COMPLETED
         event = await lab.ended(status, idempotency_key="order-1")
@@ -120,19 +127,21 @@ class DedupeTests:
                 assert await lab.store.cleanup_excess_events(BUS, keep=0) == 1
             case "purge":
                 assert await lab.store.purge_dead_letters(created_until_ts=event.created_ts) == 1
-        (again,) = await lab.other.add_events([_keyed("order-1")])
+        (again,) = await other_node.add_events([_keyed("order-1")])
         assert again.id > event.id
         assert (await lab.store.counts()).pending == 1
 
     @pytest.mark.parametrize("named_by", ["event_id", "idempotency_key"])
-    async def test_of_many_publishers_at_once_one_stores_the_event(self, lab: Lab, named_by: str) -> None:
+    async def test_of_many_publishers_at_once_one_stores_the_event(
+        self, lab: Lab, other_node: EventStore, named_by: str
+    ) -> None:
         """This also holds inside one batch, and makes a repeat of the whole call harmless."""
         event_id = new_event_id()
 
         def publish(n: int) -> NewEvent:
             return new_event("a", {"n": n}, bus=BUS, event_id=event_id) if named_by == "event_id" else _keyed("k", n=n)
 
-        nodes = [lab.store, lab.other] * 5
+        nodes = [lab.store, other_node] * 5
         answers = await lab.race([partial(node.add_events, [publish(n)]) for n, node in enumerate(nodes)])
         assert len({(event.id, event.payload_json) for (event,) in answers}) == 1
         assert (await lab.store.counts()).pending == 1

@@ -11,6 +11,8 @@ from durabus.model.event import NewEvent, new_event, new_event_id
 from durabus.model.query import Counts
 from durabus.model.settlement import Complete
 from durabus.model.statuses import Action, EventStatus
+from durabus.store.contract import EventStore
+from durabus.store.events import EventRef
 
 EVERY_STATUS = pytest.mark.parametrize("status", list(EventStatus))
 PAYLOADS = [
@@ -39,9 +41,9 @@ class EventTests:
         ids = [event.id for event in events]
         assert ids == sorted(set(ids))
 
-    async def test_ids_of_later_batches_are_larger_on_every_node(self, lab: Lab) -> None:
+    async def test_ids_of_later_batches_are_larger_on_every_node(self, lab: Lab, other_node: EventStore) -> None:
         """Given by the store, strictly increasing in queue order."""
-        nodes = [lab.store, lab.other] * 3
+        nodes = [lab.store, other_node] * 3
         ids = [event.id for node in nodes for event in await node.add_events(batch(2))]
         assert ids == sorted(set(ids))
 
@@ -51,7 +53,7 @@ class EventTests:
         await lab.store.remove_event(event.id)
         assert (await lab.publish_one()).id > event.id
 
-    async def test_every_field_comes_back_as_it_was_sent(self, lab: Lab) -> None:
+    async def test_every_field_comes_back_as_it_was_sent(self, lab: Lab, other_node: EventStore) -> None:
         """Store events, all or none, and answer with them in the order given."""
         now, parent = await lab.store.now(), new_event_id()
         new = new_event(
@@ -73,44 +75,46 @@ class EventTests:
         assert lab.same_time(event.created_ts, now)
         assert event.updated_ts == event.created_ts
         assert abs(event.due_ts - event.created_ts - new.delay) < 1e-6
-        assert await lab.event(event, lab.other) == event
+        assert await lab.event(event, other_node) == event
 
     @pytest.mark.parametrize("text", PAYLOADS, ids=PAYLOAD_NAMES)
-    async def test_a_payload_and_metadata_come_back_byte_for_byte(self, lab: Lab, text: str) -> None:
+    async def test_a_payload_and_metadata_come_back_byte_for_byte(
+        self, lab: Lab, other_node: EventStore, text: str
+    ) -> None:
         """Store events, all or none, and answer with them in the order given."""
         new = NewEvent(event_id=new_event_id(), bus=BUS, type="t", payload_json=text, metadata_json=text)
         (stored,) = await lab.store.add_events([new])
-        for event in (stored, await lab.event(stored, lab.other), (await lab.claim_one(lab.other)).event):
+        for event in (stored, await lab.event(stored, other_node), (await lab.claim_one(other_node)).event):
             assert event.payload_json == text
             assert event.metadata_json == text
 
-    async def test_ten_thousand_events_are_one_batch(self, lab: Lab) -> None:
+    async def test_ten_thousand_events_are_one_batch(self, lab: Lab, other_node: EventStore) -> None:
         """Store events, all or none, and answer with them in the order given."""
         new = batch(10_000)
         events = await lab.store.add_events(new)
         assert [event.event_id for event in events] == [one.event_id for one in new]
-        assert (await lab.other.counts()).pending == 10_000
+        assert (await other_node.counts()).pending == 10_000
         claims = await lab.claim(limit=10_000)
         assert [claim.event.id for claim in claims] == [event.id for event in events]
         outcomes = await lab.settle(*(Complete(claim.ref) for claim in claims))
         assert {outcome.status for outcome in outcomes if not isinstance(outcome, LeaseLost)} == {EventStatus.COMPLETED}
         assert len(outcomes) == 10_000
 
-    async def test_a_cancelled_batch_is_stored_whole_or_not_at_all(self, lab: Lab) -> None:
+    async def test_a_cancelled_batch_is_stored_whole_or_not_at_all(self, lab: Lab, other_node: EventStore) -> None:
         """Store events, all or none, and answer with them in the order given."""
         for _ in range(5):
             before = (await lab.store.counts()).pending
             with anyio.CancelScope() as scope:
                 scope.cancel()
                 await lab.store.add_events(batch(500))
-            assert (await lab.other.counts()).pending - before in (0, 500)
+            assert (await other_node.counts()).pending - before in (0, 500)
         await lab.store.add_events(batch(1))
-        assert (await lab.other.counts()).pending % 500 == 1
+        assert (await other_node.counts()).pending % 500 == 1
 
-    async def test_each_stored_event_has_one_published_entry(self, lab: Lab) -> None:
+    async def test_each_stored_event_has_one_published_entry(self, lab: Lab, other_node: EventStore) -> None:
         """One PUBLISHED entry per stored event is logged in the same atomic step."""
         events = await lab.publish(3, tags=["a", "b"], metadata={"source": "web"})
-        log = await lab.log(lab.other)
+        log = await lab.log(other_node)
         assert [(entry.action, entry.id) for entry in log] == [(Action.PUBLISHED, event.id) for event in events]
         assert {(entry.tags, entry.metadata_json) for entry in log} == {(("a", "b"), '{"source":"web"}')}
 
@@ -118,6 +122,7 @@ class EventTests:
         """Batch first: one is a batch of one; an empty batch is answered empty."""
         before = await lab.picture()
         assert await lab.store.add_events([]) == []
+        assert await lab.store.get_events([]) == []
         assert await lab.store.start_events([]) == []
         assert await lab.store.renew_event_claims([], lease=lab.lease) == []
         assert await lab.store.renew_handler_claims([], lease=lab.lease) == []
@@ -127,14 +132,23 @@ class EventTests:
         assert await lab.picture() == before
 
     @EVERY_STATUS
-    async def test_an_event_is_found_by_both_ids_whatever_its_status(self, lab: Lab, status: EventStatus) -> None:
+    async def test_an_event_is_found_by_both_ids_whatever_its_status(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
         """The event as it stands, live or ended."""
         event = await lab.ended(status)
-        for node in (lab.store, lab.other):
+        for node in (lab.store, other_node):
             assert await node.get_event(event.id) == event
             assert await node.get_event(event.event_id) == event
             assert await node.has_event(event.id)
             assert await node.has_event(event.event_id)
+
+    async def test_many_events_are_looked_up_in_one_call(self, lab: Lab, other_node: EventStore) -> None:
+        """What ``get_event`` would answer to each of ``refs``, in their order, in one call."""
+        events = [await lab.ended(status) for status in reversed(EventStatus)]  # the PENDING one last: nobody claims it
+        refs: list[EventRef] = [event.event_id if n % 2 else event.id for n, event in enumerate(events)]
+        asked = [*refs, 0, -1, 2**62, "nonsense", new_event_id(), *reversed(refs)]
+        assert await other_node.get_events(asked) == [*events, *[None] * 5, *reversed(events)]
 
     async def test_a_number_in_text_is_no_id(self, lab: Lab) -> None:
         """An event's ``id`` (int) or ``event_id`` (str)."""
@@ -151,24 +165,26 @@ class EventTests:
         assert await lab.store.remove_event(ref) is False
 
     @EVERY_STATUS
-    async def test_an_event_can_be_removed_once_whatever_its_status(self, lab: Lab, status: EventStatus) -> None:
+    async def test_an_event_can_be_removed_once_whatever_its_status(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
         """Delete an event whatever its status. False if it was not there."""
         event = await lab.ended(status)
         entries = await lab.log()
         assert await lab.store.remove_event(event.event_id) is True
-        assert await lab.other.get_event(event.id) is None
+        assert await other_node.get_event(event.id) is None
         assert await lab.store.has_event(event.event_id) is False
         assert await lab.store.counts() == Counts()
         assert await lab.claim(limit=10) == []
         assert await lab.store.remove_event(event.event_id) is False
         assert await lab.log() == entries
 
-    async def test_ids_and_keys_of_a_removed_event_are_free_again(self, lab: Lab) -> None:
+    async def test_ids_and_keys_of_a_removed_event_are_free_again(self, lab: Lab, other_node: EventStore) -> None:
         """Its ids and keys are free again; its log entries stay."""
         new = new_event("order.placed", {"n": 1}, bus=BUS, idempotency_key="order-1")
         (first,) = await lab.store.add_events([new])
         await lab.store.remove_event(first.id)
-        (second,) = await lab.other.add_events([new])
+        (second,) = await other_node.add_events([new])
         assert second.id > first.id
         assert second.event_id == first.event_id
         assert [entry.action for entry in await lab.log()] == [Action.PUBLISHED, Action.PUBLISHED]
@@ -181,7 +197,7 @@ class EventTests:
         assert isinstance(outcome, LeaseLost)
         assert await lab.store.get_event(claim.event.id) is None
 
-    async def test_events_are_counted_by_status_and_bus(self, lab: Lab) -> None:
+    async def test_events_are_counted_by_status_and_bus(self, lab: Lab, other_node: EventStore) -> None:
         """How many events there are in each status, of one bus or of all."""
         assert await lab.store.counts() == Counts()
         for status in (EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS):
@@ -190,7 +206,7 @@ class EventTests:
         await lab.publish(2)
         await lab.publish(3, bus=OTHER_BUS)
         mine = Counts(pending=2, processing=1, completed=1, completed_with_errors=1, failed=1)
-        assert await lab.other.counts(BUS) == mine
+        assert await other_node.counts(BUS) == mine
         assert await lab.store.counts(OTHER_BUS) == Counts(pending=3)
         assert await lab.store.counts() == Counts(
             pending=5, processing=1, completed=1, completed_with_errors=1, failed=1

@@ -12,6 +12,7 @@ from durabus.model.claim import new_token
 from durabus.model.event import new_event_id
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import LIVE, Action, EventMode, EventStatus
+from durabus.store.contract import EventStore
 
 LOST = f"lease expired (worker {ALICE})"
 
@@ -19,20 +20,22 @@ LOST = f"lease expired (worker {ALICE})"
 class ExpiryTests:
     """How an event gets away from a worker that is gone."""
 
-    async def test_a_second_caller_never_gets_an_event_whose_lease_is_not_over(self, lab: Lab) -> None:
+    async def test_a_second_caller_never_gets_an_event_whose_lease_is_not_over(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """A second caller never gets an event whose lease is not over, however many race."""
         await lab.claimed()
         await lab.advance(lab.lease - lab.margin)
         assert await lab.claim(worker_id=BOB) == []
-        assert await lab.claim(lab.other, worker_id=BOB, limit=10) == []
+        assert await lab.claim(other_node, worker_id=BOB, limit=10) == []
 
-    async def test_another_worker_takes_over_when_the_lease_is_over(self, lab: Lab) -> None:
+    async def test_another_worker_takes_over_when_the_lease_is_over(self, lab: Lab, other_node: EventStore) -> None:
         """First, every event of the bus whose lease is over is taken from its claim: PENDING again with its
         ABANDONED entry and the error ``lease expired (worker …)``, or FAILED if its attempts are used up.
         """
         lost = await lab.claimed()
         await lab.let_the_lease_end()
-        taken = await lab.claim_one(lab.other, worker_id=BOB)
+        taken = await lab.claim_one(other_node, worker_id=BOB)
         assert taken.event.id == lost.event.id
         assert (taken.event.attempts, taken.event.fence, taken.event.worker_id) == (2, 2, BOB)
         assert taken.event.errors == (LOST,)
@@ -43,7 +46,9 @@ class ExpiryTests:
         assert (await lab.settle_one(Complete(taken.ref))).status is EventStatus.COMPLETED
 
     @pytest.mark.parametrize("asked", ["limit", "tags", "a held lock"])
-    async def test_a_claim_first_takes_every_lost_event_of_its_bus(self, lab: Lab, asked: str) -> None:
+    async def test_a_claim_first_takes_every_lost_event_of_its_bus(
+        self, lab: Lab, other_node: EventStore, asked: str
+    ) -> None:
         """First, every event of the bus whose lease is over is taken from its claim."""
         await lab.publish(4)
         await lab.publish(1, bus=OTHER_BUS)
@@ -52,23 +57,23 @@ class ExpiryTests:
         await lab.let_the_lease_end()
         match asked:
             case "limit":
-                assert len(await lab.claim(lab.other, worker_id=BOB)) == 1
+                assert len(await lab.claim(other_node, worker_id=BOB)) == 1
             case "tags":
-                assert await lab.claim(lab.other, worker_id=BOB, tags=("none",)) == []
+                assert await lab.claim(other_node, worker_id=BOB, tags=("none",)) == []
             case _:
                 await lab.store.claim_lock(f"event:bus:{BUS}", worker_id=BOB, token=new_token(), lease=lab.lease)
-                assert await lab.claim(lab.other, worker_id=BOB, mode=EventMode.BUS_SERIAL) == []
+                assert await lab.claim(other_node, worker_id=BOB, mode=EventMode.BUS_SERIAL) == []
         for claim in lost:
             assert (await lab.event(claim)).errors == (LOST,)
             assert (await lab.trail(claim))[2] == "ABANDONED"
         assert (await lab.event(theirs)).status is EventStatus.PROCESSING
 
-    async def test_of_many_callers_one_takes_over(self, lab: Lab) -> None:
+    async def test_of_many_callers_one_takes_over(self, lab: Lab, other_node: EventStore) -> None:
         """A second caller never gets an event whose lease is not over, however many race."""
         await lab.publish(3)
         await lab.claim(limit=3)
         await lab.let_the_lease_end()
-        nodes = [lab.store, lab.other] * 6
+        nodes = [lab.store, other_node] * 6
         answers = await lab.race([partial(lab.claim, node, worker_id=BOB, limit=2) for node in nodes])
         claims = [claim for answer in answers for claim in answer]
         assert len(claims) == 3
@@ -104,14 +109,16 @@ class ExpiryTests:
         )
         assert (await lab.store.list_dead_letters()).events == [ended]
 
-    async def test_expired_claims_are_taken_from_every_bus_without_claiming_them(self, lab: Lab) -> None:
+    async def test_expired_claims_are_taken_from_every_bus_without_claiming_them(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Take events of any bus from claims whose lease is over, as ``claim_next_events`` does, and claim none."""
         mine = await lab.claimed()
         theirs = await lab.claimed(bus=OTHER_BUS)
         await lab.let_the_lease_end()
         alive = await lab.claimed(bus="third")
         now = await lab.store.now()
-        assert await lab.other.expire_events() == 2
+        assert await other_node.expire_events() == 2
         for claim in (mine, theirs):
             event = await lab.event(claim)
             assert (event.status, event.attempts, event.fence) == (EventStatus.PENDING, 1, 1)
@@ -121,11 +128,11 @@ class ExpiryTests:
             assert (await lab.trail(claim))[-1] == "ABANDONED"
         assert await lab.event(alive) == alive.event
 
-    async def test_expiring_again_changes_nothing(self, lab: Lab) -> None:
+    async def test_expiring_again_changes_nothing(self, lab: Lab, other_node: EventStore) -> None:
         """Returns how many were taken. Safe to run anywhere, any number of times."""
         await lab.claimed()
         await lab.let_the_lease_end()
-        answers = await lab.race([partial(node.expire_events) for node in [lab.store, lab.other] * 4])
+        answers = await lab.race([partial(node.expire_events) for node in [lab.store, other_node] * 4])
         assert sum(answers) == 1
         before = await lab.picture()
         assert await lab.store.expire_events() == 0
@@ -158,7 +165,7 @@ class ExpiryTests:
         assert await lab.trail(claim) == ["PUBLISHED", "PICKED", "COMPLETED"]
 
     @pytest.mark.parametrize("by", ["id", "event_id"])
-    async def test_a_reset_event_is_free_at_once(self, lab: Lab, by: str) -> None:
+    async def test_a_reset_event_is_free_at_once(self, lab: Lab, other_node: EventStore, by: str) -> None:
         """An administrator takes a PROCESSING event from its worker. PENDING and due, the attempt given back, a
         RESET entry.
         """
@@ -166,7 +173,7 @@ class ExpiryTests:
         await lab.store.start_events([claim.ref])
         await lab.advance(2 * lab.moment)
         now = await lab.store.now()
-        event = await lab.other.reset_event(getattr(claim.event, by), reason="stuck in queue")
+        event = await other_node.reset_event(getattr(claim.event, by), reason="stuck in queue")
         assert (event.status, event.attempts, event.fence, event.errors) == (EventStatus.PENDING, 0, 1, ())
         assert (event.worker_id, event.expires_ts, event.started_ts, event.picked_ts) == (None, None, None, None)
         assert lab.same_time(event.due_ts, now)

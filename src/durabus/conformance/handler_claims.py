@@ -57,7 +57,9 @@ class HandlerClaimTests:
     """Two workers never hold one handler, and serial handlers never run together."""
 
     @BOTH_MODES
-    async def test_a_handler_claim_has_a_lease_and_a_fence_of_its_own(self, lab: Lab, mode: HandlerMode) -> None:
+    async def test_a_handler_claim_has_a_lease_and_a_fence_of_its_own(
+        self, lab: Lab, other_node: EventStore, mode: HandlerMode
+    ) -> None:
         """Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, token and lease of its own."""
         claim = await lab.claimed()
         now, request = await lab.store.now(), handler_request(lab, claim, mode=mode)
@@ -66,7 +68,7 @@ class HandlerClaimTests:
         assert (granted.id, granted.handler_id, granted.token) == (claim.event.id, "mail", request.token)
         assert (granted.attempts, granted.fence) == (1, 1)
         assert lab.same_time(granted.expires_ts, now + lab.lease)
-        (result,) = await lab.other.list_results(claim.event.event_id)
+        (result,) = await other_node.list_results(claim.event.event_id)
         assert (result.handler_id, result.status, result.attempts) == ("mail", ResultStatus.PROCESSING, 1)
         assert (result.fence, result.worker_id, result.expires_ts) == (1, ALICE, granted.expires_ts)
         assert await lab.event(claim) == claim.event
@@ -102,11 +104,13 @@ class HandlerClaimTests:
         assert await lab.store.list_locks() == []
 
     @BOTH_MODES
-    async def test_of_many_racing_for_one_handler_one_gets_it(self, lab: Lab, mode: HandlerMode) -> None:
+    async def test_of_many_racing_for_one_handler_one_gets_it(
+        self, lab: Lab, other_node: EventStore, mode: HandlerMode
+    ) -> None:
         """Claim the first of ``request.handler_ids`` that is not settled nor under an unexpired claim; else None."""
         claim = await lab.claimed()
         requests = [handler_request(lab, claim, ("mail",), mode) for _ in range(12)]
-        nodes = [lab.store, lab.other] * 6
+        nodes = [lab.store, other_node] * 6
         answers = await lab.race(
             [partial(node.claim_next_handler_result, one) for node, one in zip(nodes, requests, strict=True)]
         )
@@ -119,7 +123,7 @@ class HandlerClaimTests:
         assert {one.handler_id for one in granted} == set(IDS)
         assert await lab.store.list_locks() == []
 
-    async def test_serial_handlers_run_one_at_a_time(self, lab: Lab) -> None:
+    async def test_serial_handlers_run_one_at_a_time(self, lab: Lab, other_node: EventStore) -> None:
         """``mode`` serial: only if the lock ``handler:event:{event_id}`` is free or expired; it is taken in the same
         step under the claim's token and lease, renewed with it and freed with it.
         """
@@ -129,7 +133,7 @@ class HandlerClaimTests:
         assert (lock.key, lock.worker_id) == (handler_lock_key(claim.event.event_id), ALICE)
         assert lab.same_time(lock.expires_ts, granted.expires_ts)
         before = await lab.picture()
-        assert await lab.other.claim_next_handler_result(handler_request(lab, claim)) is None
+        assert await other_node.claim_next_handler_result(handler_request(lab, claim)) is None
         assert await lab.picture() == before
         await lab.store.complete_handler_result(granted, outcome())
         assert await lab.store.list_locks() == []
@@ -142,7 +146,7 @@ class HandlerClaimTests:
         assert (await handler_claim(lab, second)).handler_id == "mail"
         assert len(await lab.store.list_locks()) == 2
 
-    async def test_the_handler_lock_is_renewed_with_the_claim(self, lab: Lab) -> None:
+    async def test_the_handler_lock_is_renewed_with_the_claim(self, lab: Lab, other_node: EventStore) -> None:
         """It is taken in the same step under the claim's token and lease, renewed with it and freed with it."""
         claim = await lab.claimed()
         await lab.store.renew_event_claims([claim.ref], lease=5 * lab.lease)
@@ -152,26 +156,30 @@ class HandlerClaimTests:
         assert isinstance(expiry, float)
         assert (await lab.store.list_results(claim.event.id))[0].expires_ts == expiry
         await lab.advance(20 * lab.moment)
-        assert await lab.other.claim_next_handler_result(handler_request(lab, claim)) is None
+        assert await other_node.claim_next_handler_result(handler_request(lab, claim)) is None
         (lock,) = await lab.store.list_locks()
         assert lab.same_time(lock.expires_ts, expiry)
 
     @BOTH_MODES
-    async def test_a_handler_whose_lease_is_over_can_be_taken(self, lab: Lab, mode: HandlerMode) -> None:
+    async def test_a_handler_whose_lease_is_over_can_be_taken(
+        self, lab: Lab, other_node: EventStore, mode: HandlerMode
+    ) -> None:
         """Claim the first of ``request.handler_ids`` that is not settled nor under an unexpired claim; else None."""
         claim = await lab.claimed()
         await lab.store.renew_event_claims([claim.ref], lease=5 * lab.lease)
         lost = await handler_claim(lab, claim, ("mail",), mode)
         await lab.advance(lab.lease - lab.margin)
-        assert await lab.other.claim_next_handler_result(handler_request(lab, claim, ("mail",), mode)) is None
+        assert await other_node.claim_next_handler_result(handler_request(lab, claim, ("mail",), mode)) is None
         await lab.advance(lab.margin)
-        taken = await lab.other.claim_next_handler_result(handler_request(lab, claim, ("mail",), mode, BOB))
+        taken = await other_node.claim_next_handler_result(handler_request(lab, claim, ("mail",), mode, BOB))
         assert taken is not None
         assert (taken.handler_id, taken.attempts, taken.fence) == ("mail", 2, lost.fence + 1)
 
     @pytest.mark.parametrize("write", ["complete", "release", "renew"])
     @pytest.mark.parametrize("taken_by", ["another handler", "name"])
-    async def test_a_late_handler_does_not_touch_the_lock_of_another(self, lab: Lab, taken_by: str, write: str) -> None:
+    async def test_a_late_handler_does_not_touch_the_lock_of_another(
+        self, lab: Lab, other_node: EventStore, taken_by: str, write: str
+    ) -> None:
         """Who lets it expire and loses it to another handler has lost the handler claim too."""
         claim = await lab.claimed()
         await lab.store.renew_event_claims([claim.ref], lease=5 * lab.lease)
@@ -179,9 +187,9 @@ class HandlerClaimTests:
         await lab.let_the_lease_end()
         if taken_by == "name":
             key = handler_lock_key(claim.event.event_id)
-            await lab.other.claim_lock(key, worker_id=BOB, token=new_token(), lease=lab.lease)
+            await other_node.claim_lock(key, worker_id=BOB, token=new_token(), lease=lab.lease)
         else:
-            await lab.other.claim_next_handler_result(handler_request(lab, claim, ("audit",), worker_id=BOB))
+            await other_node.claim_next_handler_result(handler_request(lab, claim, ("audit",), worker_id=BOB))
         before = await lab.picture()
         assert [lock.worker_id for lock in before.locks] == [BOB]
         if taken_by == "another handler":
@@ -219,7 +227,7 @@ class HandlerClaimTests:
         assert await lab.store.claim_next_handler_result(handler_request(lab, again)) is None
         assert await lab.store.list_results(claim.event.id) == []
 
-    async def test_a_handlers_lease_outlives_the_takeover_of_its_event(self, lab: Lab) -> None:
+    async def test_a_handlers_lease_outlives_the_takeover_of_its_event(self, lab: Lab, other_node: EventStore) -> None:
         """The handler's lease is its own and outlives a takeover of the event until it expires, so that never two
         valid claims on one handler exist.
         """
@@ -227,7 +235,7 @@ class HandlerClaimTests:
         await lab.advance(20 * lab.moment)
         held = await handler_claim(lab, claim, ("mail",), HandlerMode.PARALLEL)
         await lab.advance(15 * lab.moment)
-        taken = await lab.claim_one(lab.other, worker_id=BOB)
+        taken = await lab.claim_one(other_node, worker_id=BOB)
         assert taken.event.id == claim.event.id
         asked = handler_request(lab, taken, ("mail",), HandlerMode.PARALLEL, BOB)
         assert await lab.store.claim_next_handler_result(asked) is None
@@ -237,13 +245,15 @@ class HandlerClaimTests:
         assert granted.fence == held.fence + 1
 
     @BOTH_MODES
-    async def test_a_repeat_answers_the_claim_that_the_token_holds(self, lab: Lab, mode: HandlerMode) -> None:
+    async def test_a_repeat_answers_the_claim_that_the_token_holds(
+        self, lab: Lab, other_node: EventStore, mode: HandlerMode
+    ) -> None:
         """A repeat with the same token answers the claim that the token holds."""
         claim = await lab.claimed()
         request = handler_request(lab, claim, mode=mode)
         first = await lab.store.claim_next_handler_result(request)
         before = await lab.picture()
-        assert await lab.other.claim_next_handler_result(request) == first
+        assert await other_node.claim_next_handler_result(request) == first
         assert await lab.picture() == before
 
     async def test_threads_run_every_serial_handler_once_and_alone(self, lab: Lab) -> None:

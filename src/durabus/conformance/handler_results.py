@@ -12,6 +12,7 @@ from durabus.model.event import new_event_id
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
 from durabus.model.statuses import EventStatus, HandlerMode, ResultStatus
+from durabus.store.contract import EventStore
 
 
 def _results(*handler_ids: str) -> tuple[HandlerResult, ...]:
@@ -23,7 +24,7 @@ class HandlerResultTests:
 
     @pytest.mark.parametrize("status", [status for status in ResultStatus if status is not ResultStatus.PROCESSING])
     async def test_an_outcome_is_written_with_the_claims_attempt_and_fence(
-        self, lab: Lab, status: ResultStatus
+        self, lab: Lab, other_node: EventStore, status: ResultStatus
     ) -> None:
         """Write status, error, value and time of ``outcome``; attempts and fence stay the claim's; its lock is
         freed.
@@ -43,17 +44,17 @@ class HandlerResultTests:
         assert (stored.handler_id, stored.status, stored.error) == ("mail", status, "Fehler: ü")
         assert (stored.value_json, stored.execution_time_ms) == ('{"größe":1}', 0.25)
         assert (stored.attempts, stored.fence, stored.expires_ts) == (1, 1, None)
-        assert await lab.other.list_results(claim.event.id) == [stored]
+        assert await other_node.list_results(claim.event.id) == [stored]
         assert await lab.store.list_locks() == []
 
-    async def test_a_repeat_with_another_status_is_refused(self, lab: Lab) -> None:
+    async def test_a_repeat_with_another_status_is_refused(self, lab: Lab, other_node: EventStore) -> None:
         """A repeat with the same status answers as the first time did. Raises ``LeaseLost`` if the claim is not
         current.
         """
         granted = await handler_claim(lab, await lab.claimed())
         first = await lab.store.complete_handler_result(granted, outcome())
         before = await lab.picture()
-        assert await lab.other.complete_handler_result(granted, outcome()) == first
+        assert await other_node.complete_handler_result(granted, outcome()) == first
         with pytest.raises(LeaseLost):
             await lab.store.complete_handler_result(granted, outcome(ResultStatus.TRANSIENT, "no"))
         assert await lab.picture() == before
@@ -114,7 +115,7 @@ class HandlerResultTests:
         stored = await lab.store.complete_handler_result(granted, outcome())
         assert stored.status is ResultStatus.SUCCEEDED
 
-    async def test_an_event_is_completed_when_all_its_handlers_are(self, lab: Lab) -> None:
+    async def test_an_event_is_completed_when_all_its_handlers_are(self, lab: Lab, other_node: EventStore) -> None:
         """Complete the event if all of ``handler_ids`` are settled, or one of its results is UNRECOVERABLE; else
         None.
         """
@@ -122,19 +123,21 @@ class HandlerResultTests:
         for _ in IDS:
             assert await lab.store.complete_event_if_done(claim.ref, IDS) is None
             await lab.store.complete_handler_result(await handler_claim(lab, claim), outcome())
-        settled = await lab.other.complete_event_if_done(claim.ref, IDS)
+        settled = await other_node.complete_event_if_done(claim.ref, IDS)
         assert settled == Settled(claim.event.id, EventStatus.COMPLETED)
         assert (await lab.event(claim)).status is EventStatus.COMPLETED
         entry = (await lab.store.read_event_log(claim.event.id))[-1]
         assert {result.handler_id for result in entry.results} == set(IDS)
         assert entry.payload_json == claim.event.payload_json
 
-    async def test_completing_if_done_can_be_repeated_but_not_by_a_stranger(self, lab: Lab) -> None:
+    async def test_completing_if_done_can_be_repeated_but_not_by_a_stranger(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """As ``settle_events`` with ``Complete``, repeat included. Raises ``LeaseLost`` if the claim is not current."""
         claim = await lab.claimed()
         first = await lab.store.complete_event_if_done(claim.ref, [])
         before = await lab.picture()
-        assert await lab.other.complete_event_if_done(claim.ref, []) == first
+        assert await other_node.complete_event_if_done(claim.ref, []) == first
         with pytest.raises(LeaseLost):
             await lab.store.complete_event_if_done(ClaimRef(claim.event.id, new_token(), claim.event.fence), [])
         with pytest.raises(LeaseLost):
@@ -174,19 +177,19 @@ class HandlerResultTests:
         with pytest.raises(LeaseLost):
             await lab.store.complete_handler_result(running, outcome())
 
-    async def test_results_are_listed_by_handler_id(self, lab: Lab) -> None:
+    async def test_results_are_listed_by_handler_id(self, lab: Lab, other_node: EventStore) -> None:
         """The stored results of an event, in order of ``handler_id``; empty if there are none."""
         claim = await lab.claimed()
         assert await lab.store.list_results(claim.event.id) == []
         await lab.settle_one(Release(claim.ref, results=_results("c", "a", "b")))
         for ref in (claim.event.id, claim.event.event_id):
-            assert [result.handler_id for result in await lab.other.list_results(ref)] == ["a", "b", "c"]
+            assert [result.handler_id for result in await other_node.list_results(ref)] == ["a", "b", "c"]
         for unknown in (4711, new_event_id()):
             assert await lab.store.list_results(unknown) == []
 
     @pytest.mark.parametrize("status", list(EventStatus))
     async def test_results_of_completed_events_are_cleaned_up_and_no_others(
-        self, lab: Lab, status: EventStatus
+        self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
         """They stay after the event ended until ``cleanup_results``, and with a dead letter until it is purged."""
         claim = await lab.claimed()
@@ -206,7 +209,7 @@ class HandlerResultTests:
         assert await lab.store.list_results(claim.event.id) == list(results)
         log = await lab.log()
         cleaned = 2 if status is EventStatus.COMPLETED else 0
-        assert await lab.other.cleanup_results() == cleaned
+        assert await other_node.cleanup_results() == cleaned
         assert len(await lab.store.list_results(claim.event.id)) == 2 - cleaned
         assert (await lab.event(claim)).status is status
         assert await lab.log() == log
@@ -251,12 +254,12 @@ class HandlerResultTests:
         assert (by_id[a.handler_id].expires_ts, by_id[c.handler_id].expires_ts) == (answers[0], answers[2])
         assert by_id[b.handler_id].expires_ts is None
 
-    async def test_handlers_that_are_done_are_known_to_the_next_worker(self, lab: Lab) -> None:
+    async def test_handlers_that_are_done_are_known_to_the_next_worker(self, lab: Lab, other_node: EventStore) -> None:
         """``Claim.results`` holds what the event's handlers did in earlier attempts."""
         claim = await lab.claimed()
         done = await lab.store.complete_handler_result(await handler_claim(lab, claim), outcome())
         await lab.settle_one(Fail(claim.ref, "no", 0.0))
-        again = await lab.claim_one(lab.other)
+        again = await lab.claim_one(other_node)
         assert again.results == (done,)
         asked = handler_request(lab, again, worker_id=ALICE)
         granted = await lab.store.claim_next_handler_result(asked)

@@ -35,13 +35,13 @@ class LogTests:
         assert await lab.store.log_lag(START) == 0
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
-    async def test_pages_give_every_entry_once_and_in_order(self, lab: Lab, limit: int) -> None:
+    async def test_pages_give_every_entry_once_and_in_order(self, lab: Lab, other_node: EventStore, limit: int) -> None:
         """Entries after position ``after``, up to and with ``until``, in commit order, at most ``limit``."""
         await lab.publish(5)
         await lab.claim(limit=2)
         whole = (await lab.store.read_log()).entries
         assert len(whole) == 7
-        assert await lab.log(lab.other, limit=limit) == whole
+        assert await lab.log(other_node, limit=limit) == whole
         first = await lab.store.read_log(limit=limit)
         assert len(first.entries) == min(limit, 7)
         assert first.next == first.entries[-1].position
@@ -71,21 +71,23 @@ class LogTests:
         page = await lab.store.read_log(after=head)
         assert (page.entries, page.next) == ([], head)
 
-    async def test_head_and_lag_follow_the_log(self, lab: Lab) -> None:
+    async def test_head_and_lag_follow_the_log(self, lab: Lab, other_node: EventStore) -> None:
         """How many readable entries lie after ``after``."""
         await lab.publish(5)
         entries = await lab.log()
-        assert await lab.other.log_head() == entries[-1].position
-        assert await lab.other.log_lag(START) == 5
+        assert await other_node.log_head() == entries[-1].position
+        assert await other_node.log_lag(START) == 5
         assert [await lab.store.log_lag(entry.position) for entry in entries] == [4, 3, 2, 1, 0]
 
-    async def test_every_entry_has_a_position_of_its_own_and_both_nodes_agree(self, lab: Lab) -> None:
+    async def test_every_entry_has_a_position_of_its_own_and_both_nodes_agree(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """A position is opaque, stays valid, and is never given to a second entry."""
         await lab.publish(3)
-        await lab.other.add_events(batch(3))
+        await other_node.add_events(batch(3))
         entries = await lab.log()
         assert len({entry.position for entry in entries} - {START}) == 6
-        assert await lab.log(lab.other) == entries
+        assert await lab.log(other_node) == entries
 
     @pytest.mark.parametrize("gone_by", ["trim", "remove"])
     async def test_a_position_stays_valid_when_its_entry_is_gone(self, lab: Lab, gone_by: str) -> None:
@@ -126,7 +128,7 @@ class LogTests:
         (entry,) = await lab.log(after=head)
         assert (entry.action, entry.id) == (Action.COMPLETED, first.event.id)
 
-    async def test_a_reader_misses_nothing_while_tasks_write(self, lab: Lab) -> None:
+    async def test_a_reader_misses_nothing_while_tasks_write(self, lab: Lab, other_node: EventStore) -> None:
         """Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write."""
         seen: list[LogEntry] = []
         writing = anyio.Event()
@@ -142,7 +144,7 @@ class LogTests:
             after = START
             while True:
                 over = writing.is_set()
-                page = await lab.other.read_log(after=after, limit=5)
+                page = await other_node.read_log(after=after, limit=5)
                 seen.extend(page.entries)
                 after = page.next
                 if over and not page.entries:
@@ -152,7 +154,7 @@ class LogTests:
         async with anyio.create_task_group() as group:
             group.start_soon(read)
             async with anyio.create_task_group() as writers:
-                for node in (lab.store, lab.other, lab.store):
+                for node in (lab.store, other_node, lab.store):
                     writers.start_soon(write, node, 8)
             writing.set()
         assert len(seen) == 3 * 8 * (3 + 2 + 2)
@@ -185,27 +187,27 @@ class LogTests:
         assert answers[writers] == whole
         assert answers[writers + 1] == whole
 
-    async def test_the_trail_of_one_event_is_oldest_first(self, lab: Lab) -> None:
+    async def test_the_trail_of_one_event_is_oldest_first(self, lab: Lab, other_node: EventStore) -> None:
         """The audit trail of one event, oldest first; empty if it is unknown."""
         await lab.publish(2)
         first, second = await lab.claim(limit=2)
         await lab.settle(Complete(second.ref), Complete(first.ref))
         for ref in (first.event.id, first.event.event_id):
-            trail = await lab.other.read_event_log(ref)
+            trail = await other_node.read_event_log(ref)
             assert trail == [entry for entry in await lab.log() if entry.id == first.event.id]
             assert [entry.action.value for entry in trail] == ["PUBLISHED", "PICKED", "COMPLETED"]
         for unknown in (4711, new_event_id()):
             assert await lab.store.read_event_log(unknown) == []
 
-    async def test_a_reader_finds_its_position_again_on_every_node(self, lab: Lab) -> None:
+    async def test_a_reader_finds_its_position_again_on_every_node(self, lab: Lab, other_node: EventStore) -> None:
         """What ``save_position`` last kept; ``START`` if nothing."""
         await lab.publish(2)
         first, second = (entry.position for entry in await lab.log())
         lock = await _lock(lab)
         assert await lab.store.read_position("reader") == START
         await lab.store.save_position("reader", first, lock=lock)
-        assert await lab.other.read_position("reader") == first
-        await lab.other.save_position("reader", second, lock=lock)
+        assert await other_node.read_position("reader") == first
+        await other_node.save_position("reader", second, lock=lock)
         assert await lab.store.read_position("reader") == second
         await lab.store.save_position("reader", START, lock=lock)
         assert await lab.store.read_position("reader") == START

@@ -15,6 +15,7 @@ from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import TERMINAL, Action, EventStatus, ResultStatus
+from durabus.store.contract import EventStore
 
 RESULTS = (
     HandlerResult(
@@ -183,7 +184,7 @@ class LogEntryTests:
             assert await lab.store.list_results(twin.state.event.id) == list(twin.state.results)
 
     @pytest.mark.parametrize("status", sorted(TERMINAL))
-    async def test_a_terminal_entry_stands_alone(self, lab: Lab, status: EventStatus) -> None:
+    async def test_a_terminal_entry_stands_alone(self, lab: Lab, other_node: EventStore, status: EventStatus) -> None:
         """Terminal entries carry payload, results and all errors: they stand alone."""
         event = await lab.publish_one(tags=["eu"], metadata={"m": 1}, kind="order.placed")
         claim = await lab.claim_one()
@@ -196,7 +197,7 @@ class LogEntryTests:
                 await lab.settle_one(Complete(claim.ref, RESULTS, ("second",)))
             case _:
                 await lab.settle_one(Fail(claim.ref, "second", None, RESULTS))
-        entry = (await lab.log(lab.other))[-1]
+        entry = (await lab.log(other_node))[-1]
         assert entry.action == status.value
         assert (entry.payload_json, entry.metadata_json, entry.tags) == ('{"n":0}', '{"m":1}', ("eu",))
         assert entry.errors == (("first",) if status is EventStatus.COMPLETED else ("first", "second"))

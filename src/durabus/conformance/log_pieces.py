@@ -10,6 +10,7 @@ from durabus.errors import InvalidEventError
 from durabus.model.log_entry import LogEntry, row_of
 from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import EventStatus
+from durabus.store.contract import EventStore
 from durabus.store.log import START
 
 
@@ -24,12 +25,12 @@ async def _written(lab: Lab) -> list[LogEntry]:
 class LogPieceTests:
     """The log for many readers at once."""
 
-    async def test_rows_are_the_entries_undecoded(self, lab: Lab) -> None:
+    async def test_rows_are_the_entries_undecoded(self, lab: Lab, other_node: EventStore) -> None:
         """The entries that ``read_log`` would give, undecoded: for readers of millions, and of what was damaged.
         Each is a tuple in the order of ``LOG_COLUMNS``; a column that does not decode comes as it is.
         """
         entries = await _written(lab)
-        page = await lab.other.read_log_rows()
+        page = await other_node.read_log_rows()
         assert page.rows == [row_of(entry) for entry in entries]
         assert page.next == entries[-1].position
 
@@ -47,7 +48,9 @@ class LogPieceTests:
             await lab.store.read_log_rows(after="nonsense")
 
     @pytest.mark.parametrize("rows", [1, 2, 3, 7, 8, 100])
-    async def test_the_log_is_cut_into_pieces_of_so_many_entries(self, lab: Lab, rows: int) -> None:
+    async def test_the_log_is_cut_into_pieces_of_so_many_entries(
+        self, lab: Lab, other_node: EventStore, rows: int
+    ) -> None:
         """Cut what lies after ``after``, up to and with ``until``, into pieces of ``rows`` entries; answer their ends.
 
         In commit order; the last piece may be shorter.
@@ -57,7 +60,7 @@ class LogPieceTests:
         positions = [entry.position for entry in await lab.log()]
         head = await lab.store.log_head()
         ends = positions[rows - 1 :: rows]
-        assert await lab.other.cut_log(until=head, rows=rows) == (ends if ends[-1:] == [head] else [*ends, head])
+        assert await other_node.cut_log(until=head, rows=rows) == (ends if ends[-1:] == [head] else [*ends, head])
         inner = await lab.store.cut_log(after=positions[1], until=positions[4], rows=rows)
         assert inner == positions[2:5][rows - 1 :: rows] + ([] if 3 % rows == 0 else [positions[4]])
 
@@ -88,14 +91,14 @@ class LogPieceTests:
         assert await lab.store.cut_log(until=head, rows=1) == left
         assert await lab.store.cut_log(until=gone, rows=100) == [left[1]]
 
-    async def test_pieces_give_every_entry_once_to_readers_side_by_side(self, lab: Lab) -> None:
+    async def test_pieces_give_every_entry_once_to_readers_side_by_side(self, lab: Lab, other_node: EventStore) -> None:
         """Pieces can be read side by side."""
         await lab.publish(11)
         ends = await lab.store.cut_log(until=await lab.store.log_head(), rows=3)
         pieces: dict[int, list[LogEntry]] = {}
 
         async def read(number: int, after: str, until: str) -> None:
-            pieces[number] = (await lab.other.read_log(after=after, until=until)).entries
+            pieces[number] = (await other_node.read_log(after=after, until=until)).entries
 
         async with anyio.create_task_group() as group:
             for number, (after, until) in enumerate(zip([START, *ends], ends, strict=False)):

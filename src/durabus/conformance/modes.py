@@ -73,7 +73,7 @@ class ModeTests:
 
     @pytest.mark.parametrize(("held", "asked", "bus", "granted"), MATRIX)
     async def test_a_mode_excludes_those_who_need_the_same_lock(
-        self, lab: Lab, held: EventMode, asked: EventMode, bus: str, *, granted: bool
+        self, lab: Lab, other_node: EventStore, held: EventMode, asked: EventMode, bus: str, *, granted: bool
     ) -> None:
         """``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is
         free or expired.
@@ -81,30 +81,32 @@ class ModeTests:
         await lab.publish(2)
         await lab.publish(2, bus=OTHER_BUS)
         await lab.claim_one(mode=held)
-        assert len(await lab.claim(lab.other, worker_id=BOB, bus=bus, mode=asked)) == granted
+        assert len(await lab.claim(other_node, worker_id=BOB, bus=bus, mode=asked)) == granted
 
     @SERIAL_MODES
-    async def test_a_serial_claim_takes_up_to_its_limit_under_one_lock(self, lab: Lab, mode: EventMode) -> None:
+    async def test_a_serial_claim_takes_up_to_its_limit_under_one_lock(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
         """All events of the claim share it."""
         await lab.publish(4)
         assert numbers(await lab.claim(limit=3, mode=mode)) == [0, 1, 2]
         assert len(await lab.store.list_locks()) == 1
-        assert await lab.claim(lab.other, limit=3, mode=mode, worker_id=BOB) == []
+        assert await lab.claim(other_node, limit=3, mode=mode, worker_id=BOB) == []
 
     @pytest.mark.parametrize("ended_by", ENDINGS)
     @SERIAL_MODES
     async def test_the_lock_is_free_when_the_last_of_its_events_ends(
-        self, lab: Lab, mode: EventMode, ended_by: str
+        self, lab: Lab, other_node: EventStore, mode: EventMode, ended_by: str
     ) -> None:
         """Freed when the last of them is settled, reset or taken away."""
         await lab.publish(4)
         claims = await lab.claim(limit=3, mode=mode)
         for claim in (claims[1], claims[0], claims[2]):
             assert len(await lab.store.list_locks()) == 1
-            assert await lab.claim(lab.other, mode=mode, worker_id=BOB) == []
+            assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
             await _end(lab, claim, ended_by)
         assert await lab.store.list_locks() == []
-        assert len(await lab.claim(lab.other, mode=mode, worker_id=BOB)) == 1
+        assert len(await lab.claim(other_node, mode=mode, worker_id=BOB)) == 1
 
     @pytest.mark.parametrize("first", ["complete", "fail", "release"])
     async def test_the_lock_is_kept_for_the_rest_of_a_batch_that_is_settled_in_part(self, lab: Lab, first: str) -> None:
@@ -140,7 +142,9 @@ class ModeTests:
         assert await lab.store.list_locks() == []
 
     @SERIAL_MODES
-    async def test_the_lock_is_renewed_with_any_of_its_events(self, lab: Lab, mode: EventMode) -> None:
+    async def test_the_lock_is_renewed_with_any_of_its_events(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
         """It is renewed with any of them, never to end before one of their leases."""
         await lab.publish(3)
         one, other, _ = await lab.claim(limit=3, mode=mode)
@@ -150,10 +154,12 @@ class ModeTests:
         assert isinstance(expiry, float)
         assert lab.same_time(lock.expires_ts, expiry)
         await lab.let_the_lease_end()
-        assert await lab.claim(lab.other, mode=mode, worker_id=BOB) == []
+        assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
         assert (await lab.event(one)).status is EventStatus.PROCESSING
 
-    async def test_a_batch_whose_leases_end_loses_its_lock_with_the_last(self, lab: Lab) -> None:
+    async def test_a_batch_whose_leases_end_loses_its_lock_with_the_last(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Freed when the last of them is settled, reset or taken away."""
         await lab.publish(3)
         claims = await lab.claim(limit=2, mode=GLOBAL)
@@ -161,66 +167,72 @@ class ModeTests:
         await lab.store.renew_event_claims([claims[1].ref], lease=2 * lab.lease)
         await lab.let_the_lease_end()
         assert await lab.store.expire_events() == 1
-        assert await lab.claim(lab.other, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS) == []
+        assert await lab.claim(other_node, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS) == []
         await lab.let_the_lease_end()
         assert await lab.store.expire_events() == 1
-        assert len(await lab.claim(lab.other, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS)) == 1
+        assert len(await lab.claim(other_node, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS)) == 1
 
-    async def test_those_who_end_the_last_two_of_a_batch_at_once_free_its_lock(self, lab: Lab) -> None:
+    async def test_those_who_end_the_last_two_of_a_batch_at_once_free_its_lock(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Freed when the last of them is settled, reset or taken away."""
         for _ in range(5):
             await lab.publish(2)
             claims = await lab.claim(limit=2, mode=SERIAL)
             ends: list[Callable[[], Awaitable[object]]] = [
                 partial(lab.store.settle_events, [Complete(claims[0].ref)]),
-                partial(lab.other.reset_event, claims[1].event.id, reason="stuck"),
+                partial(other_node.reset_event, claims[1].event.id, reason="stuck"),
             ]
             await lab.race(ends)
             assert await lab.store.list_locks() == []
             await lab.settle_one(Complete((await lab.claim_one()).ref))
 
     @SERIAL_MODES
-    async def test_the_lock_is_held_under_the_claims_worker_and_lease(self, lab: Lab, mode: EventMode) -> None:
+    async def test_the_lock_is_held_under_the_claims_worker_and_lease(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
         """The lock is taken in the same step under the claim's token and lease."""
         claim = await _serial_claim(lab, mode)
-        (lock,) = await lab.other.list_locks()
+        (lock,) = await other_node.list_locks()
         assert (lock.key, lock.worker_id, lock.token) == (event_lock_key(mode, BUS), ALICE, "")
         assert claim.event.expires_ts is not None
         assert lab.same_time(lock.expires_ts, claim.event.expires_ts)
 
-    async def test_a_parallel_claim_takes_no_lock(self, lab: Lab) -> None:
+    async def test_a_parallel_claim_takes_no_lock(self, lab: Lab, other_node: EventStore) -> None:
         """``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is
         free or expired.
         """
         await lab.publish(3)
         assert len(await lab.claim(limit=2)) == 2
-        assert len(await lab.claim(lab.other, limit=2)) == 1
+        assert len(await lab.claim(other_node, limit=2)) == 1
         assert await lab.store.list_locks() == []
 
     @SERIAL_MODES
-    async def test_an_empty_queue_leaves_the_lock_free(self, lab: Lab, mode: EventMode) -> None:
+    async def test_an_empty_queue_leaves_the_lock_free(self, lab: Lab, other_node: EventStore, mode: EventMode) -> None:
         """The lock is taken in the same step under the claim's token and lease."""
         assert await lab.claim(mode=mode) == []
         assert await lab.store.list_locks() == []
         await lab.publish()
-        assert len(await lab.claim(lab.other, mode=mode, worker_id=BOB)) == 1
+        assert len(await lab.claim(other_node, mode=mode, worker_id=BOB)) == 1
 
     @SERIAL_MODES
-    async def test_a_lock_that_somebody_holds_by_name_keeps_claims_out(self, lab: Lab, mode: EventMode) -> None:
+    async def test_a_lock_that_somebody_holds_by_name_keeps_claims_out(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
         """``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is
         free or expired.
         """
         await lab.publish()
         key = event_lock_key(mode, BUS)
         assert key is not None
-        lock = await lab.other.claim_lock(key, worker_id=BOB, token=new_token(), lease=lab.lease)
+        lock = await other_node.claim_lock(key, worker_id=BOB, token=new_token(), lease=lab.lease)
         assert lock is not None
         assert await lab.claim(mode=mode) == []
-        await lab.other.release_lock(lock)
+        await other_node.release_lock(lock)
         assert len(await lab.claim(mode=mode)) == 1
 
     @SERIAL_MODES
-    async def test_the_lock_is_renewed_with_the_claim(self, lab: Lab, mode: EventMode) -> None:
+    async def test_the_lock_is_renewed_with_the_claim(self, lab: Lab, other_node: EventStore, mode: EventMode) -> None:
         """All events of the claim share it: it is renewed with any of them, never to end before one of their leases,
         and freed when the last of them is settled, reset or taken away.
         """
@@ -231,26 +243,30 @@ class ModeTests:
         (lock,) = await lab.store.list_locks()
         assert lab.same_time(lock.expires_ts, expiry)
         await lab.advance(20 * lab.moment)
-        assert await lab.claim(lab.other, mode=mode, worker_id=BOB) == []
+        assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
 
     @SERIAL_MODES
-    async def test_the_lock_of_an_expired_claim_can_be_taken(self, lab: Lab, mode: EventMode) -> None:
+    async def test_the_lock_of_an_expired_claim_can_be_taken(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
         """Only if the lock ``event:bus:{bus}`` or ``event:global`` is free or expired."""
         lost = await _serial_claim(lab, mode)
         await lab.let_the_lease_end()
-        taken = await lab.claim_one(lab.other, mode=mode, worker_id=BOB)
+        taken = await lab.claim_one(other_node, mode=mode, worker_id=BOB)
         assert taken.event.id == lost.event.id
         (lock,) = await lab.store.list_locks()
         assert lock.worker_id == BOB
 
     @SERIAL_MODES
-    async def test_a_stale_holder_does_not_free_the_lock_of_its_successor(self, lab: Lab, mode: EventMode) -> None:
+    async def test_a_stale_holder_does_not_free_the_lock_of_its_successor(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
         """A claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised); nothing of it is
         written.
         """
         lost = await _serial_claim(lab, mode)
         await lab.let_the_lease_end()
-        await lab.claim_one(lab.other, mode=mode, worker_id=BOB)
+        await lab.claim_one(other_node, mode=mode, worker_id=BOB)
         before = await lab.store.list_locks()
         await lab.settle(Complete(lost.ref), Release(lost.ref))
         await lab.store.renew_event_claims([lost.ref], lease=5 * lab.lease)
@@ -260,7 +276,7 @@ class ModeTests:
     @pytest.mark.parametrize("by", ["a claim", "name"])
     @pytest.mark.parametrize("many", [1, 3])
     async def test_who_takes_an_expired_lock_takes_its_holders_events_on_any_bus(
-        self, lab: Lab, many: int, by: str
+        self, lab: Lab, other_node: EventStore, many: int, by: str
     ) -> None:
         """A lock that its holder let expire is taken together with all events of the holder's token: they are taken
         from their claims as above, whatever bus they are on.
@@ -270,10 +286,10 @@ class ModeTests:
         await lab.publish(1, bus=OTHER_BUS)
         await lab.let_the_lease_end()
         if by == "name":
-            lock = await lab.other.claim_lock("event:global", worker_id=BOB, token=new_token(), lease=lab.lease)
+            lock = await other_node.claim_lock("event:global", worker_id=BOB, token=new_token(), lease=lab.lease)
             assert lock is not None
         else:
-            await lab.claim_one(lab.other, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS)
+            await lab.claim_one(other_node, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS)
         assert len(lost) == many
         for late in lost:
             event = await lab.event(late)
@@ -292,14 +308,14 @@ class ModeTests:
     @pytest.mark.parametrize("write", ["complete", "release", "renew", "reset"])
     @SERIAL_MODES
     async def test_a_late_claim_leaves_a_lock_alone_that_is_not_its_own_any_more(
-        self, lab: Lab, mode: EventMode, write: str
+        self, lab: Lab, other_node: EventStore, mode: EventMode, write: str
     ) -> None:
         """The lock is taken in the same step under the claim's token and lease."""
         late = await _serial_claim(lab, mode)
         await lab.let_the_lease_end()
         key = event_lock_key(mode, BUS)
         assert key is not None
-        assert await lab.other.claim_lock(key, worker_id=BOB, token=new_token(), lease=lab.lease) is not None
+        assert await other_node.claim_lock(key, worker_id=BOB, token=new_token(), lease=lab.lease) is not None
         before = await lab.store.list_locks()
         match write:
             case "complete":
@@ -313,11 +329,13 @@ class ModeTests:
         assert await lab.store.list_locks() == before
 
     @SERIAL_MODES
-    async def test_of_many_serial_claimers_one_gets_an_event(self, lab: Lab, mode: EventMode) -> None:
+    async def test_of_many_serial_claimers_one_gets_an_event(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
         """A second caller never gets an event whose lease is not over, however many race."""
         await lab.publish(10)
         for _ in range(3):
-            nodes = [lab.store, lab.other] * 6
+            nodes = [lab.store, other_node] * 6
             answers = await lab.race([partial(lab.claim, node, mode=mode, limit=3) for node in nodes])
             (claims,) = [claims for claims in answers if claims]
             assert len(claims) == 3
@@ -343,7 +361,9 @@ class ModeTests:
         assert seen == [event.id for event in events]
 
     @SERIAL_MODES
-    async def test_a_repeat_of_a_serial_claim_answers_it_again(self, lab: Lab, mode: EventMode) -> None:
+    async def test_a_repeat_of_a_serial_claim_answers_it_again(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
         """A repeat with the same token answers the claims that the token still holds, in the same order, and does
         nothing else.
         """
@@ -352,10 +372,10 @@ class ModeTests:
         first = await lab.store.claim_next_events(request)
         assert numbers(first) == [0, 1]
         before = await lab.picture()
-        assert await lab.other.claim_next_events(request) == first
+        assert await other_node.claim_next_events(request) == first
         assert await lab.picture() == before
         await lab.settle_one(Complete(first[0].ref))
-        assert await lab.other.claim_next_events(request) == first[1:]
+        assert await other_node.claim_next_events(request) == first[1:]
 
     @SERIAL_MODES
     async def test_a_serial_worker_settles_and_takes_the_next_in_one_step(self, lab: Lab, mode: EventMode) -> None:

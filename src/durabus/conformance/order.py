@@ -10,16 +10,19 @@ from durabus.conformance.lab import BOB, OTHER_BUS, Lab, numbers
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import EventMode
+from durabus.store.contract import EventStore
 
 
 class OrderTests:
     """Larger priority first, then smaller id, among the eligible."""
 
     @pytest.mark.parametrize("limit", [1, 3, 10])
-    async def test_events_come_in_the_order_they_were_published(self, lab: Lab, limit: int) -> None:
+    async def test_events_come_in_the_order_they_were_published(
+        self, lab: Lab, other_node: EventStore, limit: int
+    ) -> None:
         """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
         for n in range(10):
-            await [lab.store, lab.other][n % 2].add_events([new_event("t", {"n": n}, bus="orders")])
+            await [lab.store, other_node][n % 2].add_events([new_event("t", {"n": n}, bus="orders")])
         assert [n for _ in range(10) for n in numbers(await lab.claim(limit=limit))] == list(range(10))
 
     @pytest.mark.parametrize("limit", [1, 2, 10])
@@ -31,7 +34,7 @@ class OrderTests:
         )
         assert [n for _ in range(10) for n in numbers(await lab.claim(limit=limit))] == [4, 1, 3, 0, 5, 6, 2]
 
-    async def test_an_event_that_became_due_takes_the_place_of_its_id(self, lab: Lab) -> None:
+    async def test_an_event_that_became_due_takes_the_place_of_its_id(self, lab: Lab, other_node: EventStore) -> None:
         """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
         await lab.store.add_events(
             [
@@ -43,10 +46,12 @@ class OrderTests:
         )
         assert numbers(await lab.claim(limit=1)) == [0]
         await lab.advance(25 * lab.moment)
-        assert numbers(await lab.claim(lab.other, limit=10)) == [1, 2, 3]
+        assert numbers(await lab.claim(other_node, limit=10)) == [1, 2, 3]
 
     @pytest.mark.parametrize("given_back_by", ["release", "fail", "reset", "expire", "requeue"])
-    async def test_an_event_that_came_back_keeps_the_place_of_its_id(self, lab: Lab, given_back_by: str) -> None:
+    async def test_an_event_that_came_back_keeps_the_place_of_its_id(
+        self, lab: Lab, other_node: EventStore, given_back_by: str
+    ) -> None:
         """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
         await lab.publish(3)
         claim = await lab.claim_one()
@@ -63,7 +68,7 @@ class OrderTests:
                 await lab.settle_one(Fail(claim.ref, "no", None))
                 await lab.store.requeue_dead_letters([claim.event.id])
         await lab.publish_one(kind="late")
-        assert numbers(await lab.claim(lab.other, limit=3, worker_id=BOB)) == [0, 1, 2]
+        assert numbers(await lab.claim(other_node, limit=3, worker_id=BOB)) == [0, 1, 2]
 
     async def test_a_retry_that_waits_lets_younger_events_pass(self, lab: Lab) -> None:
         """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
@@ -100,10 +105,10 @@ class OrderTests:
         assert numbers(await lab.claim(bus=OTHER_BUS, limit=10)) == [1, 3, 5]
         assert numbers(await lab.claim(limit=10)) == [0, 2, 4]
 
-    async def test_each_of_many_racing_batches_is_in_order(self, lab: Lab) -> None:
+    async def test_each_of_many_racing_batches_is_in_order(self, lab: Lab, other_node: EventStore) -> None:
         """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
         await lab.publish(60)
-        answers = await lab.race([partial(lab.claim, node, limit=10) for node in [lab.store, lab.other] * 3])
+        answers = await lab.race([partial(lab.claim, node, limit=10) for node in [lab.store, other_node] * 3])
         for claims in answers:
             assert len(claims) == 10
             assert numbers(claims) == sorted(numbers(claims))

@@ -13,6 +13,7 @@ from durabus.model.claim import Claim
 from durabus.model.event import new_event, new_event_id
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import EventMode, EventStatus
+from durabus.store.contract import EventStore
 
 
 async def _publish(lab: Lab, *keys: str | None, bus: str = BUS, **options: Any) -> None:
@@ -63,16 +64,16 @@ class OrderingTests:
             await lab.claim(event_id=new_event_id())
 
     @pytest.mark.usefixtures("keys")
-    async def test_of_a_key_one_event_at_a_time_is_eligible(self, lab: Lab) -> None:
+    async def test_of_a_key_one_event_at_a_time_is_eligible(self, lab: Lab, other_node: EventStore) -> None:
         """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
         and only while none of them is PROCESSING.
         """
         await _publish(lab, "a", "a", "b", None, "a", "b")
         first = await lab.claim(limit=10)
         assert numbers(first) == [0, 2, 3]
-        assert await lab.claim(lab.other, limit=10, worker_id=BOB) == []
+        assert await lab.claim(other_node, limit=10, worker_id=BOB) == []
         await lab.settle(Complete(first[0].ref))
-        assert numbers(await lab.claim(lab.other, limit=10, worker_id=BOB)) == [1]
+        assert numbers(await lab.claim(other_node, limit=10, worker_id=BOB)) == [1]
 
     @pytest.mark.usefixtures("keys")
     async def test_an_order_is_kept_to_its_end(self, lab: Lab) -> None:
@@ -99,7 +100,9 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     @pytest.mark.parametrize("ended_by", ["complete", "fail for good", "release", "reset", "remove", "lease"])
-    async def test_whatever_ends_a_claim_lets_the_key_go_on(self, lab: Lab, ended_by: str) -> None:
+    async def test_whatever_ends_a_claim_lets_the_key_go_on(
+        self, lab: Lab, other_node: EventStore, ended_by: str
+    ) -> None:
         """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
         and only while none of them is PROCESSING.
         """
@@ -107,7 +110,7 @@ class OrderingTests:
         (head,) = await lab.claim(limit=10)
         await _end(lab, head, ended_by)
         next_one = 0 if ended_by in ("release", "reset", "lease") else 1
-        assert numbers(await lab.claim(lab.other, limit=10, worker_id=BOB)) == [next_one]
+        assert numbers(await lab.claim(other_node, limit=10, worker_id=BOB)) == [next_one]
 
     @pytest.mark.usefixtures("keys")
     async def test_a_claim_is_full_although_a_key_came_back_often(self, lab: Lab) -> None:
@@ -167,12 +170,12 @@ class OrderingTests:
         assert await lab.claim(limit=10, tags=("x",)) == []
 
     @pytest.mark.usefixtures("keys")
-    async def test_of_many_claimers_one_gets_the_first_of_a_key(self, lab: Lab) -> None:
+    async def test_of_many_claimers_one_gets_the_first_of_a_key(self, lab: Lab, other_node: EventStore) -> None:
         """A second caller never gets an event whose lease is not over, however many race."""
         await _publish(lab, *["a"] * 6)
         seen: list[int] = []
         for _ in range(6):
-            answers = await lab.race([partial(lab.claim, node, limit=5) for node in [lab.store, lab.other] * 4])
+            answers = await lab.race([partial(lab.claim, node, limit=5) for node in [lab.store, other_node] * 4])
             claims = [claim for answer in answers for claim in answer]
             assert len(claims) <= 1
             claims = claims or await lab.claim(limit=5)  # racing callers may pass a key by that somebody looks at
@@ -181,12 +184,14 @@ class OrderingTests:
         assert seen == list(range(6))
 
     @pytest.mark.usefixtures("by_id")
-    async def test_an_event_asked_for_by_name_is_claimed_before_all_others(self, lab: Lab) -> None:
+    async def test_an_event_asked_for_by_name_is_claimed_before_all_others(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """With ``request.event_id``, only that one."""
         events = await lab.publish(5)
         (claim,) = await lab.claim(limit=5, event_id=events[3].event_id)
         assert (claim.event.id, claim.event.status, claim.event.attempts) == (events[3].id, EventStatus.PROCESSING, 1)
-        assert await lab.claim(lab.other, limit=5, event_id=events[3].event_id) == []
+        assert await lab.claim(other_node, limit=5, event_id=events[3].event_id) == []
         assert await lab.claim(limit=5, event_id=events[2].event_id, bus=OTHER_BUS) == []
         assert numbers(await lab.claim(limit=5)) == [0, 1, 2, 4]
         await lab.settle(Release(claim.ref, 10 * lab.moment))

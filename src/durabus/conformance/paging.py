@@ -12,6 +12,7 @@ from durabus.model.event import new_event, new_event_id
 from durabus.model.pattern import matches
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
+from durabus.store.contract import EventStore
 
 PARENT = new_event_id()
 CONDITIONS: dict[str, tuple[dict[str, Any], list[int]]] = {
@@ -61,11 +62,11 @@ class PagingTests:
 
     @pytest.mark.parametrize(("conditions", "expected"), CONDITIONS.values(), ids=CONDITIONS)
     async def test_events_that_meet_every_condition_are_found(
-        self, lab: Lab, conditions: dict[str, Any], expected: list[int]
+        self, lab: Lab, other_node: EventStore, conditions: dict[str, Any], expected: list[int]
     ) -> None:
         """Events that meet every condition of ``query``, newest ``id`` first, at most ``query.limit``."""
         await _six_events(lab)
-        assert numbers((await lab.other.find(EventQuery(**conditions))).events) == expected
+        assert numbers((await other_node.find(EventQuery(**conditions))).events) == expected
 
     @pytest.mark.parametrize("kind", GLOB_TRAPS)
     async def test_a_pattern_is_a_glob_and_nothing_else(self, lab: Lab, kind: str) -> None:
@@ -119,7 +120,9 @@ class PagingTests:
         page = await lab.store.find(EventQuery())
         assert (page.events, page.next_before_id) == ([], None)
 
-    async def test_pages_visit_each_event_once_while_others_publish_and_remove(self, lab: Lab) -> None:
+    async def test_pages_visit_each_event_once_while_others_publish_and_remove(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Following ``next_before_id`` visits each matching event that stays once, whatever is added meanwhile."""
         stay = await lab.publish(60)
         go = await lab.publish(20)
@@ -128,7 +131,7 @@ class PagingTests:
 
         async def disturb() -> None:
             for event in go:
-                await lab.other.remove_event(event.id)
+                await other_node.remove_event(event.id)
                 await lab.publish(2)
                 await anyio.lowlevel.checkpoint()
                 if finished.is_set():

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from durabus.conformance.lab import BUS, OTHER_BUS, Lab, ending
 from durabus.model.handler import HandlerInfo
 from durabus.model.statuses import LIVE, EventStatus
+from durabus.store.contract import EventStore
 
 INVOICE = HandlerInfo(handler_id="invoice", pattern="order.*")
 AUDIT = HandlerInfo(handler_id="audit", pattern="*")
@@ -19,61 +20,65 @@ async def register(lab: Lab, bus: str, *handlers: HandlerInfo, node: str = "n1",
     await lab.store.register_handlers(bus, node, handlers, kept_for=kept_for)
 
 
-async def handlers(lab: Lab, bus: str = BUS) -> list[HandlerInfo]:
+async def handlers(node: EventStore, bus: str = BUS) -> list[HandlerInfo]:
     """As another process sees them."""
-    return (await lab.other.list_handlers(bus)).handlers
+    return (await node.list_handlers(bus)).handlers
 
 
 class RegistrationTests:
     """Buses and handlers."""
 
-    async def test_a_registered_bus_and_its_handlers_are_listed_on_every_node(self, lab: Lab) -> None:
+    async def test_a_registered_bus_and_its_handlers_are_listed_on_every_node(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Make ``bus`` known, and that ``node`` has exactly these handlers for it."""
         await register(lab, BUS, INVOICE, AUDIT)
-        assert [info.bus for info in await lab.other.list_buses()] == [BUS]
-        listed = [(info.handler_id, info.pattern, info.node) for info in await handlers(lab)]
+        assert [info.bus for info in await other_node.list_buses()] == [BUS]
+        listed = [(info.handler_id, info.pattern, info.node) for info in await handlers(other_node)]
         assert listed == [("audit", "*", "n1"), ("invoice", "order.*", "n1")]
 
-    async def test_a_bus_without_handlers_can_be_registered(self, lab: Lab) -> None:
+    async def test_a_bus_without_handlers_can_be_registered(self, lab: Lab, other_node: EventStore) -> None:
         """Make ``bus`` known, and that ``node`` has exactly these handlers for it."""
         await register(lab, BUS)
         assert [info.bus for info in await lab.store.list_buses()] == [BUS]
-        assert await handlers(lab) == []
+        assert await handlers(other_node) == []
 
-    async def test_a_node_has_exactly_the_handlers_it_named_last(self, lab: Lab) -> None:
+    async def test_a_node_has_exactly_the_handlers_it_named_last(self, lab: Lab, other_node: EventStore) -> None:
         """Make ``bus`` known, and that ``node`` has exactly these handlers for it."""
         await register(lab, BUS, INVOICE, AUDIT)
         await register(lab, BUS, AUDIT)
-        assert [info.handler_id for info in await handlers(lab)] == ["audit"]
+        assert [info.handler_id for info in await handlers(other_node)] == ["audit"]
         await register(lab, BUS)
-        assert await handlers(lab) == []
+        assert await handlers(other_node) == []
 
-    async def test_a_node_changes_only_its_own_registrations(self, lab: Lab) -> None:
+    async def test_a_node_changes_only_its_own_registrations(self, lab: Lab, other_node: EventStore) -> None:
         """What other nodes registered, under the same handler ids too, stays as it is."""
         await register(lab, BUS, INVOICE, node="n2")
-        before = await handlers(lab)
+        before = await handlers(other_node)
         await lab.advance(5 * lab.moment)
         await register(lab, BUS, HandlerInfo(handler_id="invoice", pattern="*"))
-        assert [(info.node, info.pattern) for info in await handlers(lab)] == [("n1", "*"), ("n2", "order.*")]
+        assert [(info.node, info.pattern) for info in await handlers(other_node)] == [("n1", "*"), ("n2", "order.*")]
         await register(lab, BUS)
-        assert await handlers(lab) == before
+        assert await handlers(other_node) == before
 
-    async def test_registering_again_keeps_created_and_replaces_the_pattern(self, lab: Lab) -> None:
+    async def test_registering_again_keeps_created_and_replaces_the_pattern(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """A handler that the node had already keeps its ``created_ts``; pattern and ``last_seen_ts`` are replaced."""
         await register(lab, BUS, INVOICE)
-        (before,) = await handlers(lab)
+        (before,) = await handlers(other_node)
         await lab.advance(5 * lab.moment)
         await register(lab, BUS, HandlerInfo(handler_id="invoice", pattern="invoice.*"))
-        (after,) = await handlers(lab)
+        (after,) = await handlers(other_node)
         assert after.created_ts == before.created_ts
         assert after.last_seen_ts > before.last_seen_ts
         assert after.pattern == "invoice.*"
 
-    async def test_instants_and_nodes_sent_along_are_ignored(self, lab: Lab) -> None:
+    async def test_instants_and_nodes_sent_along_are_ignored(self, lab: Lab, other_node: EventStore) -> None:
         """``last_seen_ts`` is the store's clock."""
         now = await lab.store.now()
         await register(lab, BUS, HandlerInfo(handler_id="h", pattern="*", node="x", created_ts=5.0, last_seen_ts=7.0))
-        (handler,) = await handlers(lab)
+        (handler,) = await handlers(other_node)
         (bus,) = await lab.store.list_buses()
         assert handler.node == "n1"
         for instant in (handler.created_ts, handler.last_seen_ts, bus.created_ts, bus.last_seen_ts):
@@ -101,7 +106,7 @@ class RegistrationTests:
         assert after == replace(before, handlers=[replace(before.handlers[0], last_seen_ts=seen)])
         assert (await lab.store.list_buses())[0].created_ts == bus.created_ts
 
-    async def test_a_registration_that_is_not_repeated_is_over(self, lab: Lab) -> None:
+    async def test_a_registration_that_is_not_repeated_is_over(self, lab: Lab, other_node: EventStore) -> None:
         """A registration that was not repeated for ``kept_for`` seconds is over, as if withdrawn; None: it has no
         end.
         """
@@ -110,37 +115,39 @@ class RegistrationTests:
         await lab.advance(5 * lab.moment)
         await register(lab, BUS, INVOICE, kept_for=10 * lab.moment)
         await lab.advance(9 * lab.moment)
-        (_, kept) = await handlers(lab)
+        (_, kept) = await handlers(other_node)
         await lab.advance(2 * lab.moment)
-        assert [info.handler_id for info in await handlers(lab)] == ["audit"]
+        assert [info.handler_id for info in await handlers(other_node)] == ["audit"]
         assert await lab.store.unregister_handler(BUS, "invoice") is False
         await register(lab, BUS, INVOICE)
-        (_, again) = await handlers(lab)
+        (_, again) = await handlers(other_node)
         assert again.created_ts > kept.last_seen_ts
 
-    async def test_an_unregistered_handler_is_forgotten_once_on_all_nodes(self, lab: Lab) -> None:
+    async def test_an_unregistered_handler_is_forgotten_once_on_all_nodes(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Forget a handler, whichever nodes have it. False if it was not known: a repeat is harmless."""
         await register(lab, BUS, INVOICE, AUDIT)
         await register(lab, BUS, INVOICE, node="n2")
         assert await lab.store.unregister_handler(BUS, "invoice") is True
         assert await lab.store.unregister_handler(BUS, "invoice") is False
-        assert [info.handler_id for info in await handlers(lab)] == ["audit"]
+        assert [info.handler_id for info in await handlers(other_node)] == ["audit"]
 
     async def test_unregistering_on_an_unknown_bus_is_harmless(self, lab: Lab) -> None:
         """False if it was not known: a repeat is harmless."""
         assert await lab.store.unregister_handler("nowhere", "invoice") is False
         assert await lab.store.list_buses() == []
 
-    async def test_handlers_are_listed_by_id_node_and_bus(self, lab: Lab) -> None:
+    async def test_handlers_are_listed_by_id_node_and_bus(self, lab: Lab, other_node: EventStore) -> None:
         """The handlers of ``bus`` in order of ``handler_id``, then ``node``."""
         for node in ("n2", "n1"):
             await register(lab, BUS, *(HandlerInfo(handler_id=name, pattern="*") for name in "ba"), node=node)
         await register(lab, OTHER_BUS, HandlerInfo(handler_id="a", pattern="mail.*"))
-        listed = [(info.handler_id, info.node) for info in await handlers(lab)]
+        listed = [(info.handler_id, info.node) for info in await handlers(other_node)]
         assert listed == [("a", "n1"), ("a", "n2"), ("b", "n1"), ("b", "n2")]
-        assert [info.pattern for info in await handlers(lab, OTHER_BUS)] == ["mail.*"]
+        assert [info.pattern for info in await handlers(other_node, OTHER_BUS)] == ["mail.*"]
 
-    async def test_every_change_gives_a_revision_never_seen_before(self, lab: Lab) -> None:
+    async def test_every_change_gives_a_revision_never_seen_before(self, lab: Lab, other_node: EventStore) -> None:
         """``revision`` is another one, never seen before, after a handler appeared, went or changed its pattern on any
         node (for one whose time is over: after the next registration); a repeated registration keeps it.
         """
@@ -156,7 +163,7 @@ class RegistrationTests:
             await register(lab, BUS, *changed, node=node, kept_for=kept_for)
             seen.append((await lab.store.list_handlers(BUS)).revision)
         await register(lab, BUS, INVOICE)
-        assert (await lab.other.list_handlers(BUS)).revision == seen[-1]
+        assert (await other_node.list_handlers(BUS)).revision == seen[-1]
         await lab.advance(10 * lab.moment)
         await register(lab, BUS, INVOICE)
         seen.append((await lab.store.list_handlers(BUS)).revision)
@@ -198,10 +205,12 @@ class RegistrationTests:
         assert await lab.store.list_buses(after="delta") == []
 
     @EVERY_STATUS
-    async def test_a_bus_is_active_while_it_has_live_events(self, lab: Lab, status: EventStatus) -> None:
+    async def test_a_bus_is_active_while_it_has_live_events(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
         """Names above ``after`` of the buses that have PENDING or PROCESSING events, without scanning cold ones."""
         await lab.ended(status)
-        assert await lab.other.active_buses() == ([BUS] if status in LIVE else [])
+        assert await other_node.active_buses() == ([BUS] if status in LIVE else [])
 
     async def test_active_buses_are_listed_in_pages_by_name_without_registration(self, lab: Lab) -> None:
         """Names above ``after`` of the buses that have PENDING or PROCESSING events, without scanning cold ones."""
@@ -239,7 +248,9 @@ class RegistrationTests:
         await lab.store.stop_bus("nowhere")
         assert await lab.store.list_buses() == []
 
-    async def test_a_bus_stopped_long_enough_is_archived_with_its_handlers(self, lab: Lab) -> None:
+    async def test_a_bus_stopped_long_enough_is_archived_with_its_handlers(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Forget buses, and their handlers, that were stopped ``stopped_for`` seconds ago or longer."""
         for name in (BUS, OTHER_BUS, "running"):
             await register(lab, name, INVOICE)
@@ -247,18 +258,20 @@ class RegistrationTests:
         await lab.advance(10 * lab.moment)
         await lab.store.stop_bus(OTHER_BUS)
         assert await lab.store.archive_buses(stopped_for=10 * lab.moment) == 1
-        assert [info.bus for info in await lab.other.list_buses()] == [OTHER_BUS, "running"]
-        assert await handlers(lab) == []
+        assert [info.bus for info in await other_node.list_buses()] == [OTHER_BUS, "running"]
+        assert await handlers(other_node) == []
         assert await lab.store.archive_buses(stopped_for=10 * lab.moment) == 0
 
     @EVERY_STATUS
-    async def test_a_bus_with_live_events_is_never_archived(self, lab: Lab, status: EventStatus) -> None:
+    async def test_a_bus_with_live_events_is_never_archived(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
         """A bus with PENDING or PROCESSING events is never forgotten."""
         await register(lab, BUS, INVOICE)
         event = await lab.ended(status)
         await lab.store.stop_bus(BUS)
         assert await lab.store.archive_buses(stopped_for=0) == (0 if status in LIVE else 1)
-        assert len(await handlers(lab)) == (1 if status in LIVE else 0)
+        assert len(await handlers(other_node)) == (1 if status in LIVE else 0)
         assert await lab.event(event) == event
 
     async def test_archiving_forgets_at_most_limit_buses(self, lab: Lab) -> None:

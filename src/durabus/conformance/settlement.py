@@ -10,6 +10,7 @@ from durabus.model.claim import ClaimRef, new_token
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
 from durabus.model.statuses import SETTLED, Action, EventStatus, ResultStatus
+from durabus.store.contract import EventStore
 
 UNSETTLED = [status for status in ResultStatus if status not in SETTLED]
 
@@ -21,7 +22,7 @@ def _result(handler_id: str, status: ResultStatus, error: str | None = None) -> 
 class SettlementTests:
     """How a claim ends."""
 
-    async def test_a_completed_event_leaves_the_queue(self, lab: Lab) -> None:
+    async def test_a_completed_event_leaves_the_queue(self, lab: Lab, other_node: EventStore) -> None:
         """``Complete``: COMPLETED, or COMPLETED_WITH_ERRORS if it carries errors or an UNRECOVERABLE result. The
         event leaves the queue; its entry carries payload, results, errors, times and status code.
         """
@@ -31,7 +32,7 @@ class SettlementTests:
         now = await lab.store.now()
         settled = await lab.settle_one(Complete(claim.ref, results, execution_time_ms=12.5, status_code=200))
         assert settled == Settled(claim.event.id, EventStatus.COMPLETED, None)
-        event = await lab.event(claim, lab.other)
+        event = await lab.event(claim, other_node)
         assert (event.status, event.attempts, event.fence, event.errors) == (EventStatus.COMPLETED, 1, 1, ())
         assert event.expires_ts is None
         assert lab.same_time(event.updated_ts, now)
@@ -160,7 +161,7 @@ class SettlementTests:
         again = await lab.claim_one()
         assert (again.event.attempts, again.event.fence, again.results) == (1, 2, kept)
 
-    async def test_results_replace_those_of_the_same_handlers(self, lab: Lab) -> None:
+    async def test_results_replace_those_of_the_same_handlers(self, lab: Lab, other_node: EventStore) -> None:
         """``results`` overwrite the stored ones of the same handlers."""
         claim = await lab.claimed()
         first = (_result("a", ResultStatus.SUCCEEDED), _result("b", ResultStatus.TRANSIENT, "no"))
@@ -169,7 +170,7 @@ class SettlementTests:
         second = HandlerResult(handler_id="b", status=ResultStatus.SUCCEEDED, attempts=2, value_json="[1]")
         third = _result("c", ResultStatus.TIMED_OUT, "too late")
         await lab.settle_one(Fail(claim.ref, "no", 0.0, results=(third, second)))
-        assert await lab.other.list_results(claim.event.id) == [first[0], second, third]
+        assert await other_node.list_results(claim.event.id) == [first[0], second, third]
 
     async def test_one_batch_may_mix_all_outcomes(self, lab: Lab) -> None:
         """One outcome per settlement, in their order, and the claims that ``then_claim`` brought."""

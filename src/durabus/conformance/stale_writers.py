@@ -12,54 +12,55 @@ from durabus.model.claim import Claim, ClaimRef, HandlerClaim, HandlerClaimReque
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import HandlerMode, ResultStatus
+from durabus.store.contract import EventStore
 
-Loss = Callable[[Lab, Claim], Awaitable[ClaimRef]]
+Loss = Callable[[Lab, EventStore, Claim], Awaitable[ClaimRef]]
 Write = Callable[[Lab, ClaimRef], Awaitable[object]]
 DONE = HandlerResult(handler_id="a", status=ResultStatus.SUCCEEDED, value_json="1")
 
 
-async def _taken_over(lab: Lab, claim: Claim) -> ClaimRef:
+async def _taken_over(lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
     await lab.let_the_lease_end()
-    await lab.claim_one(lab.other, worker_id=BOB)
+    await lab.claim_one(other_node, worker_id=BOB)
     return claim.ref
 
 
-async def _expired(lab: Lab, claim: Claim) -> ClaimRef:
+async def _expired(lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
     await lab.let_the_lease_end()
-    assert await lab.other.expire_events() == 1
+    assert await other_node.expire_events() == 1
     return claim.ref
 
 
-async def _reset(lab: Lab, claim: Claim) -> ClaimRef:
-    await lab.other.reset_event(claim.event.id, reason="stuck")
+async def _reset(_lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
+    await other_node.reset_event(claim.event.id, reason="stuck")
     return claim.ref
 
 
-async def _removed(lab: Lab, claim: Claim) -> ClaimRef:
-    assert await lab.other.remove_event(claim.event.id)
+async def _removed(_lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
+    assert await other_node.remove_event(claim.event.id)
     return claim.ref
 
 
-async def _finished_by_another(lab: Lab, claim: Claim) -> ClaimRef:
+async def _finished_by_another(lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
     await lab.let_the_lease_end()
-    taken = await lab.claim_one(lab.other, worker_id=BOB)
+    taken = await lab.claim_one(other_node, worker_id=BOB)
     await lab.settle_one(Complete(taken.ref))
     return claim.ref
 
 
-async def _brought_back(lab: Lab, claim: Claim) -> ClaimRef:
+async def _brought_back(lab: Lab, other_node: EventStore, claim: Claim) -> ClaimRef:
     await lab.let_the_lease_end()
-    taken = await lab.claim_one(lab.other, worker_id=BOB)
+    taken = await lab.claim_one(other_node, worker_id=BOB)
     await lab.settle_one(Fail(taken.ref, "no", None))
-    await lab.other.requeue_dead_letters([claim.event.id])
+    await other_node.requeue_dead_letters([claim.event.id])
     return claim.ref
 
 
-async def _wrong_token(_lab: Lab, claim: Claim) -> ClaimRef:
+async def _wrong_token(_lab: Lab, _other_node: EventStore, claim: Claim) -> ClaimRef:
     return ClaimRef(claim.event.id, new_token(), claim.event.fence)
 
 
-async def _wrong_fence(_lab: Lab, claim: Claim) -> ClaimRef:
+async def _wrong_fence(_lab: Lab, _other_node: EventStore, claim: Claim) -> ClaimRef:
     return ClaimRef(claim.event.id, claim.token, claim.event.fence + 1)
 
 
@@ -145,9 +146,11 @@ class StaleWriterTests:
 
     @pytest.mark.parametrize("write", WRITES, ids=_name)
     @pytest.mark.parametrize("loss", LOSSES, ids=_name)
-    async def test_a_write_under_a_lost_claim_changes_nothing(self, lab: Lab, loss: Loss, write: Write) -> None:
+    async def test_a_write_under_a_lost_claim_changes_nothing(
+        self, lab: Lab, other_node: EventStore, loss: Loss, write: Write
+    ) -> None:
         """Every write is one conditional step on (status, token, fence). What does not match changes no byte."""
-        ref = await loss(lab, await lab.claimed())
+        ref = await loss(lab, other_node, await lab.claimed())
         before = await lab.picture()
         answer = await write(lab, ref)
         assert answer is None if write is _claim_handler else isinstance(answer, LeaseLost)
@@ -197,7 +200,9 @@ class StaleWriterTests:
 
     @pytest.mark.parametrize("write", ["renew", "release", "save_position"])
     @pytest.mark.parametrize("loss", ["taken over", "wrong token", "wrong fence", "taken and released"])
-    async def test_a_write_under_a_lost_lock_changes_nothing(self, lab: Lab, loss: str, write: str) -> None:
+    async def test_a_write_under_a_lost_lock_changes_nothing(
+        self, lab: Lab, other_node: EventStore, loss: str, write: str
+    ) -> None:
         """A lock is advice to its holder and a fence to everybody else: check the fence where it matters."""
         lock = await lab.store.claim_lock("reader", worker_id=ALICE, token=new_token(), lease=lab.lease)
         assert lock is not None
@@ -206,10 +211,10 @@ class StaleWriterTests:
         await lab.store.save_position("reader", first, lock=lock)
         if loss.startswith("taken"):
             await lab.let_the_lease_end()
-            taken = await lab.other.claim_lock("reader", worker_id=BOB, token=new_token(), lease=lab.lease)
+            taken = await other_node.claim_lock("reader", worker_id=BOB, token=new_token(), lease=lab.lease)
             assert taken is not None
             if loss == "taken and released":
-                await lab.other.release_lock(taken)
+                await other_node.release_lock(taken)
         else:
             token = new_token() if loss == "wrong token" else lock.token
             fence = lock.fence + 1 if loss == "wrong fence" else lock.fence

@@ -74,7 +74,7 @@ class StoreUnderTest:
 
     @pytest.fixture
     async def lab(self, tmp_path: Path) -> AsyncIterator[Lab]:
-        """A fresh store, its second node and its clock."""
+        """A fresh store and its clock."""
         clock = ManualClock()
 
         async def open_another() -> EventStore:
@@ -84,10 +84,15 @@ class StoreUnderTest:
             stack.push_async_callback(self.forget, tmp_path)
             store = await open_another()
             stack.push_async_callback(store.close)
-            other = await open_another() if store.features.shared_between_processes else store
-            stack.push_async_callback(other.close)
             begin = partial(self.begin, tmp_path)
-            yield Lab(store, other, clock=clock, open_another=open_another, begin=begin)
+            yield Lab(store, clock=clock, open_another=open_another, begin=begin)
+
+    @pytest.fixture
+    async def other_node(self, lab: Lab) -> AsyncIterator[EventStore]:
+        """Another store object on the same data, open from the beginning; the same one where the store has no other."""
+        node = await lab.open_another() if lab.shared else lab.store
+        yield node
+        await node.close()
 
 
 class StoreConformance(

@@ -8,6 +8,7 @@ from durabus.conformance.lab import BUS, OTHER_BUS, Lab
 from durabus.model.event import Event, new_event_id
 from durabus.model.settlement import Complete
 from durabus.model.statuses import EventStatus
+from durabus.store.contract import EventStore
 
 COMPLETED = EventStatus.COMPLETED
 BY = pytest.mark.parametrize("by", ["age", "count"])
@@ -28,19 +29,19 @@ async def _completed(lab: Lab, count: int, apart: float = 0.0) -> list[Event]:
     return events
 
 
-async def _left(lab: Lab, events: list[Event]) -> list[bool]:
-    return [await lab.other.has_event(event.id) for event in events]
+async def _left(node: EventStore, events: list[Event]) -> list[bool]:
+    return [await node.has_event(event.id) for event in events]
 
 
 class TrimTests:
     """By age and by count."""
 
-    async def test_events_are_forgotten_by_the_time_they_ended(self, lab: Lab) -> None:
+    async def test_events_are_forgotten_by_the_time_they_ended(self, lab: Lab, other_node: EventStore) -> None:
         """Forget COMPLETED events, with their log entries, that ended ``older_than`` seconds ago or longer."""
         events = await _completed(lab, 3, 10 * lab.moment)
         assert await lab.store.trim_event_history(BUS, older_than=35 * lab.moment) == 0
         assert await lab.store.trim_event_history(BUS, older_than=20 * lab.moment) == 2
-        assert await _left(lab, events) == [False, False, True]
+        assert await _left(other_node, events) == [False, False, True]
 
     async def test_the_age_is_counted_from_the_end_not_from_publishing(self, lab: Lab) -> None:
         """Forget COMPLETED events, with their log entries, that ended ``older_than`` seconds ago or longer."""
@@ -52,13 +53,15 @@ class TrimTests:
         assert await lab.store.trim_event_history(BUS, older_than=10 * lab.moment) == 1
 
     @pytest.mark.parametrize(("keep", "gone"), [(0, 5), (1, 4), (4, 1), (5, 0), (50, 0)])
-    async def test_events_beyond_the_newest_are_forgotten(self, lab: Lab, keep: int, gone: int) -> None:
+    async def test_events_beyond_the_newest_are_forgotten(
+        self, lab: Lab, other_node: EventStore, keep: int, gone: int
+    ) -> None:
         """Like ``trim_event_history``, but forget all COMPLETED events beyond the ``keep`` newest by ``id``."""
         events = await _completed(lab, 5)
         assert await lab.store.cleanup_excess_events(BUS, keep=keep) == gone
-        assert await _left(lab, events) == [False] * gone + [True] * (5 - gone)
+        assert await _left(other_node, events) == [False] * gone + [True] * (5 - gone)
 
-    async def test_newest_means_largest_id_whichever_ended_last(self, lab: Lab) -> None:
+    async def test_newest_means_largest_id_whichever_ended_last(self, lab: Lab, other_node: EventStore) -> None:
         """Like ``trim_event_history``, but forget all COMPLETED events beyond the ``keep`` newest by ``id``."""
         events = await lab.publish(3)
         claims = await lab.claim(limit=3)
@@ -66,10 +69,10 @@ class TrimTests:
             await lab.settle_one(Complete(claim.ref))
             await lab.advance(lab.moment)
         assert await lab.store.cleanup_excess_events(BUS, keep=1) == 2
-        assert await _left(lab, events) == [False, False, True]
+        assert await _left(other_node, events) == [False, False, True]
 
     @BY
-    async def test_the_oldest_ids_go_first_and_at_most_limit(self, lab: Lab, by: str) -> None:
+    async def test_the_oldest_ids_go_first_and_at_most_limit(self, lab: Lab, other_node: EventStore, by: str) -> None:
         """Oldest ``id`` first, at most ``limit`` in one call; live events and dead letters are never touched.
         Returns how many were forgotten.
         """
@@ -79,7 +82,7 @@ class TrimTests:
             await lab.settle_one(Complete(claim.ref))
             await lab.advance(lab.moment)
         assert await _forget(lab, by, limit=2) == 2
-        assert await _left(lab, events) == [False, False, True, True, True]
+        assert await _left(other_node, events) == [False, False, True, True, True]
         assert [await _forget(lab, by, limit=2) for _ in range(3)] == [2, 1, 0]
 
     @BY
@@ -108,16 +111,16 @@ class TrimTests:
         assert (left.pending, left.failed, left.completed) == (3, 1, 0)
 
     @BY
-    async def test_other_buses_keep_their_history(self, lab: Lab, by: str) -> None:
+    async def test_other_buses_keep_their_history(self, lab: Lab, other_node: EventStore, by: str) -> None:
         """Forget COMPLETED events, with their log entries, that ended ``older_than`` seconds ago or longer."""
         mine = await lab.ended(COMPLETED)
         theirs = await lab.ended(COMPLETED, bus=OTHER_BUS)
         assert await _forget(lab, by, "nowhere") == 0
         assert await _forget(lab, by) == 1
-        assert await _left(lab, [mine, theirs]) == [False, True]
+        assert await _left(other_node, [mine, theirs]) == [False, True]
 
     @BY
-    async def test_the_log_entries_of_forgotten_events_go_too(self, lab: Lab, by: str) -> None:
+    async def test_the_log_entries_of_forgotten_events_go_too(self, lab: Lab, other_node: EventStore, by: str) -> None:
         """Forget COMPLETED events, with their log entries, that ended ``older_than`` seconds ago or longer."""
         first = await lab.ended(COMPLETED)
         dead = await lab.ended(EventStatus.FAILED)
@@ -125,7 +128,7 @@ class TrimTests:
         kept = [entry for entry in await lab.log() if entry.id == dead.id]
         lag = await lab.store.log_lag("")
         assert await _forget(lab, by) == 2
-        assert await lab.log(lab.other) == kept
+        assert await lab.log(other_node) == kept
         assert await lab.store.log_lag("") == lag - 6
         assert await lab.store.log_head() == kept[-1].position
         for event in (first, second):
