@@ -29,6 +29,7 @@ from tests.servers.proxy import Proxy
 
 from durabus.clock import monotonic
 from durabus.servers.known import SERVERS, make_server
+from durabus.servers.redis import RedisServer
 from durabus.servers.server import Server
 from durabus.testing.history.history import Violation
 from durabus.testing.history.lines import encode
@@ -108,7 +109,7 @@ async def one_round(kind: str, plan: Plan, folder: Path, seed: int) -> Report:
     if kind == "sqlite":
         return await sqlite_round(plan, folder, seed)
     with ExitStack() as stack:
-        server = stack.enter_context(make_server(kind, folder / kind))
+        server = stack.enter_context(server_of(kind, folder / kind))
         async with AsyncExitStack() as ways:
             url, cut, swallow = server.url, None, None
             if plan.cuts:
@@ -127,6 +128,13 @@ async def one_round(kind: str, plan: Plan, folder: Path, seed: int) -> Report:
             report = await Round(plan, url, folder, seed=seed, outside=outside, direct=server.url).run()
         report.counts["writes refused by the disk"] += server.log.read_text(errors="replace").count(TOO_LARGE)
         return report
+
+
+def server_of(kind: str, folder: Path) -> Server:
+    """One that promises to keep what it has acknowledged when it is killed."""
+    if kind == "redis":
+        return RedisServer(folder, settings={"appendfsync": "always"})
+    return make_server(kind, folder)
 
 
 async def sqlite_round(plan: Plan, folder: Path, seed: int) -> Report:

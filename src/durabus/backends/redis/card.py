@@ -7,13 +7,14 @@ SUITE = "conformance/test_redis.py::TestRedisStore"
 CARD = Card(
     title="Redis and Valkey",
     durability=(
-        "in the server's memory, and in its append-only file as `appendfsync` says: always, within a second, or "
+        "in the server's memory, and in its append-only file as `appendfsync` says: always, within two seconds, or "
         "whenever."
     ),
     lost=(
-        "with `appendonly yes`: nothing by kill -9 of the server, up to a second by a power cut with `everysec`, "
-        "nothing with `always`. A failover may take the newest writes, because replication is asynchronous; fences "
-        "then may repeat. Without the append-only file a restart loses all since the last dump."
+        "with `appendonly yes`: nothing with `appendfsync always`. With `everysec` up to two seconds, by a power cut "
+        "or, while the disk is slow, by kill -9 of the server, which then answers before it writes. A failover may "
+        "take the newest writes, because replication is asynchronous; fences then may repeat. Without the append-only "
+        "file a restart loses all since the last dump."
     ),
     order="claims by priority, then by id. The log is a stream: the order in which the functions ran.",
     unknown_outcome=(

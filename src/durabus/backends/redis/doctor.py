@@ -56,7 +56,8 @@ def _persistence(facts: Facts) -> list[Finding]:
         found.append(Finding(level="warning", setting="appendfsync", value="no", advice=advice))
     elif facts["appendfsync"] == "everysec":
         advice = (
-            "kill -9 of the server loses nothing, a power loss up to a second of accepted events; always loses none"
+            "a power loss, or kill -9 of the server while its disk is slow, may lose up to two seconds of accepted "
+            "events; always loses none"
         )
         found.append(Finding(level="note", setting="appendfsync", value="everysec", advice=advice))
     elif not facts["appendfsync"]:
