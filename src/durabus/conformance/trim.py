@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from durabus.conformance.lab import BUS, OTHER_BUS, Lab
@@ -109,6 +111,13 @@ class TrimTests:
         assert await lab.store.get_event(done.id) is None
         left = await lab.store.counts()
         assert (left.pending, left.failed, left.completed) == (3, 1, 0)
+
+    @BY
+    async def test_those_who_trim_side_by_side_forget_each_event_once(self, lab: Lab, by: str) -> None:
+        """Returns how many were forgotten."""
+        await _completed(lab, 6)
+        assert sum(await lab.race([partial(_forget, lab, by)] * 4)) == 6
+        assert (await lab.store.counts()).completed == 0
 
     @BY
     async def test_other_buses_keep_their_history(self, lab: Lab, other_node: EventStore, by: str) -> None:

@@ -54,7 +54,7 @@ class PostgreSQLEvents(PostgreSQLCore):
         """Most have little to forget, and share a statement with other buses; who has much goes on alone."""
         most = max(min(limit, TRIM_TOGETHER), 0)
         trimmed = gone = await self._together("cleanup_excess_events", (bus, max(keep, 0), most), self._trim_excess)
-        while gone == most and trimmed < limit:
+        while gone >= most and trimmed < limit:
             most = min(limit - trimmed, TRIM_AT_ONCE)
             (gone,) = await self._trim_excess([(bus, max(keep, 0), most)])
             trimmed += gone
@@ -73,7 +73,7 @@ class PostgreSQLEvents(PostgreSQLCore):
     async def _trim_excess(self, calls: Sequence[tuple[str, int, int]]) -> list[int]:
         rows = await self._plain_session().all("trim_excess", *columns(calls))
         gone: dict[str, int] = {row[0]: row[1] for row in rows}
-        return [gone.get(bus, 0) for bus, _, _ in calls]
+        return [gone.pop(bus, 0) for bus, _, _ in calls]  # of two who trim one bus, the first did it
 
     async def _trim(self, ids: Sequence[int]) -> int:
         """They were looked for without locks; what is COMPLETED stays so until it is forgotten."""
