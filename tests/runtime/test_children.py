@@ -493,21 +493,3 @@ async def test_a_child_that_was_not_stored_is_not_forgotten(make_bus: MakeBus, m
     assert (ended.status, ended.attempts, lost) == (EventStatus.COMPLETED, 2, 1)
     assert "was not stored: OSError: disk full" in ended.errors[0]
     assert await bus.find("child") is not None
-
-
-async def test_off_by_function_by_id_and_by_pattern(make_bus: MakeBus) -> None:
-    bus = make_bus()
-
-    async def one(event: Event) -> None: ...
-
-    async def two(event: Event) -> None: ...
-
-    bus.subscribe("user.*", one)
-    named = bus.subscribe("user.*", two, id="two")
-    bus.subscribe("order.*", one)
-    assert bus.off("user.*", one) == 1
-    assert bus.off("user.*", one) == 0
-    assert bus.off("order.*", named) == 0
-    assert bus.off("user.*", named) == 1
-    assert bus.off("order.*") == 1
-    assert not bus._dispatcher
