@@ -56,7 +56,8 @@ sim-mutants: install ## Plant the classic bugs of queues, and see which seed of 
 chaos-pipeline: install ## Kill the pipeline 20 times at random points while 8 processes write (ARGS=-x)
 	DURABUS_PIPELINE_KILLS=20 $(BIN)/pytest -q tests/pipeline/test_kill.py $(ARGS)
 
-fuzz: install ## Send thousands of made-up requests to the HTTP API and check every answer (ARGS=500 a route)
+fuzz: install ## Make up patterns, payloads and texts, then thousands of requests to the HTTP API; check every answer (ARGS=500 a route)
+	$(BIN)/python -m pytest -q --hypothesis-profile=fuzz tests/unit
 	$(BIN)/python -m tests.api.fuzz $(ARGS)
 
 demo: install ## Watch durabus survive a killed worker (STORE=postgresql, KEEP=1 stays up with the dashboard, ARGS=--help)

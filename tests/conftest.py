@@ -22,10 +22,10 @@ from durabus.servers.postgresql import PostgreSQLServer
 from durabus.servers.redis import RedisServer
 
 # A slow machine must not fail a property; the timeout catches what hangs. Every run tries the same examples: one that
-# fails today would fail for whoever comes next, too.
-settings.register_profile(
-    "durabus", parent=settings(), deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+# fails today would fail for whoever comes next, too. `make fuzz` tries others, and more.
+_STEADY = settings(parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("durabus", parent=_STEADY, derandomize=True)
+settings.register_profile("fuzz", parent=_STEADY, max_examples=5000)
 settings.load_profile("durabus")
 
 KAFKA_SECONDS = 300
