@@ -45,15 +45,13 @@ TOO_LARGE = os.strerror(errno.EFBIG)
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """How a kind of store is tried, and what must have happened to it in the end."""
 
-    plan: Plan
-    rounds: int
+    rounds: list[Plan]
     floors: dict[str, int]
 
 
 KINDS = {
     "sqlite": Kind(
-        plan=Plan(kills=105, freezes=6, full_disks=10, broken_syncs=8),
-        rounds=10,
+        rounds=[Plan(kills=105, freezes=6, full_disks=10, broken_syncs=8)] * 10,
         floors={
             "kills": 1000,
             "freezes": 50,
@@ -65,13 +63,27 @@ KINDS = {
         },
     ),
     "postgresql": Kind(
-        plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, full_disks=2, skew=60.0, batch=30),
-        rounds=10,
+        rounds=[
+            *[Plan(kills=55, freezes=2, server_kills=6, cuts=4, full_disks=2, skew=60.0)] * 10,
+            # Less dense and much longer: about one kill a second.
+            Plan(
+                kills=100,
+                events=50_000,
+                keys=500,
+                lives=(1.0, 6.0),
+                freezes=5,
+                server_kills=5,
+                skew=60.0,
+                batch=50,
+                failpoints=False,
+                within=900.0,
+            ),
+        ],
         floors={
-            "events": 15_000,
-            "kills": 500,
-            "freezes": 15,
-            "server kills": 50,
+            "events": 50_000,
+            "kills": 600,
+            "freezes": 20,
+            "server kills": 55,
             "network cuts": 30,
             "stale writes refused": 300,
             "full disks": 15,
@@ -79,20 +91,21 @@ KINDS = {
         },
     ),
     "redis": Kind(
-        plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0),
-        rounds=10,
+        rounds=[Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0)] * 10,
         floors={"kills": 500, "freezes": 15, "server kills": 50, "network cuts": 30, "stale writes refused": 300},
     ),
     "nats": Kind(
-        plan=Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0, lease=2.0, lives=(0.05, 1.0), tolerance=0.5),
-        rounds=10,
+        rounds=[
+            Plan(kills=55, freezes=2, server_kills=6, cuts=4, skew=60.0, lease=2.0, lives=(0.05, 1.0), tolerance=0.5)
+        ]
+        * 10,
         floors={"kills": 500, "freezes": 15, "server kills": 50, "network cuts": 30, "stale writes refused": 300},
     ),
     "kafka": Kind(
-        plan=Plan(
-            kills=28, freezes=3, server_kills=2, skew=60.0, lease=5.0, lives=(0.5, 3.0), tolerance=0.5, within=600
-        ),
-        rounds=4,
+        rounds=[
+            Plan(kills=28, freezes=3, server_kills=2, skew=60.0, lease=5.0, lives=(0.5, 3.0), tolerance=0.5, within=600)
+        ]
+        * 4,
         floors={"kills": 100, "freezes": 3, "server kills": 5, "stale writes refused": 300},
     ),
 }
@@ -159,23 +172,21 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     kind = KINDS[chosen.kind]
-    plan, rounds = kind.plan, kind.rounds
-    if chosen.quick:
-        plan, rounds = small(plan, QUICK), 1
+    rounds = [small(kind.rounds[0], QUICK)] if chosen.quick else kind.rounds
     total: Counter[str] = Counter()
     wrong = 0
     began = monotonic()
-    for number in range(rounds):
+    for number, plan in enumerate(rounds):
         with tempfile.TemporaryDirectory(prefix="durabus-lab-") as folder:
             report = asyncio.run(one_round(chosen.kind, plan, Path(folder), chosen.seed + number))
         total += report.counts
         wrong += len(report.wrong)
-        _say(f"round {number + 1} of {rounds}, {monotonic() - began:.0f} s: " + _text(report.counts, brief=True))
+        _say(f"round {number + 1} of {len(rounds)}, {monotonic() - began:.0f} s: " + _text(report.counts, brief=True))
         for violation in report.wrong[:SHOWN]:
             _say(f"  BROKEN {violation}")
         if report.wrong:
             _say(f"  history in {_kept(report, f'{chosen.kind}-{chosen.seed + number}')}")
-    _say(f"\n{chosen.kind}, seeds {chosen.seed} to {chosen.seed + rounds - 1}, {monotonic() - began:.0f} s")
+    _say(f"\n{chosen.kind}, seeds {chosen.seed} to {chosen.seed + len(rounds) - 1}, {monotonic() - began:.0f} s")
     _say(_text(total, brief=False))
     missed = {} if chosen.quick else {name: floor for name, floor in kind.floors.items() if total[name] < floor}
     for name, floor in missed.items():

@@ -39,6 +39,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     kills: int
     """The round goes on until so many processes were killed."""
+    events: int = 0
+    """And until so many were published."""
+    keys: int = 20
+    """Ordering keys that a fifth of the events share."""
     workers: int = 4
     concurrency: int = 8
     handler_seconds: float = 0.01
@@ -122,7 +126,7 @@ class Round:
             await store.close()
 
     def _over(self, crew: Crew) -> bool:
-        return crew.counts["kills"] >= self._plan.kills
+        return crew.counts["kills"] >= self._plan.kills and self._counts["events"] >= self._plan.events
 
     async def _publish(self, store: EventStore, crew: Crew) -> None:
         """A batch whose fate is unknown is sent again, and must not be there twice."""
@@ -164,7 +168,7 @@ class Round:
 
     def _event(self, *, keys: bool) -> NewEvent:
         kind = self._random.choices(("lab.works", "lab.emits", "lab.fails_once", "lab.fails"), (86, 10, 3, 1))[0]
-        key = f"key-{self._random.randrange(20)}" if keys and self._random.random() < 0.2 else None
+        key = f"key-{self._random.randrange(self._plan.keys)}" if keys and self._random.random() < 0.2 else None
         return new_event(kind, None, max_attempts=3 if kind == "lab.fails" else None, ordering_key=key)
 
     async def _disturb(self, crew: Crew) -> None:

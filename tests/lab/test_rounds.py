@@ -20,7 +20,7 @@ SEED = 4711
 async def test_whatever_is_done_to_processes_servers_and_wires_no_promise_is_broken(kind: str, tmp_path: Path) -> None:
     if kind != "sqlite":
         installed(make_server(kind))
-    planned = small(KINDS[kind].plan, 16)
+    planned = small(KINDS[kind].rounds[0], 16)
     plan = msgspec.structs.replace(
         planned,
         freezes=1,
