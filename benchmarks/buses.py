@@ -19,7 +19,6 @@ from benchmarks.growth import claim_milliseconds
 from benchmarks.results import Row, Target
 from durabus import Event, EventBus, EventStore, new_event, open_store
 
-GROUP = "buses"
 LANES = 64
 """So many live at the same time."""
 FEW = 10
@@ -74,7 +73,6 @@ def _rows(bench: Bench, name: str, urls: list[str], size: Size) -> Iterator[Row]
         rate = count / (perf_counter() - started)
         claims = asyncio.run(_claim_in_turn(urls))
     yield Row(
-        group=GROUP,
         name=f"{name}, {count:,} buses used once and stopped",
         unit="/s",
         samples=[rate],
@@ -84,7 +82,6 @@ def _rows(bench: Bench, name: str, urls: list[str], size: Size) -> Iterator[Row]
         ),
     )
     yield Row(
-        group=GROUP,
         name=f"{name}, claim of 1 after {count:,} buses",
         unit="ms",
         samples=claims[1],
@@ -100,7 +97,6 @@ def _rows(bench: Bench, name: str, urls: list[str], size: Size) -> Iterator[Row]
         ("the store", [one.size for one in after], [one.size for one in before]),
     ):
         yield Row(
-            group=GROUP,
             name=f"{name}, {what} at most in the last tenth of {count:,} buses",
             unit="MiB",
             samples=found,

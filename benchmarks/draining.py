@@ -38,7 +38,6 @@ def run(bench: Bench) -> list[Row]:
         )
     return [
         Row(
-            group="sqlite drain",
             name=f"drain, {text}",
             unit="/s",
             samples=figures[ours],

@@ -32,17 +32,16 @@ def _claim_rows(bench: Bench) -> list[Row]:
         urls = [sqlite_url(folder / name) for name in ("large.db", "small.db")]
         fill(urls[0], large)
         fill(urls[1], SMALL)
-        return claim_rows(bench, "growth", "claim", urls, large)
+        return claim_rows(bench, "claim", urls, large)
 
 
-def claim_rows(bench: Bench, group: str, name: str, urls: list[str], large: int) -> list[Row]:
+def claim_rows(bench: Bench, name: str, urls: list[str], large: int) -> list[Row]:
     """A claim from the store with ``large`` pending events, against one from the store with few."""
     bench.say("claiming from both")
     with same_gc():
         figures = asyncio.run(_claim_from_both(urls, bench.size(200, 20)))
     return [
         Row(
-            group=group,
             name=f"{name} of {limit}, {large:,} pending",
             unit="ms",
             samples=figures[limit][0],
@@ -101,7 +100,6 @@ def _footprint_row(bench: Bench) -> Row:
             quarters: list[float] = child.found()
     shown = ", ".join(f"{mib:.1f}" for mib in quarters)
     return Row(
-        group="growth",
         name=f"memory of a worker after {total:,} events",
         unit="MiB",
         samples=quarters,

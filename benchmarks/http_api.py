@@ -48,7 +48,6 @@ def run(bench: Bench) -> list[Row]:
     )
     return [
         Row(
-            group="http",
             name=f"POST /events, {CONNECTIONS} connections",
             unit="/s",
             samples=posts["POST /events"],
@@ -58,7 +57,6 @@ def run(bench: Bench) -> list[Row]:
             note="The bare endpoint decodes, stores and answers the id: no limits, no access check, no metrics.",
         ),
         Row(
-            group="http",
             name=f"subscribe + complete, {CONNECTIONS} connections",
             unit="/s",
             samples=cycles["subscribe + complete"],
@@ -68,7 +66,6 @@ def run(bench: Bench) -> list[Row]:
             note="Two requests a cycle. Ours names the worker and answers the log entry; the bare one sends the token.",
         ),
         Row(
-            group="http",
             name=f"POST /events/batch, {BATCH:,} a batch",
             unit="/s",
             samples=batches["POST /events/batch"],
@@ -78,7 +75,6 @@ def run(bench: Bench) -> list[Row]:
             note="Events, over one connection; the answer holds all of them, that of the bare one their ids.",
         ),
         Row(
-            group="http",
             name=f"POST /claims/settle with then_claim, {CLAIMED_AT_ONCE} at once",
             unit="/s",
             samples=batches["POST /claims + /claims/settle"],

@@ -47,7 +47,6 @@ def run(bench: Bench) -> list[Row]:
             first, found = asyncio.run(_open_pages(port, dead, rounds))
     return [
         Row(
-            group="dashboard",
             name=f"{name}, {logged:,} logged",
             unit="ms",
             samples=samples,

@@ -31,7 +31,6 @@ def run(bench: Bench) -> list[Row]:
     sliced = f"Emitted in slices of {SLICE}, wait_until_idle after each."
     return [
         Row(
-            group="memory",
             name="memory bus, bulk",
             unit="/s",
             samples=ours,
@@ -41,7 +40,6 @@ def run(bench: Bench) -> list[Row]:
             note=f"{sliced} {NOTE}",
         ),
         Row(
-            group="memory",
             name="memory bus, bulk, absolute",
             unit="/s",
             samples=ours,
@@ -49,7 +47,6 @@ def run(bench: Bench) -> list[Row]:
             note="The same runs as the row above; a bound for a quiet machine of the class named on top.",
         ),
         Row(
-            group="memory",
             name="memory bus, one by one",
             unit="/s",
             samples=single["memory one by one"],

@@ -21,7 +21,6 @@ from benchmarks.results import Row, Target
 from benchmarks.seed003 import latency_in_another_process, latency_row, syncs
 from durabus import EventQueue, new_event, open_store
 
-GROUP = "postgresql"
 UNFINISHED = {
     "drain": "SELECT EXISTS (SELECT FROM durabus.events)",
     "drain-raw-postgresql": "SELECT EXISTS (SELECT FROM raw_events)",
@@ -61,7 +60,6 @@ def _publish_rows(bench: Bench, databases: Databases) -> list[Row]:
     )
     return [
         Row(
-            group=GROUP,
             name="PostgreSQL publish, one publisher",
             unit="/s",
             samples=one["publish"],
@@ -74,7 +72,6 @@ def _publish_rows(bench: Bench, databases: Databases) -> list[Row]:
             ),
         ),
         Row(
-            group=GROUP,
             name=f"PostgreSQL publish, {PUBLISHERS} publishers",
             unit="/s",
             samples=one["64 publishers"],
@@ -83,7 +80,6 @@ def _publish_rows(bench: Bench, databases: Databases) -> list[Row]:
             note="Tasks of one process, each awaiting its own publishes.",
         ),
         Row(
-            group=GROUP,
             name=f"PostgreSQL publish_batch, {BATCH:,} a batch",
             unit="/s",
             samples=many["publish_batch"],
@@ -116,7 +112,6 @@ def _drain_rows(bench: Bench, databases: Databases) -> list[Row]:
         figures = bench.alternate(sides, dict.fromkeys(sides, count), warm_up=False)  # every run is its own process
     return [
         Row(
-            group=GROUP,
             name=f"PostgreSQL drain, {processes}",
             unit="/s",
             samples=figures[f"drain, {processes}"],
@@ -159,7 +154,7 @@ def _latency_row(bench: Bench, databases: Databases) -> Row:
     with bench.fresh_folder() as folder, databases.fresh() as url, same_gc():
         disk = syncs(folder / "syncs", count)
         seconds = asyncio.run(latency_in_another_process(url, count))
-    return latency_row(GROUP, name, "EventQueue.publish here", seconds, disk)
+    return latency_row(name, "EventQueue.publish here", seconds, disk)
 
 
 def _claim_rows(bench: Bench, databases: Databases) -> list[Row]:
@@ -169,7 +164,7 @@ def _claim_rows(bench: Bench, databases: Databases) -> list[Row]:
         fill(full, large)
         fill(nearly_empty, SMALL)
         settle(full, nearly_empty)
-        return claim_rows(bench, GROUP, "PostgreSQL claim", [full, nearly_empty], large)
+        return claim_rows(bench, "PostgreSQL claim", [full, nearly_empty], large)
 
 
 def _open_transaction_row(bench: Bench, databases: Databases) -> Row:
@@ -181,7 +176,6 @@ def _open_transaction_row(bench: Bench, databases: Databases) -> Row:
             with databases.fresh() as url, same_gc():
                 figures.append(asyncio.run(_load(url, seconds, holding=holding)))
     return Row(
-        group=GROUP,
         name=f"PostgreSQL, load while a transaction is open for {seconds} s",
         unit="/s",
         samples=held,

@@ -30,7 +30,6 @@ def run(bench: Bench) -> list[Row]:
     )
     return [
         Row(
-            group="sqlite publish",
             name="publish, one publisher",
             unit="/s",
             samples=one["publish one by one"],
@@ -44,7 +43,6 @@ def run(bench: Bench) -> list[Row]:
             ),
         ),
         Row(
-            group="sqlite publish",
             name=f"publish, {PUBLISHERS} publishers",
             unit="/s",
             samples=one["64 publishers"],
@@ -54,7 +52,6 @@ def run(bench: Bench) -> list[Row]:
             note="Tasks of one process, each awaiting its own publishes; they share commits.",
         ),
         Row(
-            group="sqlite publish",
             name=f"publish_batch, {BATCH:,} a batch",
             unit="/s",
             samples=many["publish_batch"],

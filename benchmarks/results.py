@@ -39,7 +39,6 @@ class Target(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True, kw_only=True):
     """One line of the table. A figure is the median of its samples unless ``figure`` was given."""
 
-    group: str
     name: str
     unit: Unit
     samples: list[float]

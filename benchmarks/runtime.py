@@ -14,7 +14,6 @@ from benchmarks.results import Row, Target
 from durabus import Event, EventBus, EventStore, new_event, open_store
 from durabus.model.handler import HandlerInfo
 
-GROUP = "runtime"
 KEYS = 1_000
 WORKERS = 2
 AT_ONCE = 500
@@ -58,7 +57,6 @@ def _serial_row(bench: Bench, name: str, fresh: Fresh) -> Row:
     sides = {f"{name} bus-serial": serial, f"{name} publish": commits}
     figures = bench.alternate(sides, dict.fromkeys(sides, bench.size(5_000, 300)), warm_up=False)
     return Row(
-        group=GROUP,
         name=f"{name}, one bus-serial bus",
         unit="/s",
         samples=figures[f"{name} bus-serial"],
@@ -84,7 +82,6 @@ def _keys_row(bench: Bench, name: str, fresh: Fresh) -> Row:
     sides = {f"{name} keys": drain(KEYS), f"{name} no keys": drain(0)}
     figures = bench.alternate(sides, dict.fromkeys(sides, bench.size(20_000, 3_000)), warm_up=False)
     return Row(
-        group=GROUP,
         name=f"{name}, {KEYS:,} ordering keys on {WORKERS} workers",
         unit="/s",
         samples=figures[f"{name} keys"],
@@ -108,7 +105,6 @@ def _idle_row(bench: Bench, name: str, fresh: Fresh) -> Row:
     sides = {f"{name} with idle buses": drain(idle), f"{name} alone": drain(0)}
     figures = bench.alternate(sides, dict.fromkeys(sides, bench.size(20_000, 3_000)), warm_up=False)
     return Row(
-        group=GROUP,
         name=f"{name}, beside {idle:,} idle buses",
         unit="/s",
         samples=figures[f"{name} with idle buses"],

@@ -47,7 +47,6 @@ def _publish_row(bench: Bench, name: str, publish: Callable[[Path, int], Corouti
 
     count = bench.size(3_000, 320)
     return Row(
-        group="seed 003",
         name=name,
         unit="/s",
         samples=bench.alternate({name: side}, {name: count})[name],
@@ -64,7 +63,7 @@ def _latency_row(
     with bench.fresh_folder() as folder, same_gc():
         disk = syncs(folder / "syncs", count)
         seconds = asyncio.run(measure(folder / "bus.db", count))
-    return latency_row("seed 003", name, call, seconds, disk)
+    return latency_row(name, call, seconds, disk)
 
 
 def syncs(path: Path, count: int) -> list[float]:
@@ -80,11 +79,10 @@ def syncs(path: Path, count: int) -> list[float]:
     return seconds
 
 
-def latency_row(group: str, name: str, call: str, seconds: list[float], disk: list[float]) -> Row:
+def latency_row(name: str, call: str, seconds: list[float], disk: list[float]) -> Row:
     samples = [one * 1000 for one in seconds]
     middle, worst = percentile(samples, 0.5), max(samples)
     return Row(
-        group=group,
         name=name,
         unit="ms",
         samples=samples,
@@ -104,7 +102,6 @@ def _dead_letters_row(bench: Bench) -> Row:
     with bench.fresh_folder() as folder, same_gc():
         samples = asyncio.run(_list_dead_letters(folder / "bus.db", bench.size(200, 30)))
     return Row(
-        group="seed 003",
         name=f"DLQ list of 100 among {DEAD:,}",
         unit="ms",
         samples=samples,
@@ -121,7 +118,6 @@ def _recovery_row(bench: Bench) -> Row:
             return asyncio.run(_recover(folder / "bus.db")) * 1000
 
     return Row(
-        group="seed 003",
         name=name,
         unit="ms",
         samples=bench.alternate({name: side}, {name: STUCK}, warm_up=False)[name],

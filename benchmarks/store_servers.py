@@ -102,7 +102,7 @@ def _publish_row(bench: Bench, kind: Kind, url: str) -> Row:
     name = f"{kind.title} publish_batch, {BATCH:,} a batch"
     samples = bench.alternate({name: lambda number: asyncio.run(publish(number))}, {name: count}, warm_up=False)[name]
     note = "EventQueue.publish_batch awaited one by one, events made before the clock runs."
-    return Row(group=kind.name, name=name, unit="/s", samples=samples, note=note)
+    return Row(name=name, unit="/s", samples=samples, note=note)
 
 
 def _drain_rows(bench: Bench, kind: Kind, url: str) -> list[Row]:
@@ -128,7 +128,6 @@ def _drain_rows(bench: Bench, kind: Kind, url: str) -> list[Row]:
     figures = bench.alternate(sides, dict.fromkeys(sides, count), warm_up=False)  # every run is its own process
     return [
         Row(
-            group=kind.name,
             name=f"{kind.title} drain, {processes}",
             unit="/s",
             samples=figures[f"drain, {processes}"],
@@ -175,7 +174,7 @@ def _claim_row(bench: Bench, kind: Kind, url: str) -> Row:
     with same_gc():
         samples = asyncio.run(claim_milliseconds(place, bench.size(500, 50)))
     note = "claim_next_events alone, one after the other; the event goes back outside the clock."
-    return Row(group=kind.name, name=name, unit="ms", samples=samples, target=Target("value", "<", 5.0), note=note)
+    return Row(name=name, unit="ms", samples=samples, target=Target("value", "<", 5.0), note=note)
 
 
 def _start_row(bench: Bench, kind: Kind, url: str) -> Row:
@@ -199,7 +198,6 @@ def _start_row(bench: Bench, kind: Kind, url: str) -> Row:
         with same_gc():
             samples.append(asyncio.run(start()))
     return Row(
-        group=f"{kind.name}-start",
         name=name,
         unit="ms",
         samples=samples,
