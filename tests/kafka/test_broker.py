@@ -137,6 +137,16 @@ class TestKafka(BrokerTests):
         assert await store._node.snapshot()
         assert self._state_records(broker) - before < before
 
+    async def test_a_strange_manifest_is_told(self, broker: Broker) -> None:
+        store = await broker.open()
+        await store.add_events([new_event("t")])
+        assert await store._node.snapshot()
+        producer = Producer(bootstrap(broker))
+        producer.produce(f"{broker.prefix}.snapshots", key=MANIFEST_KEY, value=b"what is this")
+        assert producer.flush(10) == 0
+        with pytest.raises(SchemaError, match="is no snapshot of durabus"):
+            await broker.open()
+
     async def test_a_snapshot_waits_for_room_on_its_way(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         refused: set[bytes] = set()
 

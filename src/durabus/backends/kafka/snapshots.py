@@ -21,7 +21,7 @@ from durabus.backends.kafka.driver import QUIET
 from durabus.backends.kafka.layout import LARGEST, ROOM, Layout
 from durabus.backends.kafka.topics import Topics
 from durabus.clock import monotonic
-from durabus.errors import StoreUnavailableError
+from durabus.errors import SchemaError, StoreUnavailableError
 
 T = TypeVar("T")
 
@@ -158,7 +158,13 @@ class Snapshots:
 
     def _taken_from(self, values: dict[tuple[str, bytes], bytes]) -> Kept | None:
         newest = values.pop((self._layout.manifest, MANIFEST_KEY), None)
-        return None if newest is None else msgspec.json.decode(newest, type=Kept)
+        try:
+            return None if newest is None else msgspec.json.decode(newest, type=Kept)
+        except msgspec.DecodeError as error:
+            raise SchemaError(
+                f"the last record of {self._layout.manifest!r} under the key {MANIFEST_KEY.decode()!r} is no snapshot "
+                f"of durabus ({error}): find out who writes there, and delete that record"
+            ) from error
 
     def _newest_values(self, topics: list[str]) -> dict[tuple[str, bytes], bytes]:
         """The last committed value of every key; compaction may have left older ones, too."""
@@ -182,18 +188,20 @@ class Snapshots:
         values: dict[tuple[str, bytes], bytes] = {}
         try:
             consumer.assign([TopicPartition(topic, 0, 0) for topic in existing])
-            left, deadline = set(existing), monotonic() + TRANSACTION_WITHIN
+            left, deadline, trouble = set(existing), monotonic() + TRANSACTION_WITHIN, ""
             while left:
                 if self._closed.is_set():
                     raise StoreUnavailableError("the store was closed before the snapshot came")
                 if monotonic() > deadline:
-                    raise StoreUnavailableError(f"the snapshot did not come within {TRANSACTION_WITHIN:g} s")
+                    raise StoreUnavailableError(f"the snapshot did not come within {TRANSACTION_WITHIN:g} s{trouble}")
                 first = consumer.poll(POLL)
                 for message in () if first is None else (first, *consumer.consume(AT_ONCE, 0)):
                     topic, key, value, error = message.topic() or "", message.key(), message.value(), message.error()
                     if error is not None:
                         if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001
                             left.discard(topic)
+                        else:
+                            trouble = _passing(error)
                         continue
                     place = topic, key if isinstance(key, bytes) else b""
                     values.pop(place, None)
@@ -215,3 +223,10 @@ def _checksums(parts: list[Part]) -> dict[tuple[str, str], int]:
 
 def _digest(checksums: dict[tuple[str, str], int]) -> int:
     return zlib.crc32(msgspec.json.encode(sorted(checksums.items())))
+
+
+def _passing(error: KafkaError) -> str:
+    """What is told of an error if it does not pass; one that cannot pass is raised."""
+    if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise KafkaException(error)
+    return f": {error.str()}"
