@@ -70,9 +70,8 @@ def exclusive(history: History) -> Iterator[Violation]:
             held = claims.get((asked.id or 0, asked.fence or 0))
             if held is not None and not answer.lost:
                 yield from _cut_short(held, answer.expires, slack)
-    leases = [call.invoke.claim.lease for call in history.calls if call.invoke.claim is not None]
     for held in claims.values():
-        yield from _cut_short(held, held.picked.at_ts + min(leases, default=0.0), slack)
+        yield from _cut_short(held, held.picked.at_ts + history.shortest_lease, slack)
 
 
 def _cut_short(held: Held, promised: float | None, slack: float) -> Iterator[Violation]:
