@@ -48,7 +48,7 @@ def subscribe(bus: EventBus, ledger: Ledger) -> None:
 
     async def job(event: Event, ctx: Context) -> None:
         with noted(event):
-            await asyncio.sleep(random.uniform(0.001, 0.01))
+            await asyncio.sleep(random.uniform(0.01, 0.04))  # long enough for another process to come in beside it
             if event.payload["n"] % 5 == 0 and event.ordering_key is None:
                 await ctx.emit("child", {"parent": event.id})
             if event.payload["n"] % 7 == 0 and ctx.attempt == 1:
