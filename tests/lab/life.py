@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import random
@@ -19,7 +20,7 @@ from tests.lab.disk import break_sync
 from tests.lab.failpoints import Failpoint, failing_store
 
 from durabus import Context, Event, EventBus, EventStore, RetryPolicy, StoreUnavailableError, open_store
-from durabus.testing.history.lines import Disturbed, Effect, Line, encode
+from durabus.testing.history.lines import Disturbed, Effect, Line, decode, encode
 from durabus.testing.history.recorder import recorded_store
 
 HANDLER = "lab.handler"
@@ -68,11 +69,26 @@ def wall() -> float:
 def line_writer(ledger: Path) -> Callable[[Line], None]:
     """Every line is in its file before the call goes on: a process that dies has told all it did."""
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    one_at_a_time = threading.Lock()
 
     def write(line: Line) -> None:
-        os.write(file, encode([line]))
+        left = encode([line])
+        with one_at_a_time:
+            while left:
+                try:
+                    left = left[os.write(file, left) :]
+                except OSError as error:
+                    if error.errno != errno.EFBIG:
+                        raise
+                    time.sleep(0.001)  # the full disk is meant for the store: wait until it is over
 
     return write
+
+
+def lines_of(ledger: Path) -> list[Line]:
+    """Without a last one that a kill cut short: what it was to tell had not begun, or nobody was told of its end."""
+    text = ledger.read_bytes()
+    return decode(text[: text.rfind(b"\n") + 1])
 
 
 def live(life: Life, leash: Connection) -> None:

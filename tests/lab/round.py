@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 from tests.lab.crew import BrokenSync, Crew
 from tests.lab.failpoints import all_failpoints
-from tests.lab.life import HANDLER, SYNC_BROKEN, Life, line_writer, wall
+from tests.lab.life import HANDLER, SYNC_BROKEN, Life, line_writer, lines_of, wall
 
 from durabus import EventStore, NewEvent, StoreUnavailableError, new_event, open_store
 from durabus.errors import StoreError
@@ -20,7 +20,7 @@ from durabus.model.settlement import Release
 from durabus.testing.history.checker import check
 from durabus.testing.history.claims import dead_letters, refused, takeovers
 from durabus.testing.history.history import History, Violation
-from durabus.testing.history.lines import Disturbed, Invoke, Line, Ok, Settings, Unknown, decode
+from durabus.testing.history.lines import Disturbed, Invoke, Line, Ok, Settings, Unknown
 from durabus.testing.history.recorder import recorded_store
 from durabus.testing.history.remains import remains
 
@@ -231,7 +231,7 @@ class Round:
             await asyncio.sleep(0.05)
 
     async def _judge(self, crew: Crew) -> Report:
-        lines = [line for file in sorted(self._folder.glob("*.jsonl")) for line in decode(file.read_bytes())]
+        lines = [line for file in sorted(self._folder.glob("*.jsonl")) for line in lines_of(file)]
         lines.append(Settings(tolerance=self._plan.tolerance, handlers=(HANDLER,), repeats=True))
         auditor = await open_store(self._direct)
         try:

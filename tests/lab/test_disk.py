@@ -1,13 +1,19 @@
-"""A disk that does not sync any more: who writes is told so, and a repeat elsewhere takes effect once."""
+"""A disk that does not sync any more: who writes is told so, and a repeat elsewhere takes effect once.
+
+And a disk that is full does not keep the lab from telling what happened.
+"""
 
 import multiprocessing
+import os
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
-from tests.lab.disk import break_sync
+from tests.lab.disk import break_sync, fill, free
+from tests.lab.life import line_writer, lines_of
 
 from durabus import NewEvent, StoreUnavailableError, new_event, open_store
+from durabus.testing.history.lines import Disturbed
 
 NEW_PROCESS = multiprocessing.get_context("spawn")
 
@@ -50,3 +56,27 @@ async def test_a_commit_that_cannot_be_synced_is_an_error_and_may_be_repeated(tm
     await store.add_events([first])
     assert (await store.counts()).pending == 2
     await store.close()
+
+
+def write_on_a_full_disk(ledger: Path) -> None:
+    import threading
+
+    write = line_writer(ledger)
+    fill([os.getpid()], 1_000)
+    threading.Timer(0.2, free, [[os.getpid()]]).start()
+    for n in range(100):
+        write(Disturbed(n, "host", "freeze"))
+
+
+@pytest.mark.processes
+def test_what_the_lab_writes_down_waits_for_a_full_disk_and_may_end_in_the_middle_of_a_line(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    process = NEW_PROCESS.Process(target=write_on_a_full_disk, args=(ledger,))
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    whole = [Disturbed(n, "host", "freeze") for n in range(100)]
+    assert lines_of(ledger) == whole
+    with ledger.open("ab") as file:
+        file.write(b'{"type":"inv')
+    assert lines_of(ledger) == whole
