@@ -137,7 +137,7 @@ class TestKafka(BrokerTests):
         assert await store._node.snapshot()
         assert self._state_records(broker) - before < before
 
-    async def test_a_strange_manifest_is_told(self, broker: Broker) -> None:
+    async def test_a_strange_manifest_is_told_and_can_be_replaced(self, broker: Broker) -> None:
         store = await broker.open()
         await store.add_events([new_event("t")])
         assert await store._node.snapshot()
@@ -146,6 +146,11 @@ class TestKafka(BrokerTests):
         assert producer.flush(10) == 0
         with pytest.raises(SchemaError, match="is no snapshot of durabus"):
             await broker.open()
+        producer.produce(f"{broker.prefix}.snapshots", key=MANIFEST_KEY, value=None)
+        assert producer.flush(10) == 0
+        await store.add_events([new_event("t")])
+        assert await store._node.snapshot()
+        assert (await (await broker.open()).counts()).pending == 2
 
     async def test_a_snapshot_waits_for_room_on_its_way(self, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
         refused: set[bytes] = set()

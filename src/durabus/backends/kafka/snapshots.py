@@ -163,7 +163,8 @@ class Snapshots:
         except msgspec.DecodeError as error:
             raise SchemaError(
                 f"the last record of {self._layout.manifest!r} under the key {MANIFEST_KEY.decode()!r} is no snapshot "
-                f"of durabus ({error}): find out who writes there, and delete that record"
+                f"of durabus ({error}): find out who writes there, and write one without a value under that key; a "
+                "node that still runs then writes a new snapshot"
             ) from error
 
     def _newest_values(self, topics: list[str]) -> dict[tuple[str, bytes], bytes]:
