@@ -6,7 +6,7 @@ from durabus import Event, EventBus
 
 
 async def main() -> None:
-    bus = EventBus()  # memory://; give it "sqlite:///bus.db" and the same code is durable
+    bus = EventBus("memory://")  # without an argument the same code is durable: sqlite:///durabus.db
 
     @bus.on("user.created")
     async def greet(event: Event) -> None:

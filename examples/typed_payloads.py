@@ -35,7 +35,7 @@ async def on_shipped(shipped: Shipped) -> None:
 
 
 async def main() -> None:
-    bus = EventBus()
+    bus = EventBus("memory://")
     bus.subscribe(OrderPlaced, on_order)
     bus.subscribe("Shipped", on_shipped)
     async with bus:

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ from durabus.servers.kafka import KafkaServer
 from durabus.servers.nats import NatsServer
 from durabus.servers.postgresql import PostgreSQLServer
 from durabus.servers.redis import RedisServer
+from durabus.store.connect import DEFAULT_URL
 
 # A slow machine must not fail a property; the timeout catches what hangs. Every run tries the same examples: one that
 # fails today would fail for whoever comes next, too. `make fuzz` tries others, and more.
@@ -36,6 +38,16 @@ KAFKA_SECONDS = 300
 def anyio_backend() -> str:
     """The one event loop durabus promises to run on; session-wide, so fixtures of any scope may be async."""
     return "asyncio"
+
+
+@pytest.fixture(autouse=True)
+def _no_default_store() -> Iterator[None]:
+    """A test names its store: one that takes the default by mistake would leave its file in the working folder."""
+    yield
+    left = Path(DEFAULT_URL.rpartition("/")[2])
+    if left.exists():
+        left.unlink()
+        pytest.fail(f"this test left {left} in {Path.cwd()}: name a store, as memory://")
 
 
 @pytest.fixture(scope="session")

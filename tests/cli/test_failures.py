@@ -66,11 +66,14 @@ async def test_bad_input_gets_one_block_and_its_exit_code(
         assert text in done.err
 
 
-def test_no_store_at_all_is_wrong_usage(durabus: Durabus) -> None:
+def test_without_a_store_it_is_the_default_file_which_a_look_does_not_create(durabus: Durabus, tmp_path: Path) -> None:
     done = durabus("stats", store=None)
-    assert done.code == 2
-    assert "DURABUS_STORE" in done.err
-    assert "--store sqlite:///bus.db" in done.err
+    assert done.code == 3
+    assert "durabus.db does not exist" in done.err
+    assert "durabus db migrate --store sqlite:///durabus.db" in done.err
+    assert not list(tmp_path.glob("durabus.db*"))
+    assert durabus("publish", "order.placed", store=None).code == 0
+    assert durabus("stats", "--json", store=None).json["counts"]["pending"] == 1
 
 
 def test_a_path_that_nobody_can_write_is_said_so(durabus: Durabus) -> None:

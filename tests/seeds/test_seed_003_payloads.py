@@ -90,14 +90,14 @@ class Mailer:
 async def test_a_handler_is_given_the_payload_as_the_type_it_asks_for(
     handler: Callable[..., Any], expected: Any
 ) -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         bus.subscribe("user.created", handler)
         await bus.publish("user.created", {"id": 1})
     assert seen == [expected]
 
 
 async def test_a_handler_without_a_type_hint_is_given_the_event() -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         bus.subscribe("user.created", lambda event: seen.append(event))  # noqa: PLW0108  (a Python signature)
         await bus.publish("user.created", {"id": 1})
     (event,) = seen
@@ -112,7 +112,7 @@ async def test_a_handler_with_two_arguments_is_given_the_context() -> None:
     async def typed(user: UserData, ctx: Context) -> None:
         seen.append((user.id, ctx.attempt))
 
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         bus.subscribe("user.created", handler)
         bus.subscribe("user.created", typed)
         event = await stored(bus.store, await bus.publish("user.created", {"id": 7}))
@@ -125,7 +125,7 @@ async def test_the_fence_grows_and_the_attempt_counts_with_every_attempt() -> No
         if ctx.attempt < 3:
             raise ValueError("not today")
 
-    async with EventBus(retry=QUICK) as bus:
+    async with EventBus("memory://", retry=QUICK) as bus:
         bus.subscribe("user.created", handler)
         await bus.publish("user.created")
     assert seen == [(1, 1), (2, 2), (3, 3)]
@@ -135,7 +135,7 @@ async def test_a_second_argument_with_a_default_is_left_alone() -> None:
     async def handler(event: Event, copies: int = 2) -> None:
         seen.append(copies)
 
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         bus.subscribe("user.created", handler)
         await bus.publish("user.created")
     assert seen == [2]
@@ -164,7 +164,7 @@ async def on_order(order: OrderPlaced) -> None:
 
 
 async def test_a_class_may_name_its_event_type() -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         bus.subscribe("order.*", on_order)
         bus.subscribe(OrderPlaced, on_order)
         event = await bus.emit(OrderPlaced(7))
@@ -219,6 +219,6 @@ async def test_a_type_hint_that_cannot_be_found_is_refused_at_once() -> None:
     async def handler(user: "Unknown") -> None:  # type: ignore[name-defined]  # noqa: F821
         seen.append(user)
 
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         with pytest.raises(ConfigurationError, match="Unknown"):
             bus.subscribe("user.created", handler)

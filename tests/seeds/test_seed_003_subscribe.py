@@ -42,7 +42,7 @@ GLOBS = [
 @pytest.mark.parametrize(("pattern", "event_type", "matches"), GLOBS)
 async def test_a_glob_pattern_chooses_the_events(pattern: str, event_type: str, matches: bool) -> None:
     handler = Recorder()
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         bus.subscribe(pattern, handler)
         await bus.publish(event_type)
     assert handler.calls == (1 if matches else 0)
@@ -72,7 +72,7 @@ async def send_mail(event: Event) -> None:
 async def test_the_same_code_has_the_same_subscription_id_on_every_node() -> None:
     ids = []
     for _ in range(2):
-        async with EventBus() as bus:
+        async with EventBus("memory://") as bus:
             ids.append((bus.subscribe("user.*", send_mail), bus.subscribe("user.*", send_mail)))
     assert ids[0] == ids[1]
     assert ids[0][0] != ids[0][1]
@@ -123,7 +123,7 @@ async def test_on_is_subscribe_as_a_decorator(store: EventStore) -> None:
 async def test_a_subscription_that_cannot_work_is_refused(
     pattern: str, handler: object, options: dict[str, object]
 ) -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         with pytest.raises(ConfigurationError):
             bus.subscribe(pattern, handler, **options)  # type: ignore[arg-type]
         assert (await bus.store.list_handlers(bus.name)).handlers == []
@@ -131,7 +131,7 @@ async def test_a_subscription_that_cannot_work_is_refused(
 
 @pytest.mark.parametrize("pattern", ["", "x" * 256, "user.\x00"])
 async def test_a_pattern_outside_its_limits_is_refused(pattern: str) -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         with pytest.raises(InvalidEventError):
             bus.subscribe(pattern, Recorder())
 

@@ -138,5 +138,5 @@ def test_nothing_is_taken_after_shutdown_and_shutdown_may_be_repeated(store_url:
 def test_options_that_cannot_work_are_refused_and_leave_no_thread_behind() -> None:
     before = set(threading.enumerate())
     with pytest.raises(ConfigurationError):
-        SyncEventBus(lease=0, retry=RetryPolicy())
+        SyncEventBus("memory://", lease=0, retry=RetryPolicy())
     assert set(threading.enumerate()) <= before

@@ -28,7 +28,7 @@ class Stop(BaseException):
 
 
 async def test_emit_from_a_thread_without_a_loop_is_refused_and_harms_nobody() -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
 
         def plain(event: Event) -> None:
             bus.emit("child.made")
@@ -40,7 +40,7 @@ async def test_emit_from_a_thread_without_a_loop_is_refused_and_harms_nobody() -
 
 
 async def test_an_event_whose_handler_means_to_end_the_program_is_not_held_for_ever() -> None:
-    async with EventBus(lease=0.3, poll_interval=0.05) as bus:
+    async with EventBus("memory://", lease=0.3, poll_interval=0.05) as bus:
         attempts: list[int] = []
 
         async def handler(event: Event) -> None:
@@ -57,7 +57,7 @@ async def test_an_event_whose_handler_means_to_end_the_program_is_not_held_for_e
 
 
 async def test_a_number_that_no_store_can_hold_is_refused_before_it_is_sent() -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         with pytest.raises(InvalidEventError, match="max_attempts"):
             await bus.publish("user.created", max_attempts=2**70)
 
@@ -73,7 +73,7 @@ async def test_a_shutdown_during_the_start_leaves_nothing_running(tmp_path: Path
 
 
 async def test_a_caller_that_gives_up_waiting_does_not_stop_the_shutdown() -> None:
-    bus = EventBus(shutdown_timeout=0.5)
+    bus = EventBus("memory://", shutdown_timeout=0.5)
     begun, cancelled = asyncio.Event(), asyncio.Event()
 
     async def stubborn(_event: Event) -> None:
@@ -111,7 +111,7 @@ async def test_a_settlement_without_a_token_is_refused(tmp_path: Path) -> None:
 
 
 async def test_a_handler_with_a_yield_is_refused() -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
 
         async def lazy(event: Event) -> object:
             yield event
@@ -121,7 +121,7 @@ async def test_a_handler_with_a_yield_is_refused() -> None:
 
 
 async def test_a_plain_handler_that_exits_has_failed_and_nothing_else() -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
 
         def leave(_event: Event) -> None:
             raise SystemExit(3)
@@ -132,7 +132,7 @@ async def test_a_plain_handler_that_exits_has_failed_and_nothing_else() -> None:
 
 
 async def test_a_bus_that_only_publishes_keeps_no_handles() -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         for _ in range(10):
             await bus.publish("user.created")
         assert await bus.wait_until_idle(0)

@@ -29,7 +29,7 @@ def on_another_loop(work: Callable[[], Coroutine[Any, Any, object]]) -> object:
 )
 async def test_a_call_from_another_loop_is_refused(call: Callable[[EventBus], Coroutine[Any, Any, object]]) -> None:
     handler = Recorder()
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         bus.subscribe("user.*", handler)
         with pytest.raises(ConfigurationError, match=f"{ELSEWHERE}.*another event loop"):
             await asyncio.to_thread(on_another_loop, lambda: call(bus))
@@ -47,7 +47,7 @@ async def test_a_call_from_another_loop_is_refused(call: Callable[[EventBus], Co
 )
 async def test_a_call_from_a_thread_without_a_loop_is_refused(call: Callable[[EventBus], object]) -> None:
     handler = Recorder()
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         bus.subscribe("user.*", handler, id="first")
         with pytest.raises(ConfigurationError, match=f"{ELSEWHERE}.*thread without an event loop"):
             await asyncio.to_thread(call, bus)
@@ -57,7 +57,7 @@ async def test_a_call_from_a_thread_without_a_loop_is_refused(call: Callable[[Ev
 
 
 async def test_a_handle_is_waited_for_on_its_own_loop_and_read_anywhere() -> None:
-    async with EventBus() as bus:
+    async with EventBus("memory://") as bus:
         gate = Gate()
         bus.subscribe("user.*", gate)
         handle = bus.emit("user.created")
@@ -72,7 +72,7 @@ async def test_a_handle_is_waited_for_on_its_own_loop_and_read_anywhere() -> Non
 
 
 def test_a_bus_whose_loop_has_ended_says_so_instead_of_hanging() -> None:
-    bus = EventBus()
+    bus = EventBus("memory://")
     handles: list[Handle] = []
 
     async def forget_to_shut_down() -> None:
@@ -90,7 +90,7 @@ def test_a_bus_whose_loop_has_ended_says_so_instead_of_hanging() -> None:
 
 
 def test_a_bus_may_be_made_outside_of_any_loop() -> None:
-    bus, seen = EventBus(), threading.Event()
+    bus, seen = EventBus("memory://"), threading.Event()
 
     async def use() -> None:
         bus.subscribe("user.*", lambda event: seen.set())
@@ -102,7 +102,7 @@ def test_a_bus_may_be_made_outside_of_any_loop() -> None:
 
 
 def test_a_bus_that_was_not_started_belongs_to_nobody() -> None:
-    bus = EventBus()
+    bus = EventBus("memory://")
     assert asyncio.run(bus.wait_until_idle(1))
 
     async def use() -> None:

@@ -114,7 +114,7 @@ async def test_a_bus_that_was_never_started_says_nothing_when_it_is_shut_down() 
 
 
 async def test_a_store_is_closed_whatever_the_shutdown_meets(monkeypatch: pytest.MonkeyPatch) -> None:
-    bus = await EventBus().start()
+    bus = await EventBus("memory://").start()
 
     async def broken() -> None:
         raise ZeroDivisionError

@@ -29,7 +29,7 @@ def lent(bus: EventBus) -> int:
 @pytest.mark.parametrize("wait", ["publish", "await the handle"])
 async def test_handlers_that_all_wait_for_others_do_not_stand_still(concurrency: int, wait: str) -> None:
     child = Recorder()
-    async with EventBus(concurrency=concurrency, retry=ONCE) as bus:
+    async with EventBus("memory://", concurrency=concurrency, retry=ONCE) as bus:
 
         async def parent(event: Event) -> None:
             if wait == "publish":
@@ -46,7 +46,7 @@ async def test_handlers_that_all_wait_for_others_do_not_stand_still(concurrency:
 
 
 async def test_they_may_be_nested_deeply() -> None:
-    async with EventBus(concurrency=1, retry=ONCE) as bus:
+    async with EventBus("memory://", concurrency=1, retry=ONCE) as bus:
 
         async def sum_up(event: Event) -> int:
             n: int = event.payload
@@ -60,7 +60,7 @@ async def test_one_that_waits_for_several_lends_one_place() -> None:
     """Otherwise more than the others' places would be in use."""
     most, now = 0, 0
     release = asyncio.Event()
-    async with EventBus(concurrency=2, retry=ONCE) as bus:
+    async with EventBus("memory://", concurrency=2, retry=ONCE) as bus:
 
         async def parent(event: Event) -> None:
             waiting = asyncio.gather(*(bus.publish("child") for _ in range(8)))
@@ -89,7 +89,7 @@ async def test_one_that_waits_for_several_lends_one_place() -> None:
 
 async def test_a_wait_that_its_handler_left_behind_lends_nothing_any_more() -> None:
     release, tasks = asyncio.Event(), []
-    async with EventBus(concurrency=1, retry=ONCE) as bus:
+    async with EventBus("memory://", concurrency=1, retry=ONCE) as bus:
 
         async def parent(event: Event) -> None:
             tasks.append(asyncio.create_task(bus.publish("child", parent_id=None)))
@@ -111,7 +111,7 @@ async def test_a_wait_that_its_handler_left_behind_lends_nothing_any_more() -> N
 
 
 def test_plain_handlers_that_all_wait_for_others_do_not_stand_still() -> None:
-    with SyncEventBus(concurrency=2, retry=ONCE) as bus:
+    with SyncEventBus("memory://", concurrency=2, retry=ONCE) as bus:
 
         def sum_up(event: Event) -> int:
             n: int = event.payload
@@ -123,7 +123,10 @@ def test_plain_handlers_that_all_wait_for_others_do_not_stand_still() -> None:
 
 
 def test_plain_handlers_of_two_buses_that_wait_for_each_other_do_not_stand_still() -> None:
-    with SyncEventBus(concurrency=1, retry=ONCE) as one, SyncEventBus(concurrency=1, retry=ONCE) as other:
+    with (
+        SyncEventBus("memory://", concurrency=1, retry=ONCE) as one,
+        SyncEventBus("memory://", concurrency=1, retry=ONCE) as other,
+    ):
 
         def ping(event: Event) -> int:
             n: int = event.payload
@@ -163,7 +166,7 @@ async def test_in_serial_modes_a_store_without_claims_by_name_refuses_the_wait(m
 @pytest.mark.parametrize("mode", SERIAL)
 async def test_in_serial_modes_emit_is_the_way(mode: str) -> None:
     child = Recorder()
-    async with EventBus(mode=mode, retry=ONCE) as bus:
+    async with EventBus("memory://", mode=mode, retry=ONCE) as bus:
 
         async def parent(event: Event) -> None:
             await bus.emit("child").stored()
@@ -179,7 +182,7 @@ async def test_in_serial_modes_emit_is_the_way(mode: str) -> None:
 async def test_events_that_do_not_need_the_same_lock_may_be_waited_for_in_serial_modes(mode: str) -> None:
     child = Recorder()
     other_store = await open_store("memory://")
-    async with EventBus(mode=mode, retry=ONCE) as bus, EventBus(other_store, mode=mode) as other:
+    async with EventBus("memory://", mode=mode, retry=ONCE) as bus, EventBus(other_store, mode=mode) as other:
 
         async def parent(event: Event) -> None:
             await other.publish("child")
@@ -208,7 +211,7 @@ async def test_the_global_lock_is_one_for_all_buses_of_a_store() -> None:
 
 async def test_what_a_handler_left_behind_may_wait_in_serial_modes() -> None:
     child, tasks, over = Recorder(), [], asyncio.Event()
-    async with EventBus(mode="bus-serial", retry=ONCE) as bus:
+    async with EventBus("memory://", mode="bus-serial", retry=ONCE) as bus:
 
         async def publish_later() -> None:
             await over.wait()
@@ -226,7 +229,7 @@ async def test_what_a_handler_left_behind_may_wait_in_serial_modes() -> None:
 
 
 async def test_a_handler_that_waits_for_its_own_event_is_refused() -> None:
-    async with EventBus(retry=ONCE) as bus:
+    async with EventBus("memory://", retry=ONCE) as bus:
 
         async def again(event: Event) -> None:
             await bus.publish("user.created", idempotency_key="one")
@@ -237,7 +240,7 @@ async def test_a_handler_that_waits_for_its_own_event_is_refused() -> None:
 
 
 async def test_a_handler_that_waits_until_its_own_bus_is_idle_is_refused() -> None:
-    async with EventBus(retry=ONCE) as bus:
+    async with EventBus("memory://", retry=ONCE) as bus:
 
         async def wait(event: Event) -> None:
             await bus.wait_until_idle()
@@ -249,7 +252,7 @@ async def test_a_handler_that_waits_until_its_own_bus_is_idle_is_refused() -> No
 
 async def test_outside_of_handlers_every_mode_may_wait() -> None:
     handler = Recorder()
-    async with EventBus(mode="global-serial") as bus:
+    async with EventBus("memory://", mode="global-serial") as bus:
         bus.subscribe("user.*", handler)
         await asyncio.gather(bus.publish("user.created"), bus.publish("user.updated"))
     assert handler.calls == 2

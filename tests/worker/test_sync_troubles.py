@@ -30,7 +30,7 @@ print("end of the script")
 
 
 def test_a_handle_still_answers_after_the_shutdown_what_was_known_before() -> None:
-    bus = SyncEventBus()
+    bus = SyncEventBus("memory://")
     bus.subscribe("add", lambda event: event.payload + 1, id="adder")
     bus.subscribe("fail", lambda event: 1 / 0, retry={"max_retries": 0})
     bus.start()
@@ -45,7 +45,7 @@ def test_a_handle_still_answers_after_the_shutdown_what_was_known_before() -> No
 
 
 def test_a_handle_of_an_event_that_had_not_ended_says_that_the_bus_is_shut_down() -> None:
-    bus, entered, release = SyncEventBus(), threading.Event(), threading.Event()
+    bus, entered, release = SyncEventBus("memory://"), threading.Event(), threading.Event()
 
     def wait(event: object) -> None:
         entered.set()
@@ -64,7 +64,7 @@ def test_a_handle_of_an_event_that_had_not_ended_says_that_the_bus_is_shut_down(
 
 
 def test_who_waits_in_another_thread_is_told_of_the_shutdown() -> None:
-    bus, entered, release = SyncEventBus(), threading.Event(), threading.Event()
+    bus, entered, release = SyncEventBus("memory://"), threading.Event(), threading.Event()
 
     def wait(event: object) -> None:
         entered.set()

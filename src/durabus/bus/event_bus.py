@@ -50,6 +50,8 @@ class EventBus(Subscribing):
     different handlers, an event ends when each of them had it. For the handlers of a process that is not heard of any
     more it waits ``handlers_kept_for`` seconds, after a shutdown 30 s at most; None: until they are unregistered.
 
+    Without a ``store`` it is the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
+
     ``mode`` says which events exclude each other, in every process that serves the bus; ``handler_mode`` whether the
     handlers of one event run one by one or side by side; ``completion`` whether it needs all of them or the first
     answer. ``event_timeout`` bounds one attempt of an event, all its handlers together. docs/runtime.md tells the rest.
@@ -57,7 +59,7 @@ class EventBus(Subscribing):
 
     def __init__(
         self,
-        store: str | EventStore = "memory://",
+        store: str | EventStore | None = None,
         *,
         name: str = DEFAULT_BUS,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
@@ -78,8 +80,8 @@ class EventBus(Subscribing):
         tracing: Tracing | None = None,
     ) -> None:
         self.name = check_name(name, "bus")
-        self.store: EventStore = make_store(store) if isinstance(store, str) else store
-        self._owns_store = isinstance(store, str)
+        self._owns_store = isinstance(store, str | None)
+        self.store: EventStore = make_store(store) if isinstance(store, str | None) else store
         self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         kept_for = None if handlers_kept_for is None else seconds(handlers_kept_for, "handlers_kept_for")
         self._registry = Registry(self.store, self.name, kept_for=kept_for)

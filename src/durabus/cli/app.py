@@ -30,7 +30,8 @@ from durabus.errors import DurabusError
 DEBUG_VARIABLE = "DURABUS_DEBUG"
 HELP = """A durable event bus: publish events, look at them, repair what failed, serve a bus.
 
-Commands find the store by --store URL or by the environment variable DURABUS_STORE.
+Commands find the store by --store URL or by the environment variable DURABUS_STORE. Without both they take the file
+durabus.db of the working folder, as EventBus() does.
 
 Example: durabus publish order.placed --store sqlite:///bus.db
 """

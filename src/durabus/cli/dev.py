@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.options import STORE_VARIABLE
 from durabus.cli.output import print_json_line, say
 from durabus.errors import ServerError
 from durabus.servers.server import Server
+from durabus.store.connect import STORE_VARIABLE
 
 dev = App(name="dev", help="Real servers for a first try: up.")
 

@@ -12,10 +12,9 @@ from cyclopts import Parameter
 
 from durabus.cli.backend import refuse_absent_file
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.store.connect import make_store
+from durabus.store.connect import DEFAULT_URL, STORE_VARIABLE, default_url, make_store
 from durabus.store.contract import EventStore
 
-STORE_VARIABLE = "DURABUS_STORE"
 JsonOption = Annotated[
     bool, Parameter(negative="", show_default=False, help="Print JSON for programs instead of text for people.")
 ]
@@ -26,9 +25,9 @@ JsonOption = Annotated[
 class Common:
     """``--store`` and ``--json``."""
 
-    store: Annotated[str | None, Parameter(env_var=STORE_VARIABLE, help="URL of the store, as sqlite:///bus.db.")] = (
-        None
-    )
+    store: Annotated[
+        str | None, Parameter(env_var=STORE_VARIABLE, help=f"URL of the store; without one {DEFAULT_URL}.")
+    ] = None
     json: JsonOption = False
 
 
@@ -36,15 +35,8 @@ DEFAULTS = Common()
 
 
 def store_url(common: Common) -> str:
-    """The URL that was given; without one there is nothing to guess."""
-    if not common.store:
-        raise CommandFailed(
-            "no store",
-            f"neither --store nor the environment variable {STORE_VARIABLE} is set",
-            "add --store sqlite:///bus.db (four slashes for an absolute path)",
-            code=Exit.USAGE,
-        )
-    return common.store
+    """The URL that was given, or else the one that an ``EventBus()`` takes."""
+    return common.store or default_url()
 
 
 def shown_url(common: Common) -> str:

@@ -24,6 +24,7 @@ from durabus.server.problems import Problem, answer
 from durabus.server.routes import claims, dead_letters, events, operations
 from durabus.server.settings import MAX_BATCH_BODY, Settings
 from durabus.server.tokens import TokenFile
+from durabus.store.connect import default_url
 from durabus.store.contract import EventStore
 
 logger = logging.getLogger("durabus.server")
@@ -79,15 +80,17 @@ class HttpApi:
 
 
 def create_app(
-    store: EventStore | str, *, settings: Settings | None = None, tokens: TokenFile | None = None
+    store: EventStore | str | None = None, *, settings: Settings | None = None, tokens: TokenFile | None = None
 ) -> HttpApi:
     """The API over ``store``: a URL, which the app opens and closes, or an open store, which stays yours.
+
+    Without a ``store`` it is the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
 
     With ``tokens`` every request needs one. Without, only requests from this machine to this machine are served.
     """
     if tokens is not None:
         tokens.check()
-    return HttpApi(store, settings or Settings(), tokens)
+    return HttpApi(default_url() if store is None else store, settings or Settings(), tokens)
 
 
 @cache

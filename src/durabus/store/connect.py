@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -23,12 +24,23 @@ BACKENDS = {
 }
 EXTRAS = {"kafka": "kafka", "nats": "nats", "postgresql": "postgres", "redis": "redis", "rediss": "redis"}
 ENTRY_POINTS = "durabus.stores"
+STORE_VARIABLE = "DURABUS_STORE"
+DEFAULT_URL = "sqlite:///durabus.db"
 
 
-async def open_store(url: str, *, clock: Clock | None = None) -> EventStore:
+def default_url() -> str:
+    """The URL for a caller that names no store: ``DURABUS_STORE``, or else a SQLite file in the working folder.
+
+    A store in memory is never the default: it forgets what it acknowledged.
+    """
+    return os.environ.get(STORE_VARIABLE) or DEFAULT_URL
+
+
+async def open_store(url: str | None = None, *, clock: Clock | None = None) -> EventStore:
     """Open the store behind ``url``: ``memory://``, ``sqlite:///path/to/file.db`` (four slashes: absolute path),
     ``postgresql://``, ``redis://``, ``nats://``, ``kafka://``, or ``sharded://`` with several of them.
 
+    Without a ``url`` it is the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
     ``clock`` is for tests, on stores that declare ``manual_clock``.
     """
     store = make_store(url, clock=clock)
@@ -36,8 +48,9 @@ async def open_store(url: str, *, clock: Clock | None = None) -> EventStore:
     return store
 
 
-def make_store(url: str, *, clock: Clock | None = None) -> EventStore:
+def make_store(url: str | None = None, *, clock: Clock | None = None) -> EventStore:
     """The store object behind ``url``, not opened yet."""
+    url = default_url() if url is None else url
     scheme = urlsplit(url).scheme
     factory = _factory(scheme, url)
     return factory(url) if clock is None else factory(url, clock)
