@@ -178,16 +178,6 @@ async def test_a_tenant_publishes_only_among_its_own(guarded: Desk, tokens: Toke
     assert (await bob.post("/events", {"title": "x", "tags": "bob,bob-mail"})).status_code == 201
 
 
-@pytest.mark.parametrize("known", ["idempotency_key", "event_id"])
-async def test_a_known_key_does_not_show_the_event_of_another(guarded: Desk, tokens: TokenFile, known: str) -> None:
-    ann, bob = Tenant(guarded, tokens, "ann"), Tenant(guarded, tokens, "bob")
-    key = {known: "0190a5d2-2f2c-7000-8000-000000000000"}
-    assert (await ann.post("/events", {"title": "secret", "tags": "ann", **key})).status_code == 201
-    answer = await bob.post("/events", {"title": "mine", "tags": "bob", **key})
-    assert answer.status_code == 409
-    assert "secret" not in answer.text
-
-
 async def test_a_token_for_one_bus_has_no_other(guarded: Desk, tokens: TokenFile) -> None:
     _, token = tokens.create("shop", [Scope.ADMIN], buses=["shop"])
     _, all_ = tokens.create("all", [Scope.ADMIN])

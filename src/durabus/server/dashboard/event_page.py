@@ -17,6 +17,7 @@ from durabus.server.dashboard.rendering import AnyRequest, Page, action_route, l
 from durabus.server.dashboard.timeline import attempts_of
 from durabus.server.documents import title_of
 from durabus.server.fields import MAX_ID
+from durabus.server.tenancy import shown
 
 MAX_CHILDREN = 20
 MAX_TRAIL = 200
@@ -59,7 +60,7 @@ async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
         "event.html",
         bus=found.bus,
         now=now,
-        event=found,
+        event=shown(principal, found),
         title=title,
         description=description,
         attempts=attempts[-MAX_ATTEMPTS_SHOWN:],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from litestar import Request, post
 
 from durabus.errors import LeaseLost
@@ -16,6 +17,7 @@ from durabus.server.claiming import claim
 from durabus.server.fields import split_tags
 from durabus.server.openapi import Answer, described
 from durabus.server.problems import Problem
+from durabus.server.tenancy import shown
 from durabus.server.wire import (
     ClaimRequestDocument,
     ClaimsDocument,
@@ -122,9 +124,11 @@ def check_mode(principal: Principal, mode: EventMode) -> None:
 
 def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:
     """The claims, all of which must be the sender's: a token of somebody else brings that one's claims."""
-    if principal.limited and not all(principal.sees(claim.event) for claim in claims):
+    if not principal.limited:
+        return claims
+    if not all(principal.sees(claim.event) for claim in claims):
         raise Problem(409, "this claim token belongs to somebody else: send a random one, or none")
-    return claims
+    return [msgspec.structs.replace(claim, event=shown(principal, claim.event)) for claim in claims]
 
 
 ROUTES = [create_claims, settle_claims, renew_claims, start_claims]

@@ -16,6 +16,7 @@ from durabus.server.bodies import decoded
 from durabus.server.fields import QueryBus, QueryTags, split_tags
 from durabus.server.listing import MAX_OFFSET, list_events
 from durabus.server.openapi import Answer, described
+from durabus.server.tenancy import shown
 from durabus.server.wire import (
     DeadLetterListDocument,
     PurgedDocument,
@@ -42,7 +43,9 @@ async def get_dead_letters(
     """Events that ended FAILED or COMPLETED_WITH_ERRORS, with one error for each attempt."""
     api, principal = api_of(request), principal_of(request)
     query = EventQuery(bus=api.bus(bus, principal), statuses=DEAD, tags=split_tags(tags))
-    page = await list_events(api, principal, query, limit=limit, offset=offset, show=whole_event)
+    page = await list_events(
+        api, principal, query, limit=limit, offset=offset, show=lambda event: whole_event(shown(principal, event))
+    )
     return DeadLetterListDocument(
         events=page.items, total=page.total, limit=limit, offset=offset, total_capped=page.capped
     )
@@ -60,7 +63,8 @@ async def requeue_dead_letters(request: AnyRequest) -> WholeEventsDocument:
     data = await decoded(request, RequeueDocument)
     api, principal = api_of(request), principal_of(request)
     await api.check_events(data.ids, principal)
-    return WholeEventsDocument(events=[whole_event(event) for event in await api.store.requeue_dead_letters(data.ids)])
+    events = await api.store.requeue_dead_letters(data.ids)
+    return WholeEventsDocument(events=[whole_event(shown(principal, event)) for event in events])
 
 
 @post("/dead-letters/purge", status_code=200, opt=described(Scope.ADMIN, {}, PurgeDocument))

@@ -41,6 +41,7 @@ from durabus.server.fields import NAME_PATTERN, TAGS_PATTERN, WORKER_PATTERN, Pa
 from durabus.server.listing import MAX_OFFSET, MAX_PAGE, list_events
 from durabus.server.openapi import Answer, described
 from durabus.server.problems import MEDIA_TYPE, Problem
+from durabus.server.tenancy import scoped, shown, with_parents
 from durabus.server.wire import NewEventsDocument, WholeEventsDocument, whole_event
 
 AnyRequest = Request[Any, Any, Any]
@@ -64,7 +65,8 @@ async def create_event(request: AnyRequest) -> EventDocument:
 async def create_events(request: AnyRequest) -> WholeEventsDocument:
     """Publish many events in one step, all or none."""
     data = await decoded(request, NewEventsDocument)
-    return WholeEventsDocument(events=[whole_event(event) for event in await publish(request, data.events)])
+    events = await publish(request, data.events)
+    return WholeEventsDocument(events=[whole_event(shown(principal_of(request), event)) for event in events])
 
 
 async def publish(request: AnyRequest, documents: list[NewEventDocument]) -> list[Event]:
@@ -75,8 +77,9 @@ async def publish(request: AnyRequest, documents: list[NewEventDocument]) -> lis
     except InvalidPayloadError as error:
         large = "the limit is" in str(error)
         raise Problem(413 if large else 400, str(error)) from error
-    events = await api.store.add_events(new)
+    events = await api.store.add_events(await with_parents(principal, api.store, new))
     if principal.limited and not all(principal.sees(event) for event in events):
+        # Another tenant cannot bring this about, only a publisher without limits that imitates a scope.
         raise Problem(
             409, "an event_id or idempotency_key is taken by an event that this token may not see; others were stored"
         )
@@ -87,7 +90,7 @@ def _new_event(document: NewEventDocument, api: Api, principal: Principal) -> Ne
     new = document.new_event(bus=api.settings.bus, max_retries=api.settings.max_retries)
     principal.check_bus(new.bus)
     principal.check_new(new.tags)
-    return new
+    return scoped(principal, new, own_id=document.event_id is not None)
 
 
 @get(
