@@ -16,11 +16,14 @@ from durabus import (
     EventStatus,
     InvalidEventError,
     LeaseLost,
+    RetryPolicy,
     open_store,
 )
 from durabus.backends.memory.store import MemoryStore
 from durabus.model.claim import ClaimRef
 from durabus.model.settlement import Complete
+
+QUICK = RetryPolicy(max_retries=1, base_delay=0.01, max_delay=0.01)
 
 
 class Stop(BaseException):
@@ -39,21 +42,72 @@ async def test_emit_from_a_thread_without_a_loop_is_refused_and_harms_nobody() -
             await bus.publish("other.made")
 
 
-async def test_an_event_whose_handler_means_to_end_the_program_is_not_held_for_ever() -> None:
-    async with EventBus("memory://", lease=0.3, poll_interval=0.05) as bus:
-        attempts: list[int] = []
+@pytest.mark.parametrize("mode", ["parallel", "bus-serial", "global-serial"])
+@pytest.mark.parametrize("handler_mode", ["serial", "parallel"])
+@pytest.mark.parametrize(
+    "error", [Stop("now"), GeneratorExit("now"), SystemExit("now")], ids=lambda e: type(e).__name__
+)
+async def test_an_error_that_means_to_end_the_program_is_a_failed_attempt_with_its_own_text(
+    error: BaseException, mode: str, handler_mode: str
+) -> None:
+    async with EventBus("memory://", mode=mode, handler_mode=handler_mode, retry=QUICK) as bus:
 
-        async def handler(event: Event) -> None:
-            attempts.append(event.attempts)
+        async def in_loop(event: Event) -> None:
             await asyncio.sleep(0)
-            if event.attempts == 1:
-                raise Stop
+            raise error
 
-        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
-        bus.subscribe("user.created", handler)
-        async with asyncio.timeout(30):
-            await bus.publish("user.created")
-    assert attempts == [1, 2]
+        def in_thread(event: Event) -> None:
+            raise error
+
+        bus.subscribe("job", in_loop, id="in_loop")
+        bus.subscribe("job", in_thread, id="in_thread")
+        bus.subscribe("next", lambda event: None)
+        job = bus.emit("job")
+        async with asyncio.timeout(10):  # a lease is 30 s: nobody waits for it
+            await bus.publish("next")
+            ended = await job
+    assert ended.status is EventStatus.FAILED
+    text = f"{type(error).__name__}: now"
+    assert ended.errors == (f"in_loop: {text}; in_thread: {text}",) * 2
+
+
+@pytest.mark.parametrize("handler_mode", ["serial", "parallel"])
+async def test_a_handler_that_cancels_its_own_task_has_failed(handler_mode: str) -> None:
+    calls: list[int] = []
+    async with EventBus("memory://", mode="bus-serial", handler_mode=handler_mode, retry={"max_retries": 1}) as bus:
+
+        async def cancels_itself(event: Event) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(0)
+
+        async def counts(event: Event) -> None:
+            calls.append(event.attempts)
+
+        bus.subscribe("job", counts)
+        bus.subscribe("job", cancels_itself)
+        job = bus.emit("job")
+        async with asyncio.timeout(10):
+            ended = await job
+    assert ended.status is EventStatus.FAILED
+    assert ended.errors == ("CancelledError: ",) * 2
+    assert calls == [1]
+
+
+async def test_a_child_whose_handler_exits_has_failed_and_its_parent_goes_on() -> None:
+    async with EventBus("memory://", mode="bus-serial", retry={"max_retries": 0}) as bus:
+
+        async def leave(event: Event) -> None:
+            raise SystemExit(3)
+
+        async def parent(event: Event) -> str:
+            return str((await bus.emit("child")).last_error)
+
+        bus.subscribe("child", leave)
+        bus.subscribe("parent", parent)
+        async with asyncio.timeout(10):
+            assert "SystemExit: 3" in await bus.emit("parent").result()
 
 
 async def test_a_number_that_no_store_can_hold_is_refused_before_it_is_sent() -> None:

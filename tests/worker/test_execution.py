@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -19,6 +20,10 @@ from durabus.worker.handler import is_async_callable
 from durabus.worker.threads import HandlerThreads
 
 Run = Callable[..., Awaitable[Outcome]]
+
+
+class Stop(BaseException):
+    """An error that is no ``Exception``, as some libraries have them."""
 
 
 @pytest.fixture
@@ -68,12 +73,16 @@ async def test_what_a_handler_returns_is_its_outcome(
         (RecursionError("deep"), ResultStatus.TRANSIENT),
         (TimeoutError("of the handler"), ResultStatus.TRANSIENT),
         (ExceptionGroup("two", [ValueError("a"), ValueError("b")]), ResultStatus.TRANSIENT),
+        (BaseExceptionGroup("two", [GeneratorExit(), ValueError("b")]), ResultStatus.TRANSIENT),
+        (GeneratorExit("by hand"), ResultStatus.TRANSIENT),
+        (SystemExit(3), ResultStatus.TRANSIENT),
+        (Stop("of a library"), ResultStatus.TRANSIENT),
     ],
     ids=repr,
 )
 @pytest.mark.parametrize("limit", [None, 5.0])
 async def test_what_a_handler_raises_is_its_outcome(
-    run: Run, error: Exception, status: ResultStatus, limit: float | None
+    run: Run, error: BaseException, status: ResultStatus, limit: float | None
 ) -> None:
     async def at_once(event: Event) -> None:
         raise error
@@ -238,6 +247,62 @@ async def test_cancelling_the_task_from_outside_goes_through(run: Run, limit: fl
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_an_interrupt_in_a_thread_is_a_failed_attempt(run: Run) -> None:
+    def handler(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    assert (await run(handler)).error == "KeyboardInterrupt: "
+
+
+def test_an_interrupt_on_the_main_thread_is_a_failed_attempt_and_then_ends_the_program() -> None:
+    outcomes: list[Outcome] = []
+
+    async def handler(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        outcomes.append(await execute(make_handler(handler), Context(make_event(), "w:1"), HandlerThreads(1)))
+        await asyncio.Event().wait()
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert [outcome.error for outcome in outcomes] == ["KeyboardInterrupt: "]
+
+
+def test_an_interrupt_on_a_loop_in_another_thread_is_a_failed_attempt_only() -> None:
+    outcomes: list[Outcome] = []
+
+    async def handler(event: Event) -> None:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        outcomes.append(await execute(make_handler(handler), Context(make_event(), "w:1"), HandlerThreads(1)))
+        await asyncio.sleep(0)
+        outcomes.append(await execute(make_handler(handler), Context(make_event(), "w:1"), HandlerThreads(1)))
+
+    thread = threading.Thread(target=asyncio.run, args=(main(),))
+    thread.start()
+    thread.join(10)
+    assert [outcome.error for outcome in outcomes] == ["KeyboardInterrupt: "] * 2
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_a_handler_whose_loop_is_gone_has_not_failed(run: Run, *, in_thread: bool) -> None:
+    """When a coroutine is closed, Python throws ``GeneratorExit`` into it: it must not go on."""
+    release = threading.Event()
+
+    async def in_loop(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    def waits(event: Event) -> None:
+        release.wait(10)
+
+    running = execute(make_handler(waits if in_thread else in_loop), Context(make_event(), "w:1"), HandlerThreads(1))
+    running.send(None)
+    running.close()
+    release.set()
 
 
 async def test_a_plain_function_that_raises_stop_iteration_fails_like_any_other(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import threading
 import traceback
 from collections.abc import Coroutine, Generator
 from typing import Any
@@ -40,6 +41,9 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
 ) -> Outcome:
     """Run the handler to its end, its timeout, or the cancellation of this task; tell its breaker how it went.
 
+    Whatever the handler raises is a failed attempt, ``SystemExit`` too: an event that makes its handler exit would
+    otherwise end one worker after the other. Only ``KeyboardInterrupt`` on the main thread also ends the program.
+
     Raises ``NotStarted`` if it is a plain function for which no thread was free.
     """
     started = perf_counter()
@@ -63,19 +67,21 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
     except TimeoutExpired:
         error = f"TimeoutError: handler {handler.id} took longer than {handler.timeout:g} s"
         outcome = Outcome(ResultStatus.TIMED_OUT, _since(started), None, error)
-    except NotStarted:
+    except (NotStarted, Closed):
         handler.breaker.abandoned()
         raise
-    except Exception as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
-        outcome = _from_exception(raised, _since(started))
     except asyncio.CancelledError as raised:
         if _is_cancelled():
             handler.breaker.abandoned()
             raise
         outcome = _from_exception(raised, _since(started))  # raised by the handler itself, nobody cancelled it
-    except BaseException:
-        handler.breaker.abandoned()
-        raise
+    except KeyboardInterrupt as raised:
+        outcome = _from_exception(raised, _since(started))
+        if handler.is_async and threading.current_thread() is threading.main_thread():
+            # Perhaps somebody pressed Ctrl-C. The attempt has failed, and then the program gets what it was sent.
+            asyncio.get_running_loop().call_soon(_interrupt)
+    except BaseException as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
+        outcome = _from_exception(raised, _since(started))
     else:
         outcome = _from_return(returned, _since(started))
         if handler.result_type is not None:
@@ -92,12 +98,23 @@ def _is_cancelled() -> bool:
     return task is None or task.cancelling() > 0
 
 
+def _interrupt() -> None:
+    raise KeyboardInterrupt
+
+
 def _since(started: float) -> float:
     return (perf_counter() - started) * 1000
 
 
 class NotStarted(Exception):  # noqa: N818  (a signal: the attempt was none)
     """Nothing of the handler has run, so the event goes back with its attempt."""
+
+
+class Closed(GeneratorExit):
+    """Python closes the coroutine that waits for the handler, as when its event loop is gone.
+
+    It is told apart from a ``GeneratorExit`` that the handler raises itself: after this one, nothing may run on.
+    """
 
 
 class TimeoutExpired(Exception):  # noqa: N818  (internal signal, told apart from a handler's own TimeoutError)
@@ -134,7 +151,7 @@ class _Resumed:
                     sent = yield waits_for
                 except GeneratorExit:
                     coroutine.close()
-                    raise
+                    raise Closed from None
                 except BaseException as thrown:  # noqa: BLE001  (delegation: everything goes to the handler)
                     waits_for = coroutine.throw(thrown)
                 else:
@@ -167,10 +184,6 @@ class _ThreadCall:
             return self._call(self._context.event, self._context)
         except StopIteration as error:
             raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
-        except (SystemExit, KeyboardInterrupt) as error:
-            # In a thread it ends nothing but the attempt; let through, it would end the event loop of every worker in
-            # turn.
-            raise RuntimeError(f"handler raised {type(error).__name__}") from error
 
     async def returned(self, timeout: float | None) -> Any:  # noqa: ASYNC109  (counted from when a thread begins)
         """Its return value. After its timeout the function runs on unseen: a thread cannot be killed."""
@@ -186,6 +199,8 @@ class _ThreadCall:
                     limit = timeout  # it begins this very moment
                 elif (limit := self.started + timeout - perf_counter()) <= 0:
                     raise TimeoutExpired
+        except GeneratorExit:
+            raise Closed from None
         finally:
             self._future.cancel()  # what has not begun when the wait for it ends must never begin
         if future.cancelled():

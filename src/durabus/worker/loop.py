@@ -263,6 +263,7 @@ class Worker:
             for running in list(self._running.values()):
                 self._slots.give_back(running)
             await asyncio.wait(self._serving, timeout=GRACE)
+        self._slots.closing = True
         left = {*self._serving, self._listening, *self._slots.tasks, *self._awaited.tasks, *self._undoing}
         for task in left:
             task.cancel()

@@ -108,6 +108,8 @@ class Slots:
         """In a serial mode, whose handlers run."""
         self._active = 0
         self._asked_for_more = False
+        self.closing = False
+        """The worker cancels what is left: nothing of it is written any more."""
         self.tasks: set[asyncio.Task[None]] = set()
         self.loop: asyncio.AbstractEventLoop
         self._context = contextvars.copy_context()
@@ -252,10 +254,10 @@ class Slots:
             settlement = await self._dispatcher.dispatch(running.claim, succeeded)
             if running.children is not None or running.claim.event.fence > 1:
                 settlement = await self._after_children(running, settlement)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:
             if not (running.lost or running.returning):
-                # The task was cancelled by somebody else: the slot ends, and the lease gives the event back.
-                self._died(running)
+                # The handler cancelled its own task, or somebody cancels all tasks: the slot ends.
+                self._cancelled_by_others(running, error, succeeded)
                 raise
             settlement = Release(running.ref)
         except (NotStarted, StoreError) as error:
@@ -263,9 +265,9 @@ class Slots:
             settlement = Release(running.ref, TROUBLE_PAUSE, tuple(succeeded))
         except Exception as error:
             logger.exception("dispatch of event %s failed", running.claim.event.event_id)
-            settlement = Fail(running.ref, describe(error), None if self._is_last_attempt(running) else TROUBLE_PAUSE)
+            settlement = self._failed(running, error, succeeded)
         except BaseException:
-            # A handler that ends the program, or means to: the slot ends, and the lease gives the event back.
+            # Python closes this coroutine, as when its loop is gone: the lease gives the event back.
             self._died(running)
             raise
         finally:
@@ -280,6 +282,19 @@ class Slots:
             # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
             return Release(running.ref, 0.0, tuple(succeeded))
         return settlement
+
+    def _failed(self, running: Running, error: BaseException, succeeded: list[HandlerResult]) -> Fail:
+        delay = None if self._is_last_attempt(running) else TROUBLE_PAUSE
+        return Fail(running.ref, describe(error), delay, tuple(succeeded))
+
+    def _cancelled_by_others(
+        self, running: Running, error: asyncio.CancelledError, succeeded: list[HandlerResult]
+    ) -> None:
+        """A failed attempt, if the worker is there to write it; else the lease gives the event back."""
+        if self.closing:
+            self._died(running)
+        else:
+            self._done(running, self._failed(running, error, succeeded))
 
     async def _after_children(self, running: Running, settlement: Settlement) -> Settlement:
         if running.turn is not None:
