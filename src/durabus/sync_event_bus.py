@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager
+from concurrent.futures import Future
 from typing import Any, Self, TypeVar
-
-from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
-from durabus.errors import EventBusShutdownError
+from durabus.bus.loop_thread import ENDED, LoopThread
+from durabus.errors import EventBusShutdownError, StoreClosedError
 from durabus.model.event import Event
 from durabus.model.pattern import ANY
 from durabus.model.result import HandlerResult
@@ -19,9 +19,12 @@ from durabus.worker.handler import HandlerFunction
 
 T = TypeVar("T")
 
+EXIT_TIMEOUT = 2.0
+"""Seconds that running handlers get to finish when the program ends without a ``shutdown()``."""
+
 
 class SyncHandle:
-    """What ``SyncEventBus.emit`` returns. After a shutdown it still answers what became known before."""
+    """What ``SyncEventBus.emit`` returns. After a shutdown it still returns what became known before."""
 
     def __init__(self, bus: SyncEventBus, handle: Handle) -> None:
         self._bus = bus
@@ -46,17 +49,20 @@ class SyncHandle:
 
 
 class SyncEventBus:
-    """An ``EventBus`` in a background thread. Plain-function handlers run in worker threads."""
+    """An ``EventBus`` in a background thread. Plain-function handlers run in worker threads.
+
+    Any thread may call it. The background thread begins with the first call that needs it, such as ``start`` or
+    ``publish``, so a module may make the bus and subscribe handlers without starting anything. It never keeps the
+    program alive: a program that ends without ``shutdown()`` stores what was emitted, gives running handlers two
+    seconds, and puts their events back into the queue.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
+        self._bus = EventBus(*args, **options)
+        self._thread: LoopThread | None = None
+        self._ended = False
+        self._changing = threading.Lock()
         self._ending = threading.Lock()
-        self._runner: AbstractContextManager[BlockingPortal] = start_blocking_portal("asyncio")
-        self._portal: BlockingPortal | None = self._runner.__enter__()
-        try:
-            self._bus = self._portal.call(lambda: EventBus(*args, **options))
-        except BaseException:
-            self._end()
-            raise
 
     @property
     def bus(self) -> EventBus:
@@ -70,7 +76,7 @@ class SyncEventBus:
 
     def subscribe(self, *args: Any, **options: Any) -> str:
         """As ``EventBus.subscribe``."""
-        return self._running().call(lambda: self._bus.subscribe(*args, **options))
+        return self._change(lambda: self._bus.subscribe(*args, **options))
 
     def on(self, pattern: Any = ANY, **options: Any) -> Any:
         """As ``EventBus.on``."""
@@ -83,11 +89,11 @@ class SyncEventBus:
 
     def unsubscribe(self, subscription_id: str) -> bool:
         """As ``EventBus.unsubscribe``."""
-        return self._running().call(self._bus.unsubscribe, subscription_id)
+        return self._change(lambda: self._bus.unsubscribe(subscription_id))
 
     def off(self, pattern: Any = ANY, handler: HandlerFunction | str | None = None) -> int:
         """As ``EventBus.off``."""
-        return self._running().call(self._bus.off, pattern, handler)
+        return self._change(lambda: self._bus.off(pattern, handler))
 
     def find(self, event_type: Any = ANY, **options: Any) -> Event | None:
         """As ``EventBus.find``."""
@@ -104,36 +110,46 @@ class SyncEventBus:
         return self._running().call(lambda: self._bus.publish(event_type, payload, metadata, **options))
 
     def emit(self, *args: Any, **options: Any) -> SyncHandle:
-        """As ``EventBus.emit``: returns at once."""
-        portal = self._running()
-        # In a list, because the portal would await a bare handle to its end.
-        (handle,) = portal.call(lambda: [self._bus.emit(*args, **options)])
-        return SyncHandle(self, handle)
+        """As ``EventBus.emit``: returns at once. The first use starts the bus."""
+
+        async def send() -> Handle:
+            await self._bus.start()
+            return self._bus.emit(*args, **options)
+
+        return SyncHandle(self, self._running().call(send))
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
         """As ``EventBus.wait_until_idle``."""
-        return self._running().call(self._bus.wait_until_idle, timeout)
+        return self._running().call(lambda: self._bus.wait_until_idle(timeout))
 
     def shutdown(self, timeout: float | None = None) -> None:
-        """As ``EventBus.shutdown``; ends the background thread."""
+        """As ``EventBus.shutdown``; ends the background thread. A forked child leaves that to its parent."""
+        if self._is_of_parent():
+            return
         with self._ending:
-            if self._portal is not None:
+            with self._changing:
+                self._ended, thread = True, self._thread
+            if thread is not None:
                 try:
-                    self._portal.call(self._bus.shutdown, timeout)
+                    thread.call(lambda: self._bus.shutdown(timeout))
+                except EventBusShutdownError:
+                    return  # it has ended already
                 finally:
-                    self._end()
+                    thread.end()
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Begin a coroutine of the bus behind on its own event loop, as ``submit(bus.bus.start)``."""
+        return self._running().submit(work)
 
     def wait_for(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """The answer to a question that a handle takes on the bus's own event loop, as ``handle.completed``."""
-        portal = self._portal
-        if portal is not None:
+        self._refuse_in_child()
+        if self._thread is not None:
             try:
-                answer: T = portal.call(question)
-            except RuntimeError:
-                if self._portal is not None:
-                    raise  # not because the loop has ended meanwhile
-            else:
-                return answer
+                return self._thread.call(question)
+            except EventBusShutdownError:
+                if not self._ended:
+                    raise
         return _without_waiting(question())
 
     def __enter__(self) -> Self:
@@ -148,14 +164,43 @@ class SyncEventBus:
         """Shut down."""
         self.shutdown()
 
-    def _running(self) -> BlockingPortal:
-        if self._portal is None:
-            raise EventBusShutdownError("this SyncEventBus is shut down; make a new one")
-        return self._portal
+    def _running(self) -> LoopThread:
+        self._refuse_in_child()
+        with self._changing:
+            if self._ended:
+                raise EventBusShutdownError(ENDED)
+            if self._thread is None:
+                self._thread = LoopThread(f"durabus-sync-{self._bus.name}", self._end_with_program)
+            return self._thread
 
-    def _end(self) -> None:
-        self._portal = None
-        self._runner.__exit__(None, None, None)
+    def _change(self, change: Callable[[], T]) -> T:
+        """Before the first use handlers come and go in the caller's thread: there is no other."""
+        self._refuse_in_child()
+        with self._changing:
+            if self._thread is None and not self._ended:
+                return change()
+        return self._running().call(_coroutine(change))
+
+    def _end_with_program(self) -> None:
+        self.shutdown(min(self._bus.shutdown_timeout, EXIT_TIMEOUT))
+
+    def _is_of_parent(self) -> bool:
+        return self._thread is not None and self._thread.process != os.getpid()
+
+    def _refuse_in_child(self) -> None:
+        if self._thread is not None and self._is_of_parent():
+            raise StoreClosedError(
+                f"this SyncEventBus was used in process {self._thread.process}, and now in its child {os.getpid()}, "
+                "which has neither its thread nor its connections: make a new SyncEventBus in the child, or use this "
+                "one only after the fork"
+            )
+
+
+def _coroutine(function: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]]:
+    async def call() -> T:
+        return function()
+
+    return call
 
 
 def _without_waiting(question: Coroutine[Any, Any, T]) -> T:

@@ -29,10 +29,23 @@ async def serve(event: Event) -> None:
         await asyncio.sleep(0.01)
 """
 
+SYNC_APP = """
+from durabus import Event, SyncEventBus
+
+bus = SyncEventBus("sqlite:///bus.db", poll_interval=0.1, lease=5)
+
+@bus.on("order.placed", id="place")
+def place(event: Event) -> None:
+    bus.publish("order.noted")
+
+@bus.on("order.noted", id="note")
+async def note(event: Event) -> None: ...
+"""
+
 
 @contextmanager
-def worker(folder: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    (folder / "app.py").write_text(APP)
+def worker(folder: Path, *options: str, app: str = APP) -> Iterator[subprocess.Popen[str]]:
+    (folder / "app.py").write_text(app)
     process = subprocess.Popen(
         [sys.executable, "-m", "durabus.cli.main", "worker", "app:bus", *options],
         cwd=folder,
@@ -113,3 +126,16 @@ async def test_programs_read_when_it_serves_and_what_it_did(store: EventStore, t
         {"bus": "default", "pid": process.pid},
         {"completed": 1, "retried": 0, "dead_letters": 0, "claims_lost": 0},
     ]
+
+
+async def test_a_bus_for_scripts_is_served_too_and_its_plain_handlers_may_publish(
+    store: EventStore, tmp_path: Path
+) -> None:
+    with worker(tmp_path, app=SYNC_APP) as process:
+        event = await EventQueue(store).publish("order.placed")
+        while not (found := await store.get_event(event.id)) or found.status != "COMPLETED":  # noqa: ASYNC110  (it happens in another process)
+            await asyncio.sleep(0.02)
+        os.kill(process.pid, signal.SIGTERM)
+        _, words = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "stopped: 2 completed, 0 retried, 0 dead letters, 0 claims lost" in words

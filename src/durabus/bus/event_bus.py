@@ -82,7 +82,7 @@ class EventBus(Subscribing):
         self.name = check_name(name, "bus")
         self._owns_store = isinstance(store, str | None)
         self.store: EventStore = make_store(store) if isinstance(store, str | None) else store
-        self._shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
+        self.shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         kept_for = None if handlers_kept_for is None else seconds(handlers_kept_for, "handlers_kept_for")
         self._registry = Registry(self.store, self.name, kept_for=kept_for)
         dispatcher = Dispatcher(
@@ -167,6 +167,9 @@ class EventBus(Subscribing):
                 await self.store.open()
             self._opened = True
             if not self._started:
+                # Only now: between the bus and its start the process may have been forked.
+                self._dispatcher.worker_id = default_worker_id()
+                self._registry.name_node()
                 await self._registry.announced()
                 self._refuse_if_shut("start")
                 self._outbox.bind()
@@ -273,7 +276,7 @@ class EventBus(Subscribing):
         if self._started:
             self._outbox.bind()
         if self._shutting_down is None:
-            limit = self._shutdown_timeout if timeout is None else seconds(timeout, "timeout")
+            limit = self.shutdown_timeout if timeout is None else seconds(timeout, "timeout")
             self._shut = True
             self._shutting_down = asyncio.get_running_loop().create_task(self._shut_down(limit))
         # Shielded: a caller that gives up waiting must not leave the bus half open.

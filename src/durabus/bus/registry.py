@@ -35,8 +35,7 @@ class Registry:
         self._store = store
         self._bus = bus
         self._kept_for = kept_for
-        # A label for people, made unique: a pid can come back, and one process may hold several buses of one name.
-        self._node = f"{default_worker_id()}:{new_token()[:8]}"
+        self.name_node()
         self._mine: list[HandlerInfo] = []
         self._changes = 0
         self._told = 0
@@ -51,6 +50,11 @@ class Registry:
         self._known: set[str] = set()
         """Revisions that the list is not older than. A claim of a shard carries another one than the whole list."""
         self._by_type: dict[str, tuple[str, ...]] = {}
+
+    def name_node(self) -> None:
+        """Name this node after its process. Nothing may have been announced yet."""
+        # A label for people, made unique: a pid can come back, and one process may hold several buses of one name.
+        self._node = f"{default_worker_id()}:{new_token()[:8]}"
 
     def announce(self, handlers: Iterable[Handler]) -> None:
         """Tell the store soon that these are this node's handlers."""

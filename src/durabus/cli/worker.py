@@ -7,8 +7,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable, Coroutine
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
@@ -16,12 +17,15 @@ from durabus.bus.event_bus import EventBus
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import JsonOption
 from durabus.cli.output import print_json_line, say
+from durabus.sync_event_bus import SyncEventBus
+
+T = TypeVar("T")
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 async def worker(
-    target: Annotated[str, Parameter(name="MODULE:BUS", help="Where the EventBus object is, as shop.app:bus.")],
+    target: Annotated[str, Parameter(name="MODULE:BUS", help="Where the bus object is, as shop.app:bus.")],
     /,
     *,
     shutdown_timeout: Annotated[
@@ -33,19 +37,20 @@ async def worker(
 
     Example: durabus worker shop.app:bus
     """
-    bus = load_bus(target)
+    found = load_bus(target)
+    bus = found if isinstance(found, EventBus) else found.bus
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     stop = _listen_for_signals()
-    await bus.start()
+    await _call(found, bus.start)
     if json:
         print_json_line({"bus": bus.name, "pid": os.getpid()})
     say(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")
     try:
         await stop.wait()
-        counts = await bus.store.counts(bus.name)
+        counts = await _call(found, lambda: bus.store.counts(bus.name))
         say(f"stopping: {counts.processing} in progress on all workers, {counts.pending} waiting; again = quit at once")
     finally:
-        await bus.shutdown(shutdown_timeout)
+        await _call(found, lambda: bus.shutdown(shutdown_timeout))
     done = bus.metrics.snapshot()
     totals = {
         "completed": sum(done.completed.values()),
@@ -58,11 +63,16 @@ async def worker(
     say("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
 
 
-def load_bus(target: str) -> EventBus:
-    """The ``EventBus`` that ``MODULE:BUS`` names."""
+async def _call(found: EventBus | SyncEventBus, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """What the bus does: a ``SyncEventBus`` in its own thread, where its plain handlers call it."""
+    return await work() if isinstance(found, EventBus) else await asyncio.wrap_future(found.submit(work))
+
+
+def load_bus(target: str) -> EventBus | SyncEventBus:
+    """The bus that ``MODULE:BUS`` names."""
     found = load_object(target)
-    if not isinstance(found, EventBus):
-        raise _refused(target, f"{target.partition(':')[2]} is {type(found).__name__}, not an EventBus")
+    if not isinstance(found, EventBus | SyncEventBus):
+        raise _refused(target, f"{target.partition(':')[2]} is {type(found).__name__}, not an EventBus or SyncEventBus")
     return found
 
 

@@ -1,0 +1,97 @@
+"""The thread of a ``SyncEventBus``: an event loop for its ``EventBus``, and its end together with the program."""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from typing import Any, TypeVar
+
+from durabus.errors import ConfigurationError, EventBusShutdownError
+
+T = TypeVar("T")
+
+logger = logging.getLogger("durabus.bus")
+
+JOIN_WITHIN = 5.0
+"""How long the end of the thread is waited for. A task that refuses to end is left behind: the thread is a daemon."""
+
+ENDED = "this SyncEventBus is shut down; make a new one"
+
+
+class LoopThread:
+    """Runs coroutines in a daemon thread until ``end``. ``last`` is what has to be done there when the program ends."""
+
+    def __init__(self, name: str, last: Callable[[], None]) -> None:
+        self.process = os.getpid()
+        self._last = last
+        self._loop = asyncio.new_event_loop()
+        self._gate = threading.Lock()
+        self._ended = False
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+        _running.add(self)
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Begin a coroutine there, in the caller's context."""
+        if threading.get_ident() == self._thread.ident:
+            raise ConfigurationError(
+                "an async handler called a method of its SyncEventBus, which would block the event loop that this "
+                "handler runs on: use ctx.emit there, or make the handler a plain function"
+            )
+        with self._gate:
+            if self._ended:
+                raise EventBusShutdownError(ENDED)
+            return asyncio.run_coroutine_threadsafe(work(), self._loop)
+
+    def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The same, and wait for its result."""
+        future = self.submit(work)
+        try:
+            return future.result()
+        except CancelledError:
+            if self._ended:
+                raise EventBusShutdownError(ENDED) from None
+            raise
+
+    def end(self) -> None:
+        """Take nothing more, cancel what is left and end the thread. Repeatable."""
+        with self._gate:
+            first, self._ended = not self._ended, True
+            if first:
+                # Behind every call that was taken before: none of them can stay in the queue of a loop that has ended.
+                self._loop.call_soon_threadsafe(self._stop.set)
+        _running.discard(self)
+        self._thread.join(JOIN_WITHIN)
+
+    def end_with_program(self) -> None:
+        """The program ends without a ``shutdown()``: do what has to be done at last."""
+        try:
+            self._last()
+        except Exception as error:
+            # Nobody is left to handle it. What was held comes back with its leases.
+            logger.debug("a SyncEventBus did not shut down cleanly at the program's end: %s", error, exc_info=True)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._stop.wait())
+
+
+_running: set[LoopThread] = set()
+
+
+def _end_all() -> None:
+    """When the program ends. A forked child has none of its parent's threads, and leaves them to the parent."""
+    for thread in list(_running):
+        if thread.process == os.getpid():
+            thread.end_with_program()
+
+
+# Not earlier, as with threading._register_atexit: threads and executors of the program may publish until Python has
+# joined them. Not later: once the interpreter finalizes, daemon threads stand still, and a wait for one of them hangs.
+atexit.register(_end_all)
