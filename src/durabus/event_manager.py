@@ -93,14 +93,14 @@ class EventManager:
         claim = None if event is None else self.queue.claim_on(event.id)
         if event is None or claim is None:
             return None
-        succeeded: list[HandlerResult] = []
+        settled: list[HandlerResult] = []
         try:
-            settlement = await self._dispatcher.dispatch(claim, succeeded)
+            settlement = await self._dispatcher.dispatch(claim, settled)
         except NotStarted as error:
             logger.warning("event %s goes back to the queue: %s", event.event_id, error)
-            settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(succeeded))
+            settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(settled))
         except BaseException:
-            self.queue.give_back(claim, succeeded)
+            self.queue.give_back(claim, settled)
             raise
         outcome = (await self.queue.store.settle_events([settlement])).outcomes[0]
         self.queue.forget_claim(event.id)

@@ -149,6 +149,36 @@ async def test_an_answer_makes_good_for_those_who_failed(make_bus: MakeBus) -> N
     assert (failed.status, failed.error) == (ResultStatus.ABORTED, "UnrecoverableError: no")
 
 
+@pytest.mark.parametrize("completion", ["all", "first"])
+@pytest.mark.parametrize("handler_mode", ["serial", "parallel"])
+async def test_an_unrecoverable_error_ends_the_event_after_one_call_of_each_handler(
+    make_bus: MakeBus, handler_mode: str, completion: str
+) -> None:
+    bus, calls = make_bus(handler_mode=handler_mode, completion=completion, retry={"max_retries": 3}), []
+
+    async def charge(event: Event) -> None:
+        raise UnrecoverableError("no such card")
+
+    async def mail(event: Event) -> None:
+        calls.append("mail")
+        raise ValueError("try later")
+
+    bus.subscribe("job", charge, id="charge")
+    bus.subscribe("job", mail, id="mail")
+    bus.subscribe("job", lambda event: calls.append("audit"), id="audit")
+    await bus.start()
+    handle = bus.emit("job")
+    ended = await handle
+    assert sorted(calls) == ["audit", "mail"]
+    assert (ended.status, ended.errors) == (
+        EventStatus.COMPLETED_WITH_ERRORS,
+        ("UnrecoverableError: no such card",),
+    )
+    results = {result.handler_id: (result.status, result.error) for result in await handle.results()}
+    assert results["mail"] == (ResultStatus.TRANSIENT, "ValueError: try later")
+    assert results["audit"] == (ResultStatus.SUCCEEDED, None)
+
+
 async def test_without_an_answer_all_of_them_count(make_bus: MakeBus) -> None:
     bus = make_bus(completion="first")
 

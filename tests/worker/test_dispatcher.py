@@ -10,11 +10,12 @@ from durabus import Event
 from durabus.errors import DuplicateHandlerError
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.settlement import Complete, Fail, Release
-from durabus.model.statuses import ResultStatus
+from durabus.model.statuses import Completion, ResultStatus
 from durabus.worker.breaker import OPEN_FOR, Breaker
 from durabus.worker.dispatcher import ELSEWHERE_DELAY, Dispatcher
 
 SUCCEEDED, TRANSIENT = ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT
+UNRECOVERABLE = ResultStatus.UNRECOVERABLE
 
 
 async def fine(event: Event) -> None:
@@ -136,10 +137,80 @@ async def test_the_shortest_of_several_delays_counts() -> None:
     assert settlement.error == "one: TransientError: busy; two: TransientError: soon"
 
 
-async def test_an_unrecoverable_error_ends_the_event_and_later_handlers_do_not_run() -> None:
+async def test_an_unrecoverable_error_ends_the_event_once_every_other_handler_had_its_call() -> None:
     settlement = await dispatcher_of(("one", busy), ("two", hopeless), ("three", fine)).dispatch(make_claim())
     assert isinstance(settlement, Complete)
-    assert statuses(settlement) == {"one": TRANSIENT, "two": ResultStatus.UNRECOVERABLE}
+    assert statuses(settlement) == {"one": TRANSIENT, "two": UNRECOVERABLE, "three": SUCCEEDED}
+
+
+async def test_after_an_unrecoverable_error_a_handler_whose_breaker_is_open_still_gets_its_call() -> None:
+    dispatcher = dispatcher_of(("one", hopeless), ("two", busy))
+    open_breaker(dispatcher, "two")
+    settlement = await dispatcher.dispatch(make_claim())
+    assert isinstance(settlement, Release)
+    assert statuses(settlement) == {"one": UNRECOVERABLE}
+    after = dispatcher_of(("one", fine), ("two", busy))
+    ended = await after.dispatch(make_claim(results=[earlier("one", UNRECOVERABLE)]))
+    assert isinstance(ended, Complete), "one call each, so a transient error is not tried again"
+    assert statuses(ended) == {"two": TRANSIENT}
+
+
+async def test_after_an_unrecoverable_error_a_handler_that_had_its_call_is_not_waited_for() -> None:
+    dispatcher = dispatcher_of(("one", hopeless), ("two", busy))
+    open_breaker(dispatcher, "two")
+    settlement = await dispatcher.dispatch(make_claim(attempts=2, results=[earlier("two")]))
+    assert isinstance(settlement, Complete)
+
+
+@pytest.mark.parametrize(("attempts", "ends"), [(1, False), (4, True)])
+async def test_after_an_unrecoverable_error_a_handler_that_the_event_timeout_kept_from_its_call_gets_it(
+    attempts: int, *, ends: bool
+) -> None:
+    async def endless(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    dispatcher = Dispatcher(event_timeout=0.01)
+    for id_, function in (("one", hopeless), ("two", endless), ("three", fine)):
+        dispatcher.add(make_handler(function, id=id_))
+    settlement = await dispatcher.dispatch(make_claim(attempts=attempts))
+    assert isinstance(settlement, Complete if ends else Fail)
+    assert statuses(settlement) == {
+        "one": UNRECOVERABLE,
+        "two": ResultStatus.TIMED_OUT,
+        "three": ResultStatus.PENDING,
+    }
+
+
+async def test_after_an_unrecoverable_error_a_handler_of_another_node_still_gets_its_call() -> None:
+    dispatcher = Dispatcher(elsewhere=OtherNode())
+    dispatcher.add(make_handler(hopeless, id="here"))
+    settlement = await dispatcher.dispatch(make_claim())
+    assert isinstance(settlement, Release)
+    assert statuses(settlement) == {"here": UNRECOVERABLE}
+    called = await dispatcher.dispatch(make_claim(attempts=2, results=[earlier("theirs")]))
+    assert isinstance(called, Complete), "it had its one call"
+
+
+async def test_an_answer_makes_good_for_an_unrecoverable_error_of_an_earlier_attempt() -> None:
+    async def answer(event: Event) -> str:
+        return "yes"
+
+    dispatcher = Dispatcher(completion=Completion.FIRST)
+    for id_, function in (("one", hopeless), ("two", answer)):
+        dispatcher.add(make_handler(function, id=id_))
+    settlement = await dispatcher.dispatch(make_claim(results=[earlier("one", UNRECOVERABLE)]))
+    assert statuses(settlement) == {"one": ResultStatus.ABORTED, "two": SUCCEEDED}
+
+
+async def test_a_caller_that_stops_the_rest_is_told_of_an_unrecoverable_error_too() -> None:
+    async def endless(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    told: list[HandlerResult] = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await dispatcher_of(("one", hopeless), ("two", fine), ("three", endless)).dispatch(make_claim(), told)
+    assert [(result.handler_id, result.status) for result in told] == [("one", UNRECOVERABLE), ("two", SUCCEEDED)]
 
 
 async def test_handlers_that_succeeded_before_do_not_run_again() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -152,12 +152,11 @@ class Handle:
         if self._end is not None:
             claim, settlement, settled = self._end
             self._end = None
-            errors = claim.event.errors
-            if settled.status is not EventStatus.COMPLETED:
-                errors = (*errors, _error_of(settlement))
-            self._event = replace(claim.event, status=settled.status, errors=errors, expires_ts=None)
             results = {result.handler_id: result for result in (*claim.results, *settlement.results)}
-            self._results = tuple(results.values())
+            self._results, errors = tuple(results.values()), claim.event.errors
+            if settled.status is not EventStatus.COMPLETED:
+                errors = (*errors, _error_of(settlement, self._results))
+            self._event = replace(claim.event, status=settled.status, errors=errors, expires_ts=None)
 
     async def _wait(self) -> None:
         self.home.refuse_strangers()
@@ -182,10 +181,12 @@ def _value(outcome: Event | BaseException) -> Event:
     return outcome
 
 
-def _error_of(settlement: Settlement) -> str:
+def _error_of(settlement: Settlement, results: Sequence[HandlerResult]) -> str:
+    """The same text as in the store: of an event that completed with errors, those that no attempt will change."""
     match settlement:
         case Complete():
-            return "; ".join(settlement.errors or [r.error for r in settlement.results if r.error])
+            fatal = (result for result in results if result.status is ResultStatus.UNRECOVERABLE)
+            return "; ".join(settlement.errors or [result.error or "unrecoverable error" for result in fatal])
         case Fail():
             return settlement.error
         case Release():

@@ -65,7 +65,8 @@ class Children:
 
         ``emitted`` are the children of this attempt; those of earlier ones are known to the store.
         """
-        if done.errors or any(result.status is ResultStatus.UNRECOVERABLE for result in done.results):
+        results = (*claim.results, *done.results)
+        if done.errors or any(result.status is ResultStatus.UNRECOVERABLE for result in results):
             return done
         for child in emitted:
             try:
@@ -78,7 +79,7 @@ class Children:
             await _wait(emitted)
         if not await self._any_lives(claim.event, emitted):
             return done
-        known = {result.handler_id for result in (*claim.results, *done.results)}
+        known = {result.handler_id for result in results}
         ran = (
             HandlerResult(handler_id=handler_id, status=ResultStatus.SUCCEEDED, attempts=1)
             for handler_id in handlers

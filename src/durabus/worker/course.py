@@ -20,6 +20,9 @@ from durabus.worker.tracing import Tracing, traced
 GRACE = 2.0
 """How long a handler that was stopped may take to end."""
 
+ENOUGH = SETTLED - {ResultStatus.UNRECOVERABLE}
+"""Results that do not count against an event that has its answer."""
+
 Attempt = tuple[Handler, Outcome, HandlerResult]
 
 
@@ -49,39 +52,37 @@ class Course:
         """How long the first of those waits whose breaker is open."""
         self.winner = next((r.handler_id for r in claim.results if self._answers(r)), None)
 
-    async def run(self, context: Context, threads: HandlerThreads, succeeded: list[HandlerResult]) -> None:
-        """Run what is left to run. ``succeeded`` collects the handlers that are done."""
+    async def run(self, context: Context, threads: HandlerThreads, settled: list[HandlerResult]) -> None:
+        """Run what is left to run. ``settled`` collects the results that no further attempt will change."""
         left = [handler for handler in self._handlers if not self._is_over(handler)]
         if self.winner is None and self._mode is HandlerMode.PARALLEL and len(left) > 1:
-            await self._side_by_side(left, context, threads, succeeded)
+            await self._side_by_side(left, context, threads, settled)
         else:
             for handler in left:
                 if self.winner is not None:
                     self._stop(handler, ResultStatus.CANCELLED, "before it started")
-                elif await self._one(handler, context, threads, succeeded):
-                    break
+                else:
+                    await self._one(handler, context, threads, settled)
         if self.winner is not None:
             self._leave_only_the_winner()
 
     async def _one(
-        self, handler: Handler, context: Context, threads: HandlerThreads, succeeded: list[HandlerResult]
-    ) -> bool:
-        """Whether no other handler is of any use."""
+        self, handler: Handler, context: Context, threads: HandlerThreads, settled: list[HandlerResult]
+    ) -> None:
         wait = handler.breaker.admit()
         if wait:
             self.blocked_for = min(self.blocked_for or wait, wait)
-            return False
+            return
         self.running[handler.id] = handler
         outcome = await self._execute(handler, context, threads)
         del self.running[handler.id]
         before = self._earlier.get(handler.id)
         result = result_of(handler, outcome, before.attempts + 1 if before else 1)
         self.attempts.append((handler, outcome, result))
-        if outcome.status is ResultStatus.SUCCEEDED:
-            succeeded.append(result)
+        if outcome.status in SETTLED:
+            settled.append(result)
             if self.winner is None and self._answers(result):
                 self.winner = handler.id
-        return outcome.status is ResultStatus.UNRECOVERABLE and not self._first
 
     async def _execute(self, handler: Handler, context: Context, threads: HandlerThreads) -> Outcome:
         if self._tracing is None:
@@ -90,9 +91,9 @@ class Course:
             return await execute(handler, context, threads)
 
     async def _side_by_side(
-        self, handlers: list[Handler], context: Context, threads: HandlerThreads, succeeded: list[HandlerResult]
+        self, handlers: list[Handler], context: Context, threads: HandlerThreads, settled: list[HandlerResult]
     ) -> None:
-        tasks = {asyncio.create_task(self._one(h, context, threads, succeeded)): h for h in handlers}
+        tasks = {asyncio.create_task(self._one(h, context, threads, settled)): h for h in handlers}
         pending = set(tasks)
         try:
             while pending and self.winner is None:
@@ -127,7 +128,7 @@ class Course:
         self.attempts = counted
         known = {result.handler_id for result in self.stopped} | {handler.id for handler, _, _ in counted}
         for result in self._claim.results:
-            if result.status not in SETTLED and result.handler_id not in known:
+            if result.status not in ENOUGH and result.handler_id not in known:
                 self.stopped.append(replace(result, status=ResultStatus.ABORTED, worker_id=None, expires_ts=None))
         self.blocked_for = 0.0
 
@@ -146,7 +147,7 @@ def used_up(handler: Handler, event: Event, attempts: int) -> bool:
     return limit is not None and attempts >= limit
 
 
-async def _end(tasks: Iterable[asyncio.Task[bool]]) -> None:
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
     """Stop what still runs. One that refuses is left behind: nothing it does is written."""
     left = {task for task in tasks if not task.done()}
     for task in left:

@@ -54,7 +54,8 @@ class Elsewhere(Protocol):
 class Dispatcher:
     """Holds the handlers of one process and runs a claimed event through those that match its type.
 
-    A handler that succeeded in an earlier attempt does not run again. The first unrecoverable error ends the event.
+    A handler that succeeded in an earlier attempt does not run again. An unrecoverable error ends the event as soon as
+    every other handler had one call.
     ``completion`` first: the first value other than None is enough. ``event_timeout`` bounds all of them together.
     """
 
@@ -140,16 +141,16 @@ class Dispatcher:
                 # No harm yet: every event asks again when it begins, and goes back to the queue if that fails.
                 logger.debug("handlers of other nodes not learned: %s", error)
 
-    def dispatch(self, claim: Claim, succeeded: list[HandlerResult] | None = None) -> Coroutine[Any, Any, Settlement]:
+    def dispatch(self, claim: Claim, settled: list[HandlerResult] | None = None) -> Coroutine[Any, Any, Settlement]:
         """Run what is left to run and say how the claim is to be settled.
 
-        ``succeeded`` collects the handlers that are done, for a caller that may have to cancel the rest.
+        ``settled`` collects the results that no further attempt will change, for a caller that may cancel the rest.
         """
         if self.event_timeout is None and self._slow_timeout is None:
-            return self._dispatch(claim, succeeded, None)
-        return self._dispatch_in_time(claim, [] if succeeded is None else succeeded)
+            return self._dispatch(claim, settled, None)
+        return self._dispatch_in_time(claim, [] if settled is None else settled)
 
-    async def _dispatch(self, claim: Claim, succeeded: list[HandlerResult] | None, course: Course | None) -> Settlement:
+    async def _dispatch(self, claim: Claim, settled: list[HandlerResult] | None, course: Course | None) -> Settlement:
         event = claim.event
         handlers = self.route(event.type)
         context = Context(event, self.worker_id, self._emitter)
@@ -168,13 +169,13 @@ class Dispatcher:
                 return Complete(claim.ref, (), (), outcome.milliseconds)
             return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0, ())
         course = course or self._course(claim)
-        await course.run(context, self._threads, [] if succeeded is None else succeeded)
+        await course.run(context, self._threads, [] if settled is None else settled)
         if course.winner is not None:
             results = (*(result for _, _, result in course.attempts), *course.stopped)
             return Complete(claim.ref, results, (), _milliseconds(course.attempts))
         return self._settlement(claim, course.attempts, course.blocked_for, others)
 
-    async def _dispatch_in_time(self, claim: Claim, succeeded: list[HandlerResult]) -> Settlement:
+    async def _dispatch_in_time(self, claim: Claim, settled: list[HandlerResult]) -> Settlement:
         course = self._course(claim)
         scope = asyncio.timeout(self.event_timeout)
         with ExitStack() as stack:
@@ -182,7 +183,7 @@ class Dispatcher:
                 stack.enter_context(SlowWarning(claim.event, None, self._slow_timeout))
             try:
                 async with scope:
-                    return await self._dispatch(claim, succeeded, course)
+                    return await self._dispatch(claim, settled, course)
             except TimeoutError:
                 if not scope.expired():
                     raise
@@ -245,15 +246,18 @@ class Dispatcher:
         event, results = claim.event, tuple(result for _, _, result in attempts)
         milliseconds = _milliseconds(attempts)
         failed = [attempt for attempt in attempts if attempt[1].status is not ResultStatus.SUCCEEDED]
-        waits = [blocked_for] if blocked_for else []
-        for handler, outcome, _ in failed:
-            delay = _delay(handler, outcome, event)
-            log_failed_attempt(event, handler, outcome.error or "", delay)
-            if delay is not None:
-                waits.append(delay)
-        if any(outcome.status is ResultStatus.UNRECOVERABLE for _, outcome, _ in failed):
-            return Complete(claim.ref, results, (), milliseconds)
-        if failed:
+        fatal = _is_fatal(claim, attempts)
+        waits = _waits(event, failed, fatal=fatal)
+        if fatal:
+            called = _called(claim, attempts)
+            others = tuple(handler_id for handler_id in others if handler_id not in called)
+            if all(handler.id in called for handler in self.route(event.type)):
+                blocked_for = 0.0
+            if not (waits or blocked_for or others):
+                return Complete(claim.ref, results, (), milliseconds)
+        if waits or (failed and not fatal):
+            if blocked_for:
+                waits.append(blocked_for)
             return Fail(claim.ref, _error_text(failed), min(waits, default=None), results, milliseconds)
         if blocked_for:
             return Release(claim.ref, blocked_for, results)
@@ -266,6 +270,33 @@ class Dispatcher:
                 self._tell_waiting(event, missing)
                 return Release(claim.ref, _rest(event), results)
         return _unless_spent(claim, results, milliseconds)
+
+
+def _is_fatal(claim: Claim, attempts: list[Attempt]) -> bool:
+    """Whether a handler said, now or earlier, that no further attempt will help."""
+    return any(outcome.status is ResultStatus.UNRECOVERABLE for _, outcome, _ in attempts) or any(
+        result.status is ResultStatus.UNRECOVERABLE for result in claim.results
+    )
+
+
+def _called(claim: Claim, attempts: list[Attempt]) -> set[str]:
+    """The ids of the handlers that had a call, now or earlier; an event's timeout may have come before it."""
+    results = (*claim.results, *(result for _, _, result in attempts))
+    return {result.handler_id for result in results if result.status is not ResultStatus.PENDING}
+
+
+def _waits(event: Event, failed: list[Attempt], *, fatal: bool) -> list[float]:
+    """Seconds until the handlers that may be called again. Every failed attempt is logged.
+
+    After a fatal error these are only the ones that the event's timeout kept from their call.
+    """
+    waits = []
+    for handler, outcome, _ in failed:
+        delay = None if fatal and outcome.status is not ResultStatus.PENDING else _delay(handler, outcome, event)
+        log_failed_attempt(event, handler, outcome.error or "", delay)
+        if delay is not None:
+            waits.append(delay)
+    return waits
 
 
 def _milliseconds(attempts: list[Attempt]) -> float:

@@ -215,7 +215,7 @@ class Slots:
         """Run queued events one after another; leave when none is left, or when a handler changed the context."""
         place, task = Place(self), asyncio.current_task()
         PLACE.set(place)
-        succeeded: list[HandlerResult] = []
+        settled: list[HandlerResult] = []
         untouched = contextvars.copy_context()
         try:
             while self._may_begin() and self._active <= self._places and contextvars.copy_context() == untouched:
@@ -232,11 +232,11 @@ class Slots:
                     self._asked_for_more = True
                     asyncio.get_running_loop().call_soon(self._start_more)
                 place.running, running.task = running, task
-                settlement = await self._run(running, succeeded)
+                settlement = await self._run(running, settled)
                 if not running.lost:
                     self._done(running, settlement)
-                if succeeded:
-                    succeeded = []
+                if settled:
+                    settled = []
         finally:
             self._active -= 1
             self.go()
@@ -247,25 +247,25 @@ class Slots:
             self.go()
 
     async def _run(  # noqa: C901  (one flat list of endings)
-        self, running: Running, succeeded: list[HandlerResult]
+        self, running: Running, settled: list[HandlerResult]
     ) -> Settlement:
         """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
         try:
-            settlement = await self._dispatcher.dispatch(running.claim, succeeded)
+            settlement = await self._dispatcher.dispatch(running.claim, settled)
             if running.children is not None or running.claim.event.fence > 1:
                 settlement = await self._after_children(running, settlement)
         except asyncio.CancelledError as error:
             if not (running.lost or running.returning):
                 # The handler cancelled its own task, or somebody cancels all tasks: the slot ends.
-                self._cancelled_by_others(running, error, succeeded)
+                self._cancelled_by_others(running, error, settled)
                 raise
             settlement = Release(running.ref)
         except (NotStarted, StoreError) as error:
             logger.warning("event %s goes back to the queue: %s", running.claim.event.event_id, error)
-            settlement = Release(running.ref, TROUBLE_PAUSE, tuple(succeeded))
+            settlement = Release(running.ref, TROUBLE_PAUSE, tuple(settled))
         except Exception as error:
             logger.exception("dispatch of event %s failed", running.claim.event.event_id)
-            settlement = self._failed(running, error, succeeded)
+            settlement = self._failed(running, error, settled)
         except BaseException:
             # Python closes this coroutine, as when its loop is gone: the lease gives the event back.
             self._died(running)
@@ -280,21 +280,21 @@ class Slots:
                     pass
         if running.returning:
             # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
-            return Release(running.ref, 0.0, tuple(succeeded))
+            return Release(running.ref, 0.0, tuple(settled))
         return settlement
 
-    def _failed(self, running: Running, error: BaseException, succeeded: list[HandlerResult]) -> Fail:
+    def _failed(self, running: Running, error: BaseException, settled: list[HandlerResult]) -> Fail:
         delay = None if self._is_last_attempt(running) else TROUBLE_PAUSE
-        return Fail(running.ref, describe(error), delay, tuple(succeeded))
+        return Fail(running.ref, describe(error), delay, tuple(settled))
 
     def _cancelled_by_others(
-        self, running: Running, error: asyncio.CancelledError, succeeded: list[HandlerResult]
+        self, running: Running, error: asyncio.CancelledError, settled: list[HandlerResult]
     ) -> None:
         """A failed attempt, if the worker is there to write it; else the lease gives the event back."""
         if self.closing:
             self._died(running)
         else:
-            self._done(running, self._failed(running, error, succeeded))
+            self._done(running, self._failed(running, error, settled))
 
     async def _after_children(self, running: Running, settlement: Settlement) -> Settlement:
         if running.turn is not None:
