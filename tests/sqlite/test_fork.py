@@ -98,5 +98,7 @@ async def test_a_child_does_not_keep_the_lock_of_its_killed_parent(file: Path) -
         await store.open()
         await store.add_events([new_event("order.placed")])
         await store.close()
+        names = [path.name for path in file.parent.iterdir()]
+        assert "bus.db-wal" not in names  # nor the presence of its parent: this store was the last one
     finally:
         os.kill(child, signal.SIGKILL)

@@ -246,13 +246,17 @@ async def test_an_open_that_fails_leaves_nothing_and_can_be_repeated(
 
 
 async def test_a_writer_that_breaks_down_refuses_and_can_be_closed(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = threading.Event()
+
     def break_down(*_: object) -> None:
+        broken.set()
         raise RuntimeError("a bug")
 
     store = new_store(file)
     await store.open()
     monkeypatch.setattr(Wakeup, "watch", break_down)
     assert not await store.wait_for_work("default", timeout=0.01)
+    assert await asyncio.to_thread(broken.wait, 30)
     with pytest.raises(StoreUnavailableError, match=r"broke down \(RuntimeError\('a bug'\)\)") as caught:
         await store.add_events([new_event("order.placed")])
     assert isinstance(caught.value.__cause__, RuntimeError)

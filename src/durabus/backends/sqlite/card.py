@@ -26,6 +26,7 @@ CARD = Card(
         ),
         "lost": (
             f"{CRASHES}[sqlite]",
+            "sqlite/test_foreign_close.py::test_what_is_acknowledged_after_the_application_read_the_file_is_kept",
             "sqlite/test_doctor.py::test_a_store_as_durabus_makes_it_is_well",
             "not tested: a power cut",
         ),

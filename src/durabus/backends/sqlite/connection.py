@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from durabus.backends.sqlite import presence
 from durabus.backends.sqlite.flock import BUSY_TIMEOUT
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
 
 OLDEST_SQLITE = (3, 37, 0)
 CHECKPOINT_PAGES = 2_000
 _KEPT_WAL = 16 * 1024 * 1024
+_NO_CKPT_ON_CLOSE = 1006
+"""``sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE``, which Python 3.11 has not yet."""
 
 _MEANING = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space, the store works again at once",
@@ -92,10 +95,18 @@ def _connecting(path: Path) -> Iterator[sqlite3.Connection]:
         path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
+        _keep_log_at_close(connection)
         yield connection
     except BaseException:
         connection.close()
         raise
+
+
+def _keep_log_at_close(connection: sqlite3.Connection) -> None:
+    """Where a connection cannot know whether it is the last one, it does not delete the log as it closes."""
+    configure = getattr(connection, "setconfig", None)  # from Python 3.12 on
+    if configure is not None and not presence.supported():
+        configure(_NO_CKPT_ON_CLOSE, True)
 
 
 def primary_code(error: sqlite3.Error) -> int:

@@ -38,7 +38,8 @@
     durabus_migrations   the steps of migrations/ that were applied, with their checksums
 
 Beside the file: ``-wal`` and ``-shm`` belong to SQLite, ``-durabus.lock`` is the write lock between processes and
-carries the latest instant that was written (``store_time``).
+carries the latest instant that was written (``store_time``). That a process has the store open is told by locks on the
+database file itself and on ``-shm`` (``presence``).
 
 Threads of one store object: the writer (group commit), the reader (snapshots), and, once they are needed, one that is
 told by the kernel when another process writes (``notice``) and one that gives up on a frozen lock holder (``turn``).

@@ -1,4 +1,4 @@
-"""The file while it is open: the lock beside it, two connections, two threads."""
+"""The file while it is open: the locks, two connections, two threads."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from durabus.backends.sqlite import schema
 from durabus.backends.sqlite.address import Address
 from durabus.backends.sqlite.connection import connect_reader, connect_writer, store_error
 from durabus.backends.sqlite.flock import BUSY_TIMEOUT, WriteLock
-from durabus.backends.sqlite.identity import Identity
+from durabus.backends.sqlite.identity import Identity, refuse_second_name
+from durabus.backends.sqlite.presence import Presence
 from durabus.backends.sqlite.reader import Reader
 from durabus.backends.sqlite.store_time import StoreTime
 from durabus.backends.sqlite.writer import Writer
@@ -26,6 +27,7 @@ class OpenFile:
         self._path = address.path
         self.connections: list[sqlite3.Connection] = []
         self.lock = WriteLock(self._path)
+        self._presence = Presence(self._path)
         self.writer = Writer(self._path, self.lock, time, self._let_go)
         self.reader = Reader(self._path, time)
         self.lock.open()
@@ -63,12 +65,14 @@ class OpenFile:
 
     def _connect(self, address: Address, time: StoreTime) -> Identity:
         if self._path.exists():
-            Identity(self._path)  # refuses what must not even be looked at
+            refuse_second_name(self._path)
         writer = connect_writer(self._path, synchronous=address.synchronous)
         self.connections.append(writer)
         schema.migrate(writer, self._path, time.now_of_all(self.lock))
         schema.verify(writer, self._path)
         self.connections.append(connect_reader(self._path))
+        self._presence.take()
+        refuse_second_name(self._path)
         return Identity(self._path)
 
     def _let_go(self) -> None:
@@ -80,8 +84,10 @@ class OpenFile:
             held = bool(self.connections) and self.lock.acquire_within(BUSY_TIMEOUT, threading.Event())
         except StoreUnavailableError:  # the folder is gone, and with it everybody else's way to the file
             held = False
+        self._presence.release()
         while self.connections:
             self.connections.pop().close()
+        self._presence.tidy()
         if held:
             self.lock.release()
         self.lock.close()

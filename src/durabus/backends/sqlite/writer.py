@@ -165,6 +165,10 @@ class Writer:
             for operation in operations:
                 operation.error = store_error(error, self._path)
                 operation.error.__cause__ = error
+        except StoreUnavailableError as error:  # about the files: all of them are told, and none is repeated
+            for operation in operations:
+                operation.error = StoreUnavailableError(str(error))
+                operation.error.__cause__ = error
         except Exception as error:  # noqa: BLE001  (a caller's value that SQLite cannot take, or a bug: theirs alone)
             if len(operations) > 1:
                 self._write_each(operations)
@@ -191,6 +195,7 @@ class Writer:
             tx = Transaction(connection, self._time.now_of_all(self._lock))
             _run(tx, operations)
             connection.execute("COMMIT")
+            self._identity.check_committed()
             self._commits += 1
         finally:
             try:
