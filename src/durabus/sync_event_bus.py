@@ -69,9 +69,9 @@ class SyncEventBus:
         """The bus behind, for its metrics and options."""
         return self._bus
 
-    def start(self) -> Self:
+    def start(self, *, serve: bool = False) -> Self:
         """As ``EventBus.start``."""
-        self._running().call(self._bus.start)
+        self._running().call(lambda: self._bus.start(serve=serve))
         return self
 
     def subscribe(self, *args: Any, **options: Any) -> str:

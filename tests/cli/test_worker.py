@@ -32,7 +32,7 @@ async def serve(event: Event) -> None:
 SYNC_APP = """
 from durabus import Event, SyncEventBus
 
-bus = SyncEventBus("sqlite:///bus.db", poll_interval=0.1, lease=5)
+bus = SyncEventBus("sqlite:///bus.db", serve=False, poll_interval=0.1, lease=5)
 
 @bus.on("order.placed", id="place")
 def place(event: Event) -> None:
@@ -128,7 +128,7 @@ async def test_programs_read_when_it_serves_and_what_it_did(store: EventStore, t
     ]
 
 
-async def test_a_bus_for_scripts_is_served_too_and_its_plain_handlers_may_publish(
+async def test_a_bus_for_scripts_that_only_publishes_elsewhere_is_served_and_its_plain_handlers_may_publish(
     store: EventStore, tmp_path: Path
 ) -> None:
     with worker(tmp_path, app=SYNC_APP) as process:

@@ -201,8 +201,8 @@ async def test_an_event_with_a_delay_is_handled_when_it_is_due(store: EventStore
     handler = Recorder()
     async with EventBus(store) as bus:
         bus.subscribe("user.created", handler)
-        event_id = await bus.publish("user.created", delay=0.05)
-        trail = await store.read_event_log(event_id)
+        event = await bus.emit("user.created", delay=0.05)
+        trail = await store.read_event_log(event.event_id)
     assert trail[1].at_ts - trail[0].at_ts >= 0.05
 
 

@@ -50,6 +50,10 @@ class EventBus(Subscribing):
     different handlers, an event ends when each of them had it. For the handlers of a process that is not heard of any
     more it waits ``handlers_kept_for`` seconds, after a shutdown 30 s at most; None: until they are unregistered.
 
+    ``serve=False`` is for processes that only publish, as a web app that imports the module with the handlers: the bus
+    stores events and neither claims any nor announces its handlers. ``start(serve=True)`` serves it all the same, and
+    so does ``durabus worker``.
+
     Without a ``store`` it is the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
 
     ``mode`` says which events exclude each other, in every process that serves the bus; ``handler_mode`` whether the
@@ -62,6 +66,7 @@ class EventBus(Subscribing):
         store: str | EventStore | None = None,
         *,
         name: str = DEFAULT_BUS,
+        serve: bool = True,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
         concurrency: int = 100,
         lease: Duration = DEFAULT_LEASE,
@@ -130,6 +135,9 @@ class EventBus(Subscribing):
         self._worker: Worker | None = None
         self._opened = False
         self._opening = asyncio.Lock()
+        if not isinstance(serve, bool):
+            raise ConfigurationError(f"serve={serve!r}: must be True, or False for a bus that only publishes")
+        self._serve = serve
         self._started = False
         self._shut = False
         self._shutting_down: asyncio.Task[None] | None = None
@@ -157,12 +165,18 @@ class EventBus(Subscribing):
         subscription_id = id or f"forward:{self.name}>{target.name}:{pattern_of(pattern)}"
         return self.subscribe(pattern, hand_on, id=subscription_id)
 
-    async def start(self) -> Self:
-        """Open the store and begin to claim. What a crash left behind is taken up again once its lease is over."""
+    async def start(self, *, serve: bool = False) -> Self:
+        """Open the store and begin to claim. What a crash left behind is taken up again once its lease is over.
+
+        ``serve=True``: claim also if the bus was made to publish only.
+        """
         self._refuse_if_shut("start")
         if self._started:
             self._outbox.bind()
         async with self._opening:
+            if serve and not self._serve:
+                self._serve = True
+                self._subscriptions_changed()
             if not self._opened and self._owns_store:
                 await self.store.open()
             self._opened = True
@@ -188,8 +202,9 @@ class EventBus(Subscribing):
     ) -> str:
         """Store an event, wait until this bus has dispatched it to its end, and answer its ``event_id``.
 
-        Retries included: after it returns, the event is COMPLETED or a dead letter. A bus without subscriptions, or
-        one that publishes on the caller's own ``connection``, only stores it: others will handle it.
+        Retries included: after it returns, the event is COMPLETED or a dead letter. It only stores the event, and waits
+        for nothing else, if the event has a ``delay``, if this bus has no subscriptions or does not serve, or if it
+        publishes on the caller's own ``connection``.
         """
         self._refuse_if_shut("publish")
         new = self._new(event_type, payload, metadata, options)
@@ -200,7 +215,7 @@ class EventBus(Subscribing):
             return (await self.store.add_events([new], connection=connection))[0].event_id
         handle = self._send(new, None)
         event = await handle.stored()
-        if self._worker is None or not self._dispatcher:
+        if new.delay or self._worker is None or not self._dispatcher:
             self._outbox.drop(handle)
         elif event.status not in TERMINAL:
             self._worker.nudge()
@@ -313,6 +328,8 @@ class EventBus(Subscribing):
             self._outbox.bind()
 
     def _subscriptions_changed(self) -> None:
+        if not self._serve:
+            return
         self._registry.announce(self._dispatcher.handlers)
         if self._worker is not None:
             self._worker.nudge()
@@ -320,9 +337,9 @@ class EventBus(Subscribing):
             self._start_worker()
 
     def _start_worker(self) -> None:
-        """A bus without handlers claims nothing: its events are for those who have some."""
+        """A bus without handlers, or that does not serve, claims nothing: its events are for those who do."""
         self._registry.start()
-        if self._worker is None and self._dispatcher.handlers:
+        if self._serve and self._worker is None and self._dispatcher.handlers:
             self._worker = Worker(
                 self.store,
                 self.name,
@@ -355,11 +372,14 @@ class EventBus(Subscribing):
         metadata: Mapping[str, Any] | None,
         options: PublishOptions,
     ) -> NewEvent:
-        """Inside a handler it is a child of the event that is handled, unless the caller says otherwise."""
+        """Inside a handler it is a child of the event that is handled, unless the caller says otherwise.
+
+        Not so a delayed one: it would keep its parent open for as long, and so would each event of a chain.
+        """
         if not isinstance(event_type, str):
             event_type, payload = typed_event(event_type, payload)
         parent = handled_here()
-        if parent is not None and "parent_id" not in options:
+        if parent is not None and "parent_id" not in options and not options.get("delay"):
             options["parent_id"] = parent.claim.event.event_id
         if self._tracing is not None:
             metadata = metadata_of(self._tracing, event_type, metadata)

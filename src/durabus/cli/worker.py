@@ -41,7 +41,7 @@ async def worker(
     bus = found if isinstance(found, EventBus) else found.bus
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
     stop = _listen_for_signals()
-    await _call(found, bus.start)
+    await _call(found, lambda: bus.start(serve=True))
     if json:
         print_json_line({"bus": bus.name, "pid": os.getpid()})
     say(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")

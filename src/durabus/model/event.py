@@ -47,7 +47,7 @@ class PublishOptions(TypedDict, total=False):
     delay: Duration
     max_attempts: int | None
     parent_id: str | None
-    """Left out inside a handler: the event that is being handled. None: no parent, wherever it is published."""
+    """Left out inside a handler: the event that is being handled, or none if there is a ``delay``. None: no parent."""
     idempotency_key: str | None
     ordering_key: str | None
 
