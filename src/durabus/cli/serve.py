@@ -47,7 +47,8 @@ async def serve(
     """
     require_server()
     from durabus.server.app import create_app
-    from durabus.server.serving import is_loopback, listen
+    from durabus.server.loopback import is_loopback
+    from durabus.server.serving import listen
     from durabus.server.serving import serve as serve_until_stopped
     from durabus.server.settings import Settings
     from durabus.server.tokens import TokenFile

@@ -9,7 +9,7 @@ from typing import Any
 
 from litestar import Request
 
-from durabus.errors import EventNotFound, StoreClosedError, StoreError
+from durabus.errors import ConfigurationError, EventNotFound, StoreClosedError, StoreError
 from durabus.model.event import Event
 from durabus.model.limits import check_name
 from durabus.server.access import Principal
@@ -17,6 +17,7 @@ from durabus.server.metrics import Metrics
 from durabus.server.problems import Problem
 from durabus.server.settings import Settings
 from durabus.server.tokens import TokenFile
+from durabus.server.wrong_tokens import WrongTokens
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 
@@ -38,6 +39,7 @@ class Api:
         """Set when the server is asked to stop: whoever waits for work or for news goes home."""
         self._url = store if isinstance(store, str) else None
         self._store = make_store(store) if isinstance(store, str) else store
+        self._wrong_tokens = WrongTokens()
         self._begun = False
         self._beginning = asyncio.Lock()
         self._scan: asyncio.Task[None] | None = None
@@ -73,6 +75,22 @@ class Api:
         finally:
             if self._url is not None:
                 await self._store.close()
+
+    def holder(self, text: str, host: str) -> Principal | None:
+        """Who holds the token ``text``; None if nobody does. A ``host`` that sends too many wrong ones is told so."""
+        try:
+            holder = None if self.tokens is None else self.tokens.holder(text)
+        except ConfigurationError as error:
+            logger.error("nobody gets in: %s", error)  # noqa: TRY400  (its text says all)
+            raise Problem(503, "tokens cannot be checked now") from error
+        if holder is None and self._wrong_tokens.too_many(host):
+            raise Problem(
+                429,
+                "this token is unknown, over or revoked, and so were too many others from this address: try again "
+                "with a valid one",
+                {"Retry-After": "60", "Connection": "close"},
+            )
+        return holder
 
     def bus(self, named: str | None, principal: Principal) -> str:
         """The bus of a request, if it is the sender's to use."""

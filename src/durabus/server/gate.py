@@ -6,22 +6,21 @@ Who sends it, where from, how long it takes to arrive, how large and how deep it
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import re
-from functools import lru_cache
 from http import HTTPStatus
 from itertools import accumulate
 
 from durabus.clock import perf_counter
-from durabus.errors import ConfigurationError, DurabusError
+from durabus.errors import DurabusError
 from durabus.model.limits import MAX_DEPTH
 from durabus.server.access import EVERYBODY, Principal
 from durabus.server.api import Api
 from durabus.server.asgi import App, Message, Receive, Scope, Send
 from durabus.server.dashboard import browser
 from durabus.server.dashboard.board import Board
+from durabus.server.loopback import check_local
 from durabus.server.metrics import UNKNOWN_ROUTE
-from durabus.server.problems import MEDIA_TYPE, UNAUTHORISED, Problem, logger, problem_of
+from durabus.server.problems import MEDIA_TYPE, UNAUTHORISED, Problem, problem_of
 from durabus.server.settings import MAX_BATCH_BODY, MAX_BODY
 from durabus.server.tokens import TokenFile
 
@@ -35,11 +34,12 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS",
 JSON_TYPES = re.compile(rb"\s*application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
-LOOPBACK_NAMES = frozenset({"localhost", "localhost.localdomain"})
-TRUSTED_SITES = frozenset({b"same-origin", b"none"})
 ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
 POLICY_VIOLATION = 1008
 MAX_LENGTH_DIGITS = 15
+MAX_HEADER_BYTES = 16_384
+HEADER_LINE_BYTES = 4
+"""A colon, a space and the end of the line."""
 
 
 class Gate:
@@ -78,6 +78,7 @@ class Gate:
             await send(message)
 
         try:
+            check_headers(scope)
             inner["user"] = self._principal(inner, headers)
             await self._api.begin()
             body = await self._body(inner, headers, receive)
@@ -102,21 +103,16 @@ class Gate:
             return Principal(name="anybody", scopes=frozenset())
         text = bearer_token(headers) or (browser.cookie_token(headers) if page else "")
         try:
-            return self._holder(text)
+            return self._holder(text, (scope.get("client") or ("",))[0])
         except Problem as problem:
             if problem.status == HTTPStatus.UNAUTHORIZED and page and browser.wants_html(scope["method"], headers):
                 raise browser.to_login(scope) from None
             raise
 
-    def _holder(self, text: str) -> Principal:
+    def _holder(self, text: str, host: str) -> Principal:
         if not text:
             raise Problem(401, "send a token: Authorization: Bearer durabus_…", UNAUTHORISED)
-        assert self._tokens is not None  # noqa: S101  (asked only where there are tokens)
-        try:
-            holder = self._tokens.holder(text)
-        except ConfigurationError as error:
-            logger.error("nobody gets in: %s", error)
-            raise Problem(503, "tokens cannot be checked now") from error
+        holder = self._api.holder(text, host)
         if holder is None:
             raise Problem(401, "this token is unknown, over or revoked", UNAUTHORISED)
         return holder
@@ -153,39 +149,18 @@ def relative_path(scope: Scope) -> str:
     return below or "/" if below.startswith("/") or not below else path
 
 
-def check_local(scope: Scope, headers: dict[bytes, bytes], *, navigates: bool = False) -> None:
-    """Without tokens only programs on this machine are served, and no page that a browser has from elsewhere.
-
-    ``navigates``: a person followed a link to a page of ours, which another site's script can neither read nor frame.
-    """
-    ends = (scope.get("client"), scope.get("server"))
-    forwarded = b"forwarded" in headers or b"x-forwarded-for" in headers
-    if forwarded or not all(end is not None and _is_loopback(end[0]) for end in ends):
-        raise Problem(401, "this server has no tokens, so it serves only its own machine", UNAUTHORISED)
-    if not _is_loopback(_host_name(headers.get(b"host", b""))):
-        raise Problem(403, "the Host header must name this machine as localhost, 127.0.0.1 or [::1]")
-    origin = headers.get(b"origin")
-    foreign = origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
-    elsewhere = headers.get(b"sec-fetch-site", b"none") not in TRUSTED_SITES
-    if foreign or (elsewhere and not navigates):
-        raise Problem(403, "requests from other web sites are not served")
-
-
-def _host_name(header: bytes) -> str:
-    text = header.decode("latin-1")
-    return text[1:].partition("]")[0] if text.startswith("[") else text.partition(":")[0]
-
-
-@lru_cache(maxsize=1024)
-def _is_loopback(host: str) -> bool:
-    if host.lower() in LOOPBACK_NAMES:
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
+def check_headers(scope: Scope) -> None:
+    """Refuse headers that are too large, and those of which two servers could make two different requests."""
+    size = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+    size += sum(len(name) + len(value) + HEADER_LINE_BYTES for name, value in scope["headers"])
+    if size > MAX_HEADER_BYTES:
+        raise Problem(
+            431, f"address and headers have {size:,} bytes: the limit is {MAX_HEADER_BYTES:,}", {"Connection": "close"}
+        )
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+        raise Problem(
+            400, "a request has Content-Length or Transfer-Encoding, never both: send one", {"Connection": "close"}
+        )
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:

@@ -37,9 +37,11 @@ COMMON = {
     408: Answer("The body took too long."),
     413: Answer("The body, or the payload, is too large."),
     415: Answer("The body is not JSON."),
+    429: Answer("Too many wrong tokens came from this address, and this one is wrong too."),
+    431: Answer("Address and headers are too large."),
     503: Answer("The store or the server cannot do it now."),
 }
-WITHOUT_BODY = (400, 401, 403, 503)
+WITHOUT_BODY = (400, 401, 403, 429, 431, 503)
 
 
 def described(

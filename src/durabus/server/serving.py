@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import os
 import signal
 import socket
@@ -12,27 +11,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from durabus.errors import ConfigurationError
 from durabus.server.app import HttpApi
+from durabus.server.connections import protocol
+from durabus.server.gate import MAX_HEADER_BYTES
 
-MAX_HEADER_BYTES = 16_384
-MAX_CONNECTIONS = 1_000
 BACKLOG = 2_048
-LOOPBACK_NAMES = frozenset({"localhost"})
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a server on ``host`` can be reached from this machine only."""
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -52,16 +38,17 @@ async def serve(app: HttpApi, listening: socket.socket, *, stop_within: int, rea
     """Serve until SIGTERM or SIGINT: nothing new is taken, what runs may finish; a second signal quits at once."""
     await app.api.begin()
     gc.freeze()  # what is there now stays to the end: the collector need not look at it again and again
+    connection = protocol(app.api.settings.header_timeout)
     config = uvicorn.Config(
         app,
-        http=_protocol(app.api.settings.header_timeout),
+        http=connection,
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=MAX_CONNECTIONS,
+        limit_concurrency=connection.limit,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_graceful_shutdown=stop_within,
     )
@@ -103,32 +90,3 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
-
-
-def _protocol(header_timeout: float) -> type[H11Protocol]:
-    class TimedProtocol(H11Protocol):
-        """Closes connections whose headers take too long, however slowly they trickle."""
-
-        _late: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._late = self.loop.call_later(header_timeout, transport.close)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self.conn.their_state is not h11.IDLE:
-                self._in_time()
-            elif self._late is None:
-                self._late = self.loop.call_later(header_timeout, self.transport.close)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._in_time()
-            super().connection_lost(exc)
-
-        def _in_time(self) -> None:
-            if self._late is not None:
-                self._late.cancel()
-                self._late = None
-
-    return TimedProtocol

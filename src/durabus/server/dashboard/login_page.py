@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from durabus.errors import ConfigurationError
-from durabus.server.access import Principal, Scope
+from durabus.server.access import Scope
 from durabus.server.api import api_of
 from durabus.server.dashboard.browser import LOGIN, cookie, safe_next
 from durabus.server.dashboard.rendering import AnyRequest, Page, action_route, form_of, page_route, redirect, render
-from durabus.server.problems import Problem, logger
 
 
 @page_route(LOGIN, None)
@@ -23,7 +21,7 @@ async def log_in(request: AnyRequest) -> Page:
     """Keep the token in a cookie that no script can read and no other site can send."""
     form = await form_of(request)
     text, wanted = form.get("token", "").strip(), form.get("next", "")
-    holder = _holder(request, text)
+    holder = api_of(request).holder(text, request.client.host if request.client else "")
     if holder is None:
         return _form(request, wanted, "This token is unknown, over or revoked.", 401)
     if not holder.holds(Scope.READ):
@@ -35,15 +33,6 @@ async def log_in(request: AnyRequest) -> Page:
 async def log_out(request: AnyRequest) -> Page:
     """Forget the token."""
     return redirect(_root(request) + LOGIN, {"Set-Cookie": _cookie(request, "")})
-
-
-def _holder(request: AnyRequest, text: str) -> Principal | None:
-    tokens = api_of(request).tokens
-    try:
-        return None if tokens is None else tokens.holder(text)
-    except ConfigurationError as error:
-        logger.error("nobody gets in: %s", error)
-        raise Problem(503, "tokens cannot be checked now") from error
 
 
 def _form(request: AnyRequest, wanted: str, refused: str, status: int) -> Page:
