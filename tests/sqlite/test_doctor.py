@@ -1,14 +1,18 @@
 """What the doctor says about a SQLite file."""
 
+import re
+import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
 from durabus import open_store
-from durabus.backends.sqlite import doctor
+from durabus.backends.sqlite import doctor, presence
+from durabus.backends.sqlite.backup import back_up
 from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import StoreUnavailableError
+from durabus.model.event import new_event
 from durabus.store.doctor import Level, examine
 
 
@@ -60,3 +64,46 @@ async def test_it_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="does not exist"):
         await examine(f"sqlite:///{tmp_path}/none.db")
     assert not (tmp_path / "none.db").exists()
+
+
+async def test_a_file_that_was_copied_without_its_log_is_noticed_once(
+    store: SQLiteStore, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A young store is all in its log, so its copy is empty; an older one's copy lacks the newest events."""
+    copy = file.with_name("copy.db")
+    for number in range(2):
+        await store.add_events([new_event("order.placed")])
+        shutil.copy(file, copy)
+        assert "copy" in await findings(f"sqlite:///{copy}")
+        caplog.clear()
+        for _ in range(2):
+            opened = await open_store(f"sqlite:///{copy}")
+            assert (await opened.counts()).pending == number
+            await opened.close()
+        (record,) = caplog.records
+        assert re.search(r"copy\.db: this file was copied without its -wal.*durabus db backup", record.getMessage())
+        assert "copy" not in await findings(f"sqlite:///{copy}")
+        for left in file.parent.glob("copy.db*"):
+            left.unlink()
+        sqlite3.connect(file).execute("PRAGMA wal_checkpoint").connection.close()
+
+
+async def test_a_backup_and_a_database_of_the_applications_own_are_not_taken_for_such_copies(
+    store: SQLiteStore, file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    backup, mine = file.with_name("backup.db"), file.with_name("mine.db")
+    back_up(file, backup, overwrite=False, moved=lambda *_: None)
+    connection = sqlite3.connect(mine)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("CREATE TABLE orders (id INTEGER)")
+    connection.close()
+    for one in (backup, mine):
+        await (await open_store(f"sqlite:///{one}")).close()
+    assert caplog.records == []
+
+
+async def test_a_system_without_locks_of_open_files_is_noted(
+    store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "supported", lambda: False)
+    assert await findings(f"sqlite:///{file}") == {"file_locks": ("note", "of the process")}

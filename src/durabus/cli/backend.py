@@ -5,8 +5,10 @@ Reached by name, as ``durabus.store.connect`` reaches the store itself: no back 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -51,6 +53,15 @@ def refuse_absent_file(url: str) -> None:
         )
 
 
+def warning_of_copy(url: str) -> str:
+    """What to tell of a SQLite file that was copied without its log; empty for every other store."""
+    path = sqlite_file(url)
+    if path is None:
+        return ""
+    copied = import_module(f"{SQLITE}.copied")
+    return f"{path}: {copied.ADVICE}" if copied.came_alone(path) and copied.is_from_open_store(path) else ""
+
+
 def schema_steps(url: str) -> list[SchemaStep]:
     """The migrations of the store's kind, in order."""
     known = import_module(f"{_package(url)}.schema").migrations()
@@ -65,6 +76,25 @@ async def applied_steps(url: str) -> list[SchemaStep]:
     address = import_module(f"{package}.address").parse_url(url)
     applied = await import_module(f"{package}.schema").applied_instants(address)
     return [msgspec.structs.replace(step, applied_ts=applied.get(step.number)) for step in steps]
+
+
+BackUp = Literal["backup", "restore"]
+
+
+def file_backup(url: str, way: BackUp, file: Path, *, overwrite: bool, moved: Callable[[int, int], None]) -> int:
+    """Copy a SQLite store into a file, or a file into the store; returns how many bytes that is."""
+    path = sqlite_file(url)
+    if path is None:
+        raise CommandFailed(
+            f"no {way} for {urlsplit(url).scheme or url}",
+            "durabus copies SQLite files only",
+            "use the server's own tools, as pg_dump",
+            code=Exit.USAGE,
+        )
+    module = import_module(f"{SQLITE}.backup")
+    call = module.back_up if way == "backup" else module.restore
+    size: int = call(path.resolve(), file, overwrite=overwrite, moved=moved)
+    return size
 
 
 def _package(url: str) -> str:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from durabus.cli.backend import SchemaStep, applied_steps, refuse_absent_file, schema_steps
+from durabus.cli.backend import (
+    BackUp,
+    SchemaStep,
+    applied_steps,
+    file_backup,
+    refuse_absent_file,
+    schema_steps,
+    warning_of_copy,
+)
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
-from durabus.cli.output import console, iso, print_json, table
+from durabus.cli.output import console, iso, print_json, say, table
+from durabus.cli.progress import progress_bars
 
-db = App(name="db", help="The store's tables: migrate, status, verify, sql.")
+db = App(name="db", help="The store's tables: migrate, status, verify, sql. A SQLite file: backup, restore.")
+
+Overwrite = Annotated[bool, Parameter(help="Replace what is there.", negative="", show_default=False)]
 
 
 @db.command
@@ -43,15 +55,19 @@ async def status(*, common: Common = DEFAULTS) -> int:
 
     Example: durabus db status
     """
-    steps = await applied_steps(store_url(common))
+    url = store_url(common)
+    warning = warning_of_copy(url)
+    steps = await applied_steps(url)
     missing = [step.name for step in steps if step.applied_ts is None]
     if common.json:
-        print_json({"up_to_date": not missing, "steps": _documents(steps)})
+        print_json({"up_to_date": not missing, "steps": _documents(steps), "warning": warning or None})
     else:
         made = table("step", "applied")
         for step in steps:
             made.add_row(step.name, iso(step.applied_ts) or "[red]missing: `durabus db migrate` applies it[/]")
         console().print(made)
+        if warning:
+            say(warning)
     return Exit.FAILED if missing else Exit.OK
 
 
@@ -94,6 +110,48 @@ def sql(
         return
     for step in steps:
         print(f"-- {step.name}{' (down)' if down else ''}\n{(step.down if down else step.up).strip()}\n")
+
+
+@db.command
+def backup(
+    file: Annotated[Path, Parameter(help="The copy to make.")],
+    *,
+    overwrite: Overwrite = False,
+    common: Common = DEFAULTS,
+) -> None:
+    """Copy a SQLite store into one file while others work on it, and check the copy.
+
+    Example: durabus db backup bus.backup.db
+    """
+    refuse_absent_file(store_url(common))
+    size = _move_pages("backup", file, overwrite=overwrite, common=common)
+    if common.json:
+        print_json({"file": str(file), "bytes": size})
+    else:
+        print(f"{file}: {size:,} bytes, checked")
+
+
+@db.command
+def restore(
+    file: Annotated[Path, Parameter(help="What `durabus db backup` made.")],
+    *,
+    overwrite: Overwrite = False,
+    common: Common = DEFAULTS,
+) -> None:
+    """Put a backup in place of a SQLite store that nobody has open. Events handled since are handled again.
+
+    Example: durabus db restore bus.backup.db --store sqlite:///restored.db
+    """
+    size = _move_pages("restore", file, overwrite=overwrite, common=common)
+    if common.json:
+        print_json({"file": str(file), "bytes": size})
+    else:
+        print(f"restored {size:,} bytes from {file}, checked")
+
+
+def _move_pages(way: BackUp, file: Path, *, overwrite: bool, common: Common) -> int:
+    with progress_bars("pages", quiet=common.json) as bars, bars.step(way, None) as moved:
+        return file_backup(store_url(common), way, file, overwrite=overwrite, moved=moved)
 
 
 def _documents(steps: list[SchemaStep]) -> list[dict[str, object]]:

@@ -91,7 +91,9 @@ def _from_schema_error(why: str) -> CommandFailed:
     elif "was made as shard" in why or "published through shards" in why:
         what, hint = "these stores are not these shards", "name them in --store as at the first time, or empty ones"
     elif "is not an SQLite database" in why:
-        what, hint = "not a database", "check the path in --store"
+        what, hint = "not a database", "check the path in --store, or the name of the file"
+    elif "is no durabus store" in why:
+        what, hint = "not a store", "name a file that `durabus db backup` made"
     return CommandFailed(what, why, hint, code=Exit.STORE)
 
 

@@ -41,10 +41,10 @@ class Bars:
         self._task = self.progress.add_task(step, total=total, pace="")
         self._started = time.monotonic()  # clock: rows a second
 
-    def moves(self, rows: int) -> None:
-        """See ``Listener``."""
+    def moves(self, rows: int, total: int | None = None) -> None:
+        """See ``Listener``. ``total`` is for those who learn it on the way."""
         seconds = time.monotonic() - self._started  # clock: rows a second
-        self.progress.update(self._task, completed=rows, pace=self._pace(rows, seconds))
+        self.progress.update(self._task, completed=rows, total=total, pace=self._pace(rows, seconds))
 
     def ends(self, step: str, rows: int, seconds: float) -> None:
         """See ``Listener``."""
@@ -56,14 +56,14 @@ class Bars:
             say(f"{step:<22} {rows:>12,} {self._unit} {seconds:>8.1f} s  {pace}".rstrip())
 
     @contextmanager
-    def step(self, name: str, total: int | None) -> Iterator[Callable[[int], None]]:
-        """One step; call what it gives with how many are done."""
+    def step(self, name: str, total: int | None) -> Iterator[Callable[..., None]]:
+        """One step; call what it gives with how many are done, and of how many if that was not known before."""
         reached = 0
 
-        def moved(number: int) -> None:
+        def moved(number: int, total: int | None = None) -> None:
             nonlocal reached
             reached = number
-            self.moves(number)
+            self.moves(number, total)
 
         self.begins(name, total)
         yield moved

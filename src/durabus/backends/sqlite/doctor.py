@@ -8,9 +8,10 @@ import shutil
 import sqlite3
 from pathlib import Path
 
-from durabus.backends.sqlite import schema
+from durabus.backends.sqlite import presence, schema
 from durabus.backends.sqlite.address import Address, parse_url
 from durabus.backends.sqlite.connection import connect_reader, store_error
+from durabus.backends.sqlite.copied import ADVICE, came_alone, is_from_open_store
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.store.doctor import Finding
 
@@ -32,7 +33,8 @@ def _examine(address: Address) -> list[Finding]:
     path = address.path.resolve()
     if not path.exists():
         raise StoreUnavailableError(f"{path} does not exist: `durabus db migrate` makes it")
-    return [*_durability(address), *_contents(path), *_place(path)]
+    alone = came_alone(path)
+    return [*_durability(address), *_contents(path, alone=alone), *_place(path)]
 
 
 def _durability(address: Address) -> list[Finding]:
@@ -46,12 +48,20 @@ def _durability(address: Address) -> list[Finding]:
             "write to this file through durabus only, or use SQLite 3.51.3"
         )
         found.append(Finding(level="note", setting="sqlite_version", value=sqlite3.sqlite_version, advice=advice))
+    if not presence.supported():
+        advice = (
+            "closing any descriptor of the file drops SQLite's locks: do not read or copy it in a process that has "
+            "the store open, use `durabus db backup`"
+        )
+        found.append(Finding(level="note", setting="file_locks", value="of the process", advice=advice))
     return found
 
 
-def _contents(path: Path) -> list[Finding]:
+def _contents(path: Path, *, alone: bool) -> list[Finding]:
     found: list[Finding] = []
     try:
+        if alone and is_from_open_store(path):
+            found.append(Finding(level="warning", setting="copy", value="without -wal", advice=ADVICE))
         connection = connect_reader(path)
         try:
             schema.verify(connection, path)
@@ -60,7 +70,7 @@ def _contents(path: Path) -> list[Finding]:
         finally:
             connection.close()
     except SchemaError as error:
-        return [Finding(level="error", setting="schema", value="not as it should be", advice=str(error))]
+        return [*found, Finding(level="error", setting="schema", value="not as it should be", advice=str(error))]
     except sqlite3.Error as error:
         raise store_error(error, path) from error
     if mode != "wal":

@@ -21,6 +21,7 @@ from durabus.errors import StoreUnavailableError
 
 BUSY_TIMEOUT = 30.0
 """Seconds that anybody waits for a lock at most: this one, or SQLite's own."""
+LOCK_SUFFIX = "-durabus.lock"
 _TRY_EVERY = 0.001
 _WIDTH = 24
 """Characters of the instant in the file."""
@@ -30,7 +31,7 @@ class WriteLock:
     """Of one store object; its file also carries the latest instant that was written under it."""
 
     def __init__(self, database: Path) -> None:
-        self.path = database.with_name(database.name + "-durabus.lock")
+        self.path = database.with_name(database.name + LOCK_SUFFIX)
         self._name = str(self.path)
         self._descriptor = -1
         self._identity = (0, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import sqlite3
 import threading
@@ -11,6 +12,7 @@ import weakref
 from durabus.backends.sqlite import schema
 from durabus.backends.sqlite.address import Address
 from durabus.backends.sqlite.connection import connect_reader, connect_writer, store_error
+from durabus.backends.sqlite.copied import ADVICE, came_alone, is_from_open_store
 from durabus.backends.sqlite.flock import BUSY_TIMEOUT, WriteLock
 from durabus.backends.sqlite.identity import Identity, refuse_second_name
 from durabus.backends.sqlite.presence import Presence
@@ -18,6 +20,8 @@ from durabus.backends.sqlite.reader import Reader
 from durabus.backends.sqlite.store_time import StoreTime
 from durabus.backends.sqlite.writer import Writer
 from durabus.errors import StoreClosedError, StoreUnavailableError
+
+logger = logging.getLogger("durabus.sqlite")
 
 
 class OpenFile:
@@ -30,11 +34,14 @@ class OpenFile:
         self._presence = Presence(self._path)
         self.writer = Writer(self._path, self.lock, time, self._let_go)
         self.reader = Reader(self._path, time)
+        alone = came_alone(self._path)
         self.lock.open()
         _OPEN.add(self)
         try:
             self._take_lock(given_up)
             try:
+                if alone and is_from_open_store(self._path):
+                    logger.warning("%s: %s", self._path, ADVICE)
                 identity = self._connect(address, time)
             finally:
                 self.lock.release()
