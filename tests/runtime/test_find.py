@@ -6,7 +6,17 @@ import pytest
 from tests.runtime.conftest import MakeBus
 from tests.worker.support import until
 
-from durabus import Event, EventBus, EventBusShutdownError, EventStatus, EventStore
+from durabus import (
+    Event,
+    EventBus,
+    EventBusShutdownError,
+    EventPage,
+    EventQuery,
+    EventStatus,
+    EventStore,
+    NewEvent,
+    StoreUnavailableError,
+)
 
 SOON = 5.0
 
@@ -163,3 +173,65 @@ async def test_without_a_history_the_future_still_works(make_bus: MakeBus) -> No
     found = await search
     assert found is not None
     assert found.event_id == handle.event_id
+
+
+async def test_what_was_emitted_a_moment_ago_is_found(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+    for n in range(50):
+        handle = bus.emit("user.created", {"n": n})
+        found = await bus.find("user.created", n=n)
+        assert found is not None, f"event {n} was missed"
+        assert (found.event_id, found.id) == (handle.event_id, handle.id)
+
+
+async def test_tasks_that_emit_what_they_do_not_find_emit_it_once(make_bus: MakeBus) -> None:
+    bus = await make_bus().start()
+
+    async def find_or_emit(n: int) -> str:
+        found = await bus.find("user.created", n=n)
+        return found.event_id if found is not None else bus.emit("user.created", {"n": n}).event_id
+
+    for n in range(10):
+        assert len(set(await asyncio.gather(*(find_or_emit(n) for _ in range(10))))) == 1
+
+
+async def test_an_event_that_is_being_stored_is_found_when_it_is_and_one_that_is_refused_is_not(
+    make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, entered, go_on = await make_bus().start(), asyncio.Event(), asyncio.Event()
+    add_events = store.add_events
+
+    async def slow(events: list[NewEvent]) -> list[Event]:
+        entered.set()
+        await go_on.wait()
+        if events[0].type == "user.refused":
+            raise StoreUnavailableError("the disk is full")
+        return await add_events(events)
+
+    monkeypatch.setattr(store, "add_events", slow)
+    for kind, is_found in (("user.created", True), ("user.refused", False)):
+        entered.clear()
+        go_on.clear()
+        handle = bus.emit(kind)
+        await entered.wait()
+        search = asyncio.create_task(bus.find(kind))
+        await asyncio.sleep(0.02)
+        assert not search.done()
+        go_on.set()
+        found = await search
+        assert (found is not None and found.event_id == handle.event_id) is is_found
+
+
+async def test_what_is_emitted_while_the_store_is_asked_is_found(
+    make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, find = await make_bus().start(), store.find
+
+    async def emitted_meanwhile(query: EventQuery) -> EventPage:
+        page = await find(query)
+        monkeypatch.undo()
+        await bus.emit("user.created").stored()
+        return page
+
+    monkeypatch.setattr(store, "find", emitted_meanwhile)
+    assert await bus.find("user.created") is not None

@@ -254,7 +254,8 @@ class EventBus(Subscribing):
 
         ``past``: True, or not older than so many seconds. ``future``: True waits for ever, a number so many seconds,
         and not for handlers. ``fields`` must be equal in the payload; ``child_of`` also finds grandchildren. None if
-        there is none, if the time is over, or after a shutdown.
+        there is none, if the time is over, or after a shutdown. What this bus has emitted and not stored yet is found,
+        as soon as it is stored.
         """
         self._refuse_if_shut("find")
         if not self._opened:
@@ -265,7 +266,8 @@ class EventBus(Subscribing):
         next_one = await self._finder.begin(wanted) if future is not False else None
         try:
             if past is not False:
-                found = await self._finder.past(wanted, None if past is True else seconds(past, "past"))
+                with self._outbox.watch() as sent:
+                    found = await self._finder.past(wanted, None if past is True else seconds(past, "past"), sent)
                 if found is not None or next_one is None:
                     return found
             if next_one is None:

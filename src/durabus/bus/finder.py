@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from durabus.bus.handle import Handle
 from durabus.errors import StoreClosedError, StoreError
 from durabus.model.event import Event
 from durabus.model.pattern import matches
@@ -22,6 +23,8 @@ LOOK_SELDOM = 0.5
 PAGE = 100
 MAX_DEPTH = 1_000
 """Generations that ``child_of`` goes back; also the end of a circle somebody made by hand."""
+MAX_ROUNDS = 1_000
+"""Looks at what is emitted during a search: others may emit such events without end."""
 
 Where = Callable[[Event], bool]
 
@@ -69,8 +72,35 @@ class Finder:
         """Whether somebody waits."""
         return bool(self._waiting)
 
-    async def past(self, wanted: Wanted, within: float | None) -> Event | None:
-        """The newest that is known, whatever its status; ``within``: published at most so many seconds ago."""
+    async def past(self, wanted: Wanted, within: float | None, sent: list[Handle]) -> Event | None:
+        """The newest that is known, whatever its status; ``within``: published at most so many seconds ago.
+
+        ``sent`` has the events that were emitted here and are not stored yet; those that are emitted meanwhile join it.
+        """
+        found = await self._among(wanted, sent)
+        if found is None:
+            found = await self._in_store(wanted, within)
+        rounds = 0
+        # The last look at what is sent and the return are one step. So of several tasks that emit an event because
+        # they do not find it, the first does so, and the others find that one.
+        while found is None and sent and rounds < MAX_ROUNDS:
+            found, rounds = await self._among(wanted, sent), rounds + 1
+        return found
+
+    async def _among(self, wanted: Wanted, sent: list[Handle]) -> Event | None:
+        """The newest of these, once it is stored. Takes them off the list."""
+        handles = [handle for handle in sent if wanted.may_be(self._bus, handle.new.type)]
+        sent.clear()
+        for handle in reversed(handles):
+            try:
+                event = await handle.stored()
+            except Exception:  # noqa: BLE001, S112  (it was not stored, which is told to who emitted it)
+                continue
+            if await wanted.is_met(event, self._store):
+                return await self._store.get_event(event.event_id) or event
+        return None
+
+    async def _in_store(self, wanted: Wanted, within: float | None) -> Event | None:
         since = None if within is None else await self._store.now() - within
         before: int | None = None
         while True:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from itertools import islice
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
 
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle, Home
@@ -50,6 +51,9 @@ class Outbox:
         self._history = history
         self._home: Home | None = None
         self._unsent: list[Handle] = []
+        self._batches: list[list[Handle]] = []
+        """What is being stored."""
+        self._watched: list[list[Handle]] = []
         self._open: dict[str, list[Handle]] = {}
         self._sending: set[asyncio.Task[None]] = set()
         self._scheduled = False
@@ -74,6 +78,8 @@ class Outbox:
             raise self._closed
         handle.home = home
         self._unsent.append(handle)
+        for watched in self._watched:
+            watched.append(handle)
         if not self._open:
             self._empty.clear()
         self._open.setdefault(handle.new.event_id, []).append(handle)
@@ -87,6 +93,16 @@ class Outbox:
         if not self._open:
             self._empty.set()
         return handles
+
+    @contextmanager
+    def watch(self) -> Iterator[list[Handle]]:
+        """The events that are not stored yet, oldest first; those that are sent meanwhile join the list."""
+        watched = [*chain.from_iterable(self._batches), *self._unsent]
+        self._watched.append(watched)
+        try:
+            yield watched
+        finally:
+            self._watched = [other for other in self._watched if other is not watched]
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (a store that hangs is left behind)
         """Wait until everything emitted so far is stored or refused."""
@@ -130,6 +146,7 @@ class Outbox:
         self._scheduled = False
         while self._unsent:
             batch, self._unsent = self._unsent[:MAX_BATCH], self._unsent[MAX_BATCH:]
+            self._batches.append(batch)
             task = asyncio.get_running_loop().create_task(self._store_batch(batch))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
@@ -145,6 +162,8 @@ class Outbox:
                 self.drop(handle)
                 handle.refuse(error)
             return
+        finally:
+            self._batches = [other for other in self._batches if other is not batch]
         for handle, event in zip(batch, events, strict=True):
             handle.accept(event)
             if self._closed is not None:
