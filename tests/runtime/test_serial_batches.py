@@ -51,9 +51,9 @@ async def as_one_batch(
         held.set()
         await go_on.wait()
 
-    bus.subscribe("holds the lock", hold)
+    bus.subscribe("holds_the_lock", hold)
     await bus.start()
-    await store.add_events([new_event("holds the lock", bus=bus.name)])
+    await store.add_events([new_event("holds_the_lock", bus=bus.name)])
     await held.wait()
     if other is not None:
         await other.start()

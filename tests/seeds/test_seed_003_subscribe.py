@@ -34,7 +34,7 @@ GLOBS = [
     ("*.created", "user.created", True),
     ("*.created", "user.updated", False),
     ("user.[ab]", "user.a", False),
-    ("user.?", "user.a", False),
+    ("user.?x", "user.ax", False),
     ("User.created", "user.created", False),
 ]
 

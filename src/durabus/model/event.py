@@ -12,6 +12,7 @@ import uuid_utils
 
 from durabus.errors import InvalidEventError
 from durabus.model.limits import Duration, check_name, check_priority, check_tags, seconds
+from durabus.model.pattern import check_type
 from durabus.model.payload import decode_payload, encode_payload
 from durabus.model.statuses import EventStatus
 
@@ -82,12 +83,10 @@ def new_event(
         metadata = {**(metadata or {}), ORDERING_KEY: ordering_key}
     if metadata and metadata.get(ORDERING_KEY) is not None:
         check_name(metadata[ORDERING_KEY], ORDERING_KEY)
-    if "*" in check_name(event_type, "event type"):
-        raise InvalidEventError(f"event type={event_type!r}: a star belongs into patterns, not into types")
     return NewEvent(
         event_id=new_event_id() if event_id is None else check_event_id(event_id),
         bus=check_name(bus, "bus"),
-        type=event_type,
+        type=check_type(event_type),
         payload_json=encode_payload(payload),
         metadata_json=encode_payload(dict(metadata), "metadata") if metadata else None,
         tags=check_tags(tags) if tags else (),

@@ -14,7 +14,8 @@ from durabus.model.limits import Duration, seconds
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Attempt 1 at once; attempt n waits ``min(base_delay × multiplier^(n-2), max_delay)``, give or take the jitter.
 
-    ``max_retries=3`` means four attempts in all. ``max_retries=None`` means no limit.
+    ``max_retries=3`` means four attempts in all. ``max_retries=None`` means no limit. No delay is ever longer than
+    ``max_delay``, the jitter included.
     """
 
     max_retries: int | None = 3
@@ -25,8 +26,11 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse what could not be waited for."""
-        seconds(self.base_delay, "base_delay")
-        seconds(self.max_delay, "max_delay")
+        if seconds(self.base_delay, "base_delay") > seconds(self.max_delay, "max_delay"):
+            raise ConfigurationError(
+                f"base_delay={self.base_delay!r} is longer than max_delay={self.max_delay!r}, so every retry would wait "
+                "max_delay: give a max_delay that is at least as long as base_delay"
+            )
         retries = self.max_retries
         if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
             raise ConfigurationError(f"max_retries={self.max_retries!r}: must be 0 or more, or None for no limit")
@@ -49,7 +53,9 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
             plain = min(base * float(self.multiplier) ** (attempt - 2), limit)
         except OverflowError:
             plain = limit
-        return plain * (1 + self.jitter * (2 * random() - 1))
+        jittered = plain * (1 + self.jitter * (2 * random() - 1))
+        # What would be above the limit is mirrored below it: cut off, half of the retries would come back together.
+        return min(jittered, 2 * limit - jittered)
 
     def merged(self, override: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy:
         """This policy with the fields that ``override`` names replaced."""

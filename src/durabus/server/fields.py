@@ -41,7 +41,7 @@ Title = Annotated[str, Meta(min_length=1, max_length=MAX_TITLE_CHARS)]
 Text = Annotated[str, Meta(max_length=MAX_TEXT_CHARS)]
 Name = Annotated[str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN)]
 TypeName = Annotated[
-    str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[\w!-)+-~]([\w !-)+-~]*[\w!-)+-~])?(?!\n)$")
+    str, Meta(min_length=1, max_length=MAX_NAME_CHARS, pattern=r"^[\w!-)+,\-/-~]+(\.[\w!-)+,\-/-~]+)*(?!\n)$")
 ]
 WorkerId = Annotated[
     str,
@@ -97,9 +97,8 @@ def join_tags(tags: tuple[str, ...]) -> str:
 
 def type_of(title: str) -> str:
     """A title as an event type: what a type cannot have becomes an underscore."""
-    if title.isprintable() and "*" not in title:
-        return title
-    return "".join(char if char.isprintable() and char != "*" else "_" for char in title)
+    text = "".join(char if char.isprintable() and char not in "* " else "_" for char in title)
+    return ".".join(segment or "_" for segment in text.split("."))
 
 
 def check_text(text: str) -> str:

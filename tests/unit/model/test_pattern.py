@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import example, given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from durabus.errors import InvalidEventError
 from durabus.model.limits import MAX_NAME_CHARS
-from durabus.model.pattern import check_pattern, matches
+from durabus.model.pattern import check_pattern, check_type, matches
 
 SEED_TABLE = [
     ("user.created", ["user.created"], ["user.updated"]),
@@ -94,3 +95,26 @@ def test_a_pattern_is_a_name(pattern: str) -> None:
 def test_a_pattern_that_is_no_name_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidEventError, match="pattern"):
         check_pattern(pattern)
+
+
+@pytest.mark.parametrize("segment", [">", "#", "+", "?", "%", "**"])
+def test_a_wildcard_of_another_system_is_refused_with_ours(segment: str) -> None:
+    with pytest.raises(InvalidEventError, match=r"is no wildcard here.*'order\.\*'"):
+        check_pattern(f"order.{segment}")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("a..b", "a.b"), (".a", "a"), ("a.", "a"), ("order placed", "order_placed"), ("order.placed ", "order.placed")],
+)
+@pytest.mark.parametrize("check", [check_pattern, check_type])
+def test_empty_segments_and_spaces_are_refused_with_what_was_meant(
+    check: Callable[[str], str], name: str, meant: str
+) -> None:
+    with pytest.raises(InvalidEventError, match=f"Did you mean {meant!r}"):
+        check(name)
+
+
+@pytest.mark.parametrize("name", ["order.placed", "ordre.passée", "EmailNotification", "a-b_c.1", "order/placed", "a>b"])
+def test_what_separates_nothing_is_a_letter(name: str) -> None:
+    assert (check_pattern(name), check_type(name)) == (name, name)

@@ -137,3 +137,19 @@ def test_a_bad_value_is_refused_with_name_value_and_limit(option: str, value: An
 def test_a_bad_value_in_an_override_is_refused_too(option: str, value: Any, limit: str) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(limit)):
         RetryPolicy().merged({option: value})
+
+
+@pytest.mark.parametrize("fields", [{"base_delay": 60}, {"max_delay": 0.5}, {"base_delay": timedelta(minutes=1)}])
+def test_a_base_delay_above_the_longest_delay_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"base_delay=.* is longer than max_delay=.*give a max_delay"):
+        RetryPolicy(**fields)
+    with pytest.raises(ConfigurationError, match="is longer than max_delay"):
+        RetryPolicy().merged(fields)
+
+
+def test_jitter_stays_below_the_longest_delay_and_spreads_there() -> None:
+    policy = RetryPolicy(base_delay=10.0, max_delay=10.0, jitter=0.5)
+    delays = [policy.delay_before(2, lambda n=n: n / 10) for n in range(11)]  # type: ignore[misc]
+    assert max(delays) == 10.0
+    assert min(delays) == 5.0
+    assert len(set(delays)) == 6, "cut off, six of the eleven would be equal"
