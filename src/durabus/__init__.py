@@ -28,6 +28,7 @@ from durabus.errors import (
 from durabus.event_manager import EventHandler, EventManager
 from durabus.event_queue import EventQueue
 from durabus.lock_manager import LockManager
+from durabus.model.breaker import BreakerPolicy
 from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
@@ -45,6 +46,7 @@ from durabus.worker.tracing import Tracing
 
 __all__ = [
     "Action",
+    "BreakerPolicy",
     "Clock",
     "Completion",
     "ConfigurationError",

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreError
 from durabus.event_queue import EventQueue
+from durabus.model.breaker import BreakerOption, BreakerPolicy, breaker_policy
 from durabus.model.event import Event
 from durabus.model.limits import Duration, check_batch, seconds
 from durabus.model.result import HandlerResult
@@ -52,8 +53,10 @@ class EventManager:
         retry: RetryPolicy | None = None,
         timeout: Duration | None = None,
         concurrency: int = 10,
+        breaker: BreakerOption = True,
     ) -> None:
         self.queue = queue
+        self._breaker = breaker_policy(breaker, BreakerPolicy())
         self._poll_delay = seconds(poll_delay, "poll_delay", allow_zero=False)
         self._retry = retry or RetryPolicy(max_retries=None)
         self._timeout = timeout
@@ -84,7 +87,14 @@ class EventManager:
                 f"register({handler!r}): a handler object has `id`, `event_type` and `async def handle(self, event)`"
             )
         self._dispatcher.add(
-            Handler(handler_id=handler_id, pattern=event_type, function=call, timeout=self._timeout, retry=self._retry)
+            Handler(
+                handler_id=handler_id,
+                pattern=event_type,
+                function=call,
+                timeout=self._timeout,
+                retry=self._retry,
+                breaker=self._breaker,
+            )
         )
 
     async def process_next(self) -> Event | None:

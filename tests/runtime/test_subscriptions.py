@@ -1,8 +1,10 @@
 """What a bus is subscribed to, and not any more."""
 
+import time
+
 from tests.runtime.conftest import MakeBus
 
-from durabus import Event
+from durabus import Event, EventBus
 
 
 async def test_off_by_function_by_id_and_by_pattern(make_bus: MakeBus) -> None:
@@ -21,3 +23,26 @@ async def test_off_by_function_by_id_and_by_pattern(make_bus: MakeBus) -> None:
     assert bus.off("user.*", named) == 1
     assert bus.off("order.*") == 1
     assert not bus._dispatcher
+
+
+async def test_a_hundred_thousand_subscriptions_take_seconds() -> None:
+    bus = EventBus("memory://")
+
+    async def handler(event: Event) -> None: ...
+
+    started = time.process_time()
+    for number in range(100_000):
+        bus.subscribe(f"type.{number}", handler)
+    assert time.process_time() - started < 3
+    assert len(bus._registry._mine) == 100_000
+
+
+def test_equal_subscriptions_are_numbered_in_their_order() -> None:
+    bus = EventBus("memory://")
+
+    async def handler(event: Event) -> None: ...
+
+    ids = [bus.subscribe("job", handler) for _ in range(3)]
+    assert ids == [ids[0], f"{ids[0]}#2", f"{ids[0]}#3"]
+    bus.unsubscribe(ids[1])
+    assert bus.subscribe("job", handler) == f"{ids[0]}#2"

@@ -1,17 +1,24 @@
 """Hooks for tracing: they see everything, and can spoil nothing."""
 
+import asyncio
 import contextvars
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 from tests.runtime.conftest import MakeBus
 
-from durabus import Event, EventStatus
+from durabus import Event, EventStatus, UnrecoverableError
 
 SPAN: contextvars.ContextVar[str] = contextvars.ContextVar("span", default="none")
+
+
+@dataclass
+class Question:
+    event_result_type: ClassVar[type] = int
 
 
 class Tracer:
@@ -109,3 +116,89 @@ async def test_a_tracer_that_fails_changes_nothing(make_bus: MakeBus, caplog: py
         assert await bus.emit("job", 1, {"source": "web"}).result() == "done"
     assert len(calls) == 1
     assert len([record for record in caplog.records if record.name == "durabus.tracing"]) == 3
+
+
+class Spans(Tracer):
+    """Ends a span as OpenTelemetry does: with the exception that its block was left with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[str] = []
+
+    @contextmanager
+    def handling(self, event: Event, handler_id: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self.ended.append(f"ERROR {type(error).__name__}: {error}")
+            raise
+        else:
+            self.ended.append("OK")
+
+
+@pytest.mark.parametrize("handler_mode", ["serial", "parallel"])
+async def test_the_span_of_a_failed_call_ends_with_its_exception(make_bus: MakeBus, handler_mode: str) -> None:
+    spans = Spans()
+    bus = make_bus(tracing=spans, handler_mode=handler_mode, retry={"max_retries": 0})
+
+    async def raises(event: Event) -> None:
+        raise KeyError("customer")
+
+    def raises_in_a_thread(event: Event) -> None:
+        raise KeyError("thread")
+
+    async def returns(event: Event) -> UnrecoverableError:
+        return UnrecoverableError("no such customer")
+
+    async def takes_too_long(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    async def raises_something_odd(event: Event) -> None:
+        raise GeneratorExit("odd")
+
+    async def fine(event: Event) -> None: ...
+
+    for handler in (raises, raises_in_a_thread, returns, raises_something_odd, fine):
+        bus.subscribe(handler.__name__, handler)
+    bus.subscribe("takes_too_long", takes_too_long, id="slow", timeout=0.01)
+    await bus.start()
+    for event_type in ("raises", "raises_in_a_thread", "returns", "takes_too_long", "raises_something_odd", "fine"):
+        await bus.publish(event_type)
+    assert spans.ended == [
+        "ERROR KeyError: 'customer'",
+        "ERROR KeyError: 'thread'",
+        "ERROR UnrecoverableError: no such customer",
+        "ERROR TimeoutError: handler slow took longer than 0.01 s",
+        "ERROR GeneratorExit: odd",
+        "OK",
+    ]
+
+
+async def test_the_span_of_a_result_of_the_wrong_type_ends_with_an_error(make_bus: MakeBus) -> None:
+    spans = Spans()
+    bus = make_bus(tracing=spans)
+
+    async def wrong(question: Question) -> str:
+        return "many"
+
+    bus.subscribe(Question, wrong)
+    await bus.start()
+    await bus.publish(Question())
+    assert len(spans.ended) == 1
+    assert spans.ended[0].startswith("ERROR RuntimeError: ResultSchemaError")
+
+
+async def test_the_span_of_a_cancelled_call_ends_with_the_cancellation(make_bus: MakeBus) -> None:
+    spans, entered = Spans(), asyncio.Event()
+    bus = make_bus(tracing=spans)
+
+    async def endless(event: Event) -> None:
+        entered.set()
+        await asyncio.Event().wait()
+
+    bus.subscribe("job", endless)
+    await bus.start()
+    bus.emit("job")
+    await entered.wait()
+    await bus.shutdown(0.0)
+    assert spans.ended == ["ERROR CancelledError: "]

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from tests.seeds.support import ONCE, Gate, Recorder, status_of, stored, until, until_status
 
-from durabus import Action, Event, EventBus, EventStatus, EventStore, ManualClock
+from durabus import Action, Event, EventBus, EventStatus, EventStore, ManualClock, UnrecoverableError
 
 OPEN_FOR = 30.0
 
@@ -198,3 +198,28 @@ async def test_the_retries_of_one_poisoned_event_do_not_open_it(timed_store: Eve
         await bus.publish("user.poisoned")
         await bus.publish("user.created")
     assert calls == ["user.poisoned"] * 10 + ["user.created"]
+
+
+async def test_events_with_unrecoverable_errors_do_not_open_it(bus: EventBus, times: Times) -> None:
+    async def judge(event: Event) -> None:
+        if event.payload["bad"]:
+            raise UnrecoverableError("no such customer")
+
+    async with bus:
+        bus.subscribe("order.placed", judge)
+        for _ in range(8):
+            await bus.publish("order.placed", {"bad": True})
+        good = await bus.publish("order.placed", {"bad": False})
+        assert await status_of(bus.store, good) is EventStatus.COMPLETED
+
+
+async def test_a_subscription_may_have_a_breaker_of_its_own_or_none(bus: EventBus, times: Times) -> None:
+    never, soon = Recorder(failures=99), Recorder(failures=99)
+    async with bus:
+        bus.subscribe("never.opens", never, breaker=False)
+        bus.subscribe("opens.soon", soon, breaker={"minimum_samples": 1})
+        for _ in range(9):
+            await bus.publish("never.opens")
+        await bus.publish("opens.soon")
+        await put_off(bus.store, bus.emit("opens.soon").event_id)
+    assert (never.calls, soon.calls) == (9, 1)

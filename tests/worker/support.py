@@ -8,6 +8,7 @@ from typing import Any
 
 from durabus.backends.memory.store import MemoryStore
 from durabus.errors import LeaseLost, StoreUnavailableError
+from durabus.model.breaker import BreakerPolicy
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event, NewEvent, new_event, new_event_id
 from durabus.model.result import HandlerResult
@@ -31,7 +32,9 @@ def make_handler(
     timeout: float | None = None,
     retry: RetryPolicy = STEADY,
 ) -> Handler:
-    return Handler(handler_id=id, pattern=pattern, function=function, timeout=timeout, retry=retry)
+    return Handler(
+        handler_id=id, pattern=pattern, function=function, timeout=timeout, retry=retry, breaker=BreakerPolicy()
+    )
 
 
 def make_event(kind: str = "user.created", *, id: int = 1, attempts: int = 1, max_attempts: int | None = None) -> Event:  # noqa: A002

@@ -1,8 +1,16 @@
 """The circuit breaker of one handler."""
 
+import re
+from datetime import timedelta
+from typing import Any
+
 import pytest
 
-from durabus.worker.breaker import OPEN_FOR, WINDOW, Breaker, BreakerState
+from durabus.errors import ConfigurationError
+from durabus.model.breaker import BreakerPolicy, breaker_policy
+from durabus.worker.breaker import Breaker, BreakerState
+
+WINDOW, OPEN_FOR = 60.0, 30.0
 
 
 class Time:
@@ -18,7 +26,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 
 @pytest.fixture
 def breaker(time: Time) -> Breaker:
-    return Breaker()
+    return Breaker(BreakerPolicy())
 
 
 def opened(breaker: Breaker) -> Breaker:
@@ -66,7 +74,7 @@ def test_an_event_that_succeeds_at_last_is_no_failure(breaker: Breaker) -> None:
     breaker.failed(3)
     breaker.failed(4)
     assert breaker.state is BreakerState.OPEN
-    other = Breaker()
+    other = Breaker(BreakerPolicy())
     for event in range(3):
         other.failed(event)
         other.succeeded(event)
@@ -148,3 +156,50 @@ def test_its_memory_is_bounded(breaker: Breaker, time: Time) -> None:
         breaker.failed(event)
     assert len(breaker._failures) <= WINDOW
     assert len(breaker._successes) <= 7
+
+
+def test_its_policy_says_how_many_failures_open_it_and_for_how_long(time: Time) -> None:
+    breaker = Breaker(BreakerPolicy(failure_ratio=0.0, minimum_samples=2, window=10.0, open_for=timedelta(seconds=5)))
+    breaker.failed(1)
+    time.now += 11
+    breaker.failed(2)
+    assert breaker.state is BreakerState.CLOSED, "the first failure is out of the window"
+    breaker.succeeded(3)
+    breaker.failed(4)
+    assert (breaker.state, breaker.admit()) == (BreakerState.OPEN, 5.0)
+
+
+def test_without_a_policy_it_never_opens_and_remembers_nothing(time: Time) -> None:
+    breaker = Breaker(None)
+    for event in range(100):
+        breaker.failed(event)
+        breaker.succeeded(event)
+    assert (breaker.state, breaker.admit()) == (BreakerState.CLOSED, 0.0)
+    assert not breaker._failures
+    assert not breaker._successes
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"failure_ratio": 1.0}, "failure_ratio=1.0"),
+        ({"failure_ratio": "0.5"}, "failure_ratio='0.5'"),
+        ({"minimum_samples": 0}, "minimum_samples=0"),
+        ({"window": 0}, "window=0"),
+        ({"open_for": -1}, "open_for=-1"),
+        ({"open": 3}, "no such option"),
+    ],
+)
+def test_a_policy_that_cannot_be_followed_is_refused(fields: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(named)):
+        breaker_policy(fields, BreakerPolicy())
+
+
+def test_an_option_is_a_policy_some_of_its_fields_or_a_switch() -> None:
+    default = BreakerPolicy(open_for=7.0)
+    assert breaker_policy(None, default) is default
+    assert breaker_policy(True, default) is default
+    assert breaker_policy(True, None) == BreakerPolicy()
+    assert breaker_policy(False, default) is None
+    assert breaker_policy({"window": 9.0}, default) == BreakerPolicy(window=9.0, open_for=7.0)
+    assert breaker_policy(BreakerPolicy(), default) == BreakerPolicy()

@@ -11,7 +11,7 @@ from durabus.errors import DuplicateHandlerError
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import Completion, ResultStatus
-from durabus.worker.breaker import OPEN_FOR, Breaker
+from durabus.worker.breaker import Breaker
 from durabus.worker.dispatcher import ELSEWHERE_DELAY, Dispatcher
 
 SUCCEEDED, TRANSIENT = ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT
@@ -28,6 +28,9 @@ async def busy(event: Event) -> None:
 
 async def hopeless(event: Event) -> None:
     raise UnrecoverableError("never")
+
+
+OPEN_FOR = 30.0
 
 
 def dispatcher_of(*handlers: tuple[str, object], retry: object = STEADY) -> Dispatcher:

@@ -21,7 +21,8 @@ KEPT_FOR = 100.0
 
 def node(store: MemoryStore, *handlers: tuple[str, str], kept_for: float | None = KEPT_FOR) -> Registry:
     registry = Registry(store, "default", kept_for=kept_for)
-    registry.announce([make_handler(print, id=id_, pattern=pattern) for id_, pattern in handlers])
+    made = [make_handler(print, id=id_, pattern=pattern) for id_, pattern in handlers]
+    registry.announce(lambda: made)
     return registry
 
 
@@ -92,7 +93,7 @@ async def test_unsubscribing_on_one_node_leaves_the_other_nodes_handler() -> Non
     me, other = node(store, ("h", "user.*")), node(store, ("h", "user.*"))
     await me.announced()
     await other.announced()
-    me.announce([])
+    me.announce(list)
     await me.announced()
     assert await elsewhere(me, store) == {"h"}
 
@@ -134,7 +135,7 @@ async def test_a_change_is_announced_without_waiting_for_the_next_round() -> Non
     me = node(store, ("first", "user.*"))
     me.start()
     await me.announced()
-    me.announce([make_handler(print, id="second", pattern="*")])
+    me.announce(lambda: [make_handler(print, id="second", pattern="*")])
     await until(lambda: _is(store, ["second"]))
     await me.close()
 

@@ -56,7 +56,7 @@ async def test_handlers_are_announced_all_the_same(monkeypatch: pytest.MonkeyPat
     store = OddStore()
     store.odd["register"] = 2
     node = registry.Registry(store, "default", kept_for=60.0)
-    node.announce([make_handler(print, id="mine")])
+    node.announce(lambda: [make_handler(print, id="mine")])
     node.start()
     await until(lambda: bool(store._handlers.get("default")))
     assert await node.close()

@@ -17,6 +17,7 @@ from durabus.bus.outbox import Outbox
 from durabus.bus.registry import Registry
 from durabus.bus.subscribing import Subscribing
 from durabus.errors import ConfigurationError, EventBusShutdownError
+from durabus.model.breaker import BreakerOption, BreakerPolicy, breaker_policy
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
 from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event, ordering_key_of
 from durabus.model.limits import Duration, check_batch, check_name, seconds
@@ -68,6 +69,7 @@ class EventBus(Subscribing):
         name: str = DEFAULT_BUS,
         serve: bool = True,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
+        breaker: BreakerOption = True,
         concurrency: int = 100,
         lease: Duration = DEFAULT_LEASE,
         poll_interval: Duration = POLL_FLOOR,
@@ -102,7 +104,10 @@ class EventBus(Subscribing):
             emitter=self.emit,
         )
         super().__init__(
-            dispatcher, RetryPolicy().merged(retry), _seconds(handler_slow_timeout, "handler_slow_timeout")
+            dispatcher,
+            RetryPolicy().merged(retry),
+            _seconds(handler_slow_timeout, "handler_slow_timeout"),
+            breaker_policy(breaker, BreakerPolicy()),
         )
         self._tracing = tracing
         self._archive_after = check_archive_after(seconds(archive_after, "archive_after"))
@@ -332,7 +337,7 @@ class EventBus(Subscribing):
     def _subscriptions_changed(self) -> None:
         if not self._serve:
             return
-        self._registry.announce(self._dispatcher.handlers)
+        self._registry.announce(lambda: self._dispatcher.handlers)
         if self._worker is not None:
             self._worker.nudge()
         elif self._started:
@@ -341,7 +346,7 @@ class EventBus(Subscribing):
     def _start_worker(self) -> None:
         """A bus without handlers, or that does not serve, claims nothing: its events are for those who do."""
         self._registry.start()
-        if self._serve and self._worker is None and self._dispatcher.handlers:
+        if self._serve and self._worker is None and self._dispatcher:
             self._worker = Worker(
                 self.store,
                 self.name,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from durabus.errors import DurabusError
 from durabus.model.claim import default_worker_id, new_token
@@ -36,7 +36,8 @@ class Registry:
         self._bus = bus
         self._kept_for = kept_for
         self.name_node()
-        self._mine: list[HandlerInfo] = []
+        self._handlers: Callable[[], Iterable[Handler]] = tuple
+        self._listed: list[HandlerInfo] | None = None
         self._changes = 0
         self._told = 0
         self._spoke = False
@@ -56,12 +57,21 @@ class Registry:
         # A label for people, made unique: a pid can come back, and one process may hold several buses of one name.
         self._node = f"{default_worker_id()}:{new_token()[:8]}"
 
-    def announce(self, handlers: Iterable[Handler]) -> None:
-        """Tell the store soon that these are this node's handlers."""
-        self._mine = [HandlerInfo(handler_id=h.id, pattern=h.pattern) for h in handlers]
+    def announce(self, handlers: Callable[[], Iterable[Handler]]) -> None:
+        """Tell the store soon that these are this node's handlers.
+
+        They are listed when they are needed: a program that subscribes 100,000 handlers makes one list, not as many.
+        """
+        self._handlers, self._listed = handlers, None
         self._by_type.clear()
         self._changes += 1
         self._changed.set()
+
+    @property
+    def _mine(self) -> list[HandlerInfo]:
+        if self._listed is None:
+            self._listed = [HandlerInfo(handler_id=h.id, pattern=h.pattern) for h in self._handlers()]
+        return self._listed
 
     def start(self) -> None:
         """Begin to announce."""

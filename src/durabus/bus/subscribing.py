@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from durabus.bus.naming import pattern_and_function, pattern_of, result_type
+from durabus.model.breaker import BreakerOption, BreakerPolicy, breaker_policy
 from durabus.model.limits import Duration
 from durabus.model.pattern import ANY
 from durabus.model.retry import RetryPolicy
@@ -20,12 +21,17 @@ F = TypeVar("F", bound=HandlerFunction)
 
 
 class Subscribing(ABC):
-    """What can be subscribed to; ``retry`` and ``slow_timeout`` are for handlers that have none of their own."""
+    """What can be subscribed to. A handler without options of its own gets ``retry``, ``slow_timeout``, ``breaker``."""
 
-    def __init__(self, dispatcher: Dispatcher, retry: RetryPolicy, slow_timeout: float | None) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, retry: RetryPolicy, slow_timeout: float | None, breaker: BreakerPolicy | None
+    ) -> None:
         self._dispatcher = dispatcher
         self._retry = retry
         self._slow_timeout = slow_timeout
+        self._breaker = breaker
+        self._numbered: dict[str, int] = {}
+        """How many subscriptions had to be told apart by a number, by the id that they would have had."""
 
     @abstractmethod
     def _before_subscriptions_change(self, verb: str | None) -> None:
@@ -44,13 +50,15 @@ class Subscribing(ABC):
         timeout: Duration | None = DEFAULT_TIMEOUT,
         slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
+        breaker: BreakerOption = None,
     ) -> str:
         """Call ``handler`` for every event whose type the pattern covers; ``subscribe(handler)`` takes all events.
 
         What it returns for an event class with an ``event_result_type`` must be of that type.
 
-        ``retry`` replaces the whole policy, or, as a mapping, only the fields it names. Answers the subscription's id:
-        ``id`` if one is given, else one derived from pattern and function, equal on every node that runs the same code.
+        ``retry`` and ``breaker`` replace the whole policy, or, as a mapping, only the fields it names;
+        ``breaker=False`` switches it off. Returns the subscription's id: ``id`` if one is given, else one derived from
+        pattern and function, equal on every node that runs the same code.
         """
         self._before_subscriptions_change("subscribe")
         glob, function = pattern_and_function(pattern, handler)
@@ -62,6 +70,7 @@ class Subscribing(ABC):
             slow_timeout=self._slow_timeout if slow_timeout is None else slow_timeout,
             result_type=result_type(pattern) if isinstance(pattern, type) else None,
             retry=self._retry.merged(retry),
+            breaker=breaker_policy(breaker, self._breaker),
         )
         self._dispatcher.add(subscription)
         self._subscriptions_changed()
@@ -79,6 +88,7 @@ class Subscribing(ABC):
         timeout: Duration | None = DEFAULT_TIMEOUT,
         slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
+        breaker: BreakerOption = None,
     ) -> Callable[[F], F]: ...
 
     def on(
@@ -89,12 +99,15 @@ class Subscribing(ABC):
         timeout: Duration | None = DEFAULT_TIMEOUT,
         slow_timeout: Duration | None = None,
         retry: RetryPolicy | Mapping[str, Any] | None = None,
+        breaker: BreakerOption = None,
     ) -> Any:
         """``subscribe`` as a decorator: ``@bus.on("order.*")``, or ``@bus.on`` for all events."""
 
         def decorate(handler: HandlerFunction) -> HandlerFunction:
             glob = ANY if handler is pattern else pattern
-            self.subscribe(glob, handler, id=id, timeout=timeout, slow_timeout=slow_timeout, retry=retry)
+            self.subscribe(
+                glob, handler, id=id, timeout=timeout, slow_timeout=slow_timeout, retry=retry, breaker=breaker
+            )
             return handler
 
         return decorate if isinstance(pattern, str | type) else decorate(pattern)
@@ -104,6 +117,7 @@ class Subscribing(ABC):
         self._before_subscriptions_change(None)
         removed = self._dispatcher.remove(subscription_id) is not None
         if removed:
+            self._numbered.clear()  # its number is free again
             self._subscriptions_changed()
         return removed
 
@@ -123,13 +137,15 @@ class Subscribing(ABC):
     def _free_id(self, pattern: str, handler: HandlerFunction) -> str:
         """Two subscriptions of one function to one pattern are told apart by their order, which every node shares."""
         wanted = derived_id(pattern, handler)
-        taken = {known.id for known in self._dispatcher.handlers}
-        candidates: Iterable[str] = (wanted if n == 1 else f"{wanted}#{n}" for n in range(1, len(taken) + 2))
-        chosen = next(candidate for candidate in candidates if candidate not in taken)
-        if chosen != wanted:
-            logger.warning(
-                "subscription %r is told apart from others of that name only by the order of subscribing: give it an "
-                "id=, or its results may be taken for another handler's when that order changes",
-                chosen,
-            )
+        if wanted not in self._dispatcher:
+            return wanted
+        number = self._numbered.get(wanted, 1) + 1
+        while (chosen := f"{wanted}#{number}") in self._dispatcher:
+            number += 1
+        self._numbered[wanted] = number
+        logger.warning(
+            "subscription %r is told apart from others of that name only by the order of subscribing: give it an "
+            "id=, or its results may be taken for another handler's when that order changes",
+            chosen,
+        )
         return chosen

@@ -9,6 +9,7 @@ import msgspec
 
 from durabus.errors import ConfigurationError
 from durabus.model.limits import Duration, seconds
+from durabus.model.options import replace_fields
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +29,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse what could not be waited for."""
         if seconds(self.base_delay, "base_delay") > seconds(self.max_delay, "max_delay"):
             raise ConfigurationError(
-                f"base_delay={self.base_delay!r} is longer than max_delay={self.max_delay!r}, so every retry would wait "
+                f"base_delay={self.base_delay!r} is longer than max_delay={self.max_delay!r}, so each retry would wait "
                 "max_delay: give a max_delay that is at least as long as base_delay"
             )
         retries = self.max_retries
@@ -61,13 +62,4 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         """This policy with the fields that ``override`` names replaced."""
         if override is None:
             return self
-        if isinstance(override, RetryPolicy):
-            return override
-        if not isinstance(override, Mapping):
-            raise ConfigurationError(f"retry={override!r}: must be a RetryPolicy, or a mapping with some of its fields")
-        unknown = set(override) - set(self.__struct_fields__)
-        if unknown:
-            raise ConfigurationError(
-                f"retry={dict(override)!r}: no such option {sorted(unknown)}; there are {list(self.__struct_fields__)}"
-            )
-        return msgspec.structs.replace(self, **override)
+        return replace_fields(self, override, "retry")

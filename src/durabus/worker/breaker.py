@@ -5,12 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 from durabus.clock import monotonic
+from durabus.model.breaker import BreakerPolicy
+from durabus.model.limits import seconds
 
-WINDOW = 60.0
-MINIMUM_SAMPLES = 4
-FAILURE_RATIO = 0.5
-OPEN_FOR = 30.0
-_BUCKET = WINDOW / 6
+_BUCKETS = 6
 
 
 class BreakerState(StrEnum):
@@ -22,12 +20,17 @@ class BreakerState(StrEnum):
 
 
 class Breaker:
-    """Opens when more than half of at least 4 events of the last minute failed; after 30 s it lets one probe through.
+    """Opens when too many events of the last minute failed by its policy; after a pause it lets one probe through.
 
     A sample is an event, not a call: the retries of one poisoned event must not keep a healthy handler from the others.
+    Without a policy it never opens.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, policy: BreakerPolicy | None) -> None:
+        self._policy = policy
+        self._window = 0.0 if policy is None else seconds(policy.window, "window")
+        self._open_for = 0.0 if policy is None else seconds(policy.open_for, "open_for")
+        self._bucket = self._window / _BUCKETS
         self._failures: dict[int, float] = {}
         self._successes: dict[int, int] = {}
         self._opened_at: float | None = None
@@ -38,13 +41,13 @@ class Breaker:
         """Where it stands now."""
         if self._opened_at is None:
             return BreakerState.CLOSED
-        return BreakerState.HALF_OPEN if monotonic() >= self._opened_at + OPEN_FOR else BreakerState.OPEN
+        return BreakerState.HALF_OPEN if monotonic() >= self._opened_at + self._open_for else BreakerState.OPEN
 
     def admit(self) -> float:
         """0 if a call may go through now, else how many seconds to wait before asking again."""
         if self._opened_at is None:
             return 0.0
-        wait = self._opened_at + OPEN_FOR - monotonic()
+        wait = self._opened_at + self._open_for - monotonic()
         if wait > 0:
             return wait
         if self._probing:
@@ -59,15 +62,19 @@ class Breaker:
             self._failures.clear()
             self._successes.clear()
             return
+        if self._policy is None:
+            return
         if self._failures:
             self._failures.pop(event, None)
-        bucket = int(monotonic() / _BUCKET)
+        bucket = int(monotonic() / self._bucket)
         self._successes[bucket] = self._successes.get(bucket, 0) + 1
-        if len(self._successes) > WINDOW / _BUCKET:
+        if len(self._successes) > _BUCKETS:
             del self._successes[min(self._successes)]
 
     def failed(self, event: int) -> None:
         """The handler failed on ``event``."""
+        if self._policy is None:
+            return
         now = monotonic()
         if self._opened_at is not None:
             if self._probing:
@@ -76,15 +83,15 @@ class Breaker:
         self._failures.pop(event, None)
         self._failures[event] = now
         for oldest in list(self._failures):
-            if self._failures[oldest] > now - WINDOW:
+            if self._failures[oldest] > now - self._window:
                 break
             del self._failures[oldest]
-        first_bucket = int((now - WINDOW) / _BUCKET)
+        first_bucket = int((now - self._window) / self._bucket)
         good = sum(count for bucket, count in self._successes.items() if bucket > first_bucket)
         total = len(self._failures) + good
-        if total >= MINIMUM_SAMPLES and len(self._failures) > FAILURE_RATIO * total:
+        if total >= self._policy.minimum_samples and len(self._failures) > self._policy.failure_ratio * total:
             self._opened_at = now
 
     def abandoned(self) -> None:
-        """The call ended without telling anything (cancelled): another probe may go."""
+        """The call did not tell how healthy the handler is (cancelled, unrecoverable error): another probe may go."""
         self._probing = False

@@ -87,8 +87,11 @@ class Course:
     async def _execute(self, handler: Handler, context: Context, threads: HandlerThreads) -> Outcome:
         if self._tracing is None:
             return await execute(handler, context, threads)
-        with traced(self._tracing, context.event, handler.id):
-            return await execute(handler, context, threads)
+        with traced(self._tracing, context.event, handler.id) as call:
+            outcome = await execute(handler, context, threads, call.failed)
+            if outcome.error is not None and call.error is None:
+                call.failed(RuntimeError(outcome.error))
+            return outcome
 
     async def _side_by_side(
         self, handlers: list[Handler], context: Context, threads: HandlerThreads, settled: list[HandlerResult]

@@ -91,6 +91,10 @@ class Dispatcher:
         """Whether there is any handler."""
         return bool(self._handlers)
 
+    def __contains__(self, handler_id: object) -> bool:
+        """Whether a handler has this id."""
+        return handler_id in self._handlers
+
     @property
     def handlers(self) -> tuple[Handler, ...]:
         """In the order of registration."""

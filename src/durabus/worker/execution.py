@@ -7,7 +7,7 @@ import contextvars
 import inspect
 import threading
 import traceback
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 import msgspec
@@ -25,6 +25,8 @@ from durabus.worker.threads import HandlerThreads
 MAX_ERROR_CHARS = 8_192
 MAX_TRACEBACK_CHARS = 8_192
 
+OnError = Callable[[BaseException], None]
+
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """What came of the call. ``retry_after`` is the handler's own wish."""
@@ -37,9 +39,15 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
 
 async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot path)
-    handler: Handler, context: Context, threads: HandlerThreads
+    handler: Handler,
+    context: Context,
+    threads: HandlerThreads,
+    on_error: OnError | None = None,
 ) -> Outcome:
     """Run the handler to its end, its timeout, or the cancellation of this task; tell its breaker how it went.
+
+    ``on_error`` gets the exception of a failed call. The outcome keeps only its text: the exception would keep every
+    variable of the handler alive.
 
     Whatever the handler raises is a failed attempt, ``SystemExit`` too: an event that makes its handler exit would
     otherwise end one worker after the other. Only ``KeyboardInterrupt`` on the main thread also ends the program.
@@ -65,8 +73,10 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
         else:
             returned = await _in_thread(handler, context, threads)
     except TimeoutExpired:
-        error = f"TimeoutError: handler {handler.id} took longer than {handler.timeout:g} s"
-        outcome = Outcome(ResultStatus.TIMED_OUT, _since(started), None, error)
+        error = TimeoutError(f"handler {handler.id} took longer than {handler.timeout:g} s")
+        outcome = Outcome(ResultStatus.TIMED_OUT, _since(started), None, describe(error))
+        if on_error is not None:
+            on_error(error)
     except (NotStarted, Closed):
         handler.breaker.abandoned()
         raise
@@ -74,20 +84,23 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
         if _is_cancelled():
             handler.breaker.abandoned()
             raise
-        outcome = _from_exception(raised, _since(started))  # raised by the handler itself, nobody cancelled it
+        # The handler raised it itself, nobody cancelled it.
+        outcome = _from_exception(raised, _since(started), on_error)
     except KeyboardInterrupt as raised:
-        outcome = _from_exception(raised, _since(started))
+        outcome = _from_exception(raised, _since(started), on_error)
         if handler.is_async and threading.current_thread() is threading.main_thread():
             # Perhaps somebody pressed Ctrl-C. The attempt has failed, and then the program gets what it was sent.
             asyncio.get_running_loop().call_soon(_interrupt)
     except BaseException as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
-        outcome = _from_exception(raised, _since(started))
+        outcome = _from_exception(raised, _since(started), on_error)
     else:
-        outcome = _from_return(returned, _since(started))
+        outcome = _from_return(returned, _since(started), on_error)
         if handler.result_type is not None:
             outcome = _checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
         handler.breaker.succeeded(context.event.id)
+    elif outcome.status is ResultStatus.UNRECOVERABLE:
+        handler.breaker.abandoned()  # a verdict on this event tells nothing of how the handler will do on others
     else:
         handler.breaker.failed(context.event.id)
     return outcome
@@ -233,13 +246,13 @@ def _take_notice(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def _from_return(returned: Any, milliseconds: float) -> Outcome:
+def _from_return(returned: Any, milliseconds: float, on_error: OnError | None) -> Outcome:
     if returned is None:
         return Outcome(ResultStatus.SUCCEEDED, milliseconds)
     if isinstance(returned, Success):
         return Outcome(ResultStatus.SUCCEEDED, milliseconds, returned.value)
     if isinstance(returned, BaseException):
-        return _from_exception(returned, milliseconds)
+        return _from_exception(returned, milliseconds, on_error)
     return Outcome(ResultStatus.SUCCEEDED, milliseconds, returned)
 
 
@@ -255,7 +268,9 @@ def _checked(handler: Handler, outcome: Outcome) -> Outcome:
     return outcome
 
 
-def _from_exception(raised: BaseException, milliseconds: float) -> Outcome:
+def _from_exception(raised: BaseException, milliseconds: float, on_error: OnError | None) -> Outcome:
+    if on_error is not None:
+        on_error(raised)
     text, value = describe(raised), way_of(raised)
     if isinstance(raised, UnrecoverableError | PayloadDecodeError):
         return Outcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import partial
+from types import FunctionType
 from typing import Any, get_type_hints
+from weakref import WeakKeyDictionary
 
 from durabus.errors import ConfigurationError
+from durabus.model.breaker import BreakerPolicy
 from durabus.model.event import Event
 from durabus.model.limits import Duration, check_name, seconds
 from durabus.model.pattern import check_pattern
@@ -21,6 +24,9 @@ DEFAULT_TIMEOUT = 30.0
 HandlerFunction = Callable[..., Any]
 Call = Callable[[Event, Context], Any]
 
+_SIGNATURES: WeakKeyDictionary[FunctionType, tuple[Any, bool]] = WeakKeyDictionary()
+"""What was read from a function's signature: one function may be subscribed under thousands of patterns."""
+
 
 class Handler:
     """One subscription: a pattern and a function under a stable id."""
@@ -33,7 +39,7 @@ class Handler:
         function: HandlerFunction,
         timeout: Duration | None = DEFAULT_TIMEOUT,
         retry: RetryPolicy,
-        breaker: Breaker | None = None,
+        breaker: BreakerPolicy | None,
         slow_timeout: Duration | None = None,
         result_type: Any = None,
     ) -> None:
@@ -45,7 +51,7 @@ class Handler:
         self.slow_timeout = None if slow is None or (self.timeout is not None and self.timeout <= slow) else slow
         self.result_type = result_type
         self.retry = retry
-        self.breaker = breaker or Breaker()
+        self.breaker = Breaker(breaker)
         self.function = function
         self.is_async = is_async_callable(function)
         self.call = _caller(function)
@@ -55,7 +61,9 @@ def is_async_callable(function: HandlerFunction) -> bool:
     """Whether calling it gives a coroutine: async functions, partials of them, objects with an async ``__call__``."""
     while isinstance(function, partial):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    if inspect.iscoroutinefunction(function):
+        return True
+    return not isinstance(function, FunctionType) and inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def derived_id(pattern: str, function: HandlerFunction) -> str:
@@ -75,7 +83,12 @@ def _caller(function: HandlerFunction) -> Call:
         raise ConfigurationError(
             f"handler {function!r} has a yield in it: calling it would run none of it; return instead"
         )
-    first, takes_context = _signature(function)
+    signature = _SIGNATURES.get(function) if isinstance(function, FunctionType) else None
+    if signature is None:
+        signature = _signature(function)
+        if isinstance(function, FunctionType):
+            _SIGNATURES[function] = signature
+    first, takes_context = signature
     if first is Event:
         if takes_context:
             return function
@@ -97,7 +110,7 @@ def _signature(function: HandlerFunction) -> tuple[Any, bool]:
     needed = [p for p in positional if p.default is p.empty]
     if len(needed) > 2:  # noqa: PLR2004  (event and context)
         raise ConfigurationError(f"handler {function!r} needs {len(needed)} arguments: at most (event, ctx) are given")
-    hints = _hints(function)
+    hints = _hints(function) if any(p.annotation is not p.empty for p in positional) else {}
     takes_context = len(needed) == 2 or any(hints.get(p.name) is Context for p in positional[1:2])  # noqa: PLR2004
     first = hints.get(positional[0].name, Event) if positional else Event
     return Event if first in (Any, object, inspect.Parameter.empty) else first, takes_context

@@ -21,7 +21,11 @@ class Tracing(Protocol):
         ...
 
     def handling(self, event: Event, handler_id: str) -> AbstractContextManager[object]:
-        """Entered around every call of a handler, in the context the handler runs in."""
+        """Entered around every call of a handler, in the context the handler runs in.
+
+        It is left with the exception if the call failed: raised, returned, timed out or cancelled. A span of
+        OpenTelemetry then ends with that exception and the status ERROR by itself.
+        """
         ...
 
     def settled(self, event: Event, status: EventStatus) -> None:
@@ -38,23 +42,46 @@ def metadata_of(tracing: Tracing, event_type: str, given: Mapping[str, Any] | No
         return given
 
 
+class TracedCall:
+    """One call of a handler under a tracer. Its exception is known here, though the caller gets an outcome instead."""
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+
+    def failed(self, error: BaseException) -> None:
+        """Leave the tracer's context with ``error``."""
+        self.error = error
+
+
 @contextmanager
-def traced(tracing: Tracing, event: Event, handler_id: str) -> Iterator[None]:
+def traced(tracing: Tracing, event: Event, handler_id: str) -> Iterator[TracedCall]:
     """Around one call of a handler. A tracer that fails costs its span and nothing else."""
+    call = TracedCall()
     try:
         span = tracing.handling(event, handler_id)
         span.__enter__()
     except Exception:
         logger.exception("tracing could not begin with handler %s of event %s", handler_id, event.event_id)
-        yield
+        yield call
         return
     try:
-        yield
+        yield call
+    except BaseException as error:
+        call.failed(error)
+        raise
     finally:
-        try:
-            span.__exit__(None, None, None)
-        except Exception:
-            logger.exception("tracing could not end with handler %s of event %s", handler_id, event.event_id)
+        _leave(span, call.error, f"handler {handler_id} of event {event.event_id}")
+        call.error = None  # its traceback leads back to this call: do not wait for the garbage collector
+
+
+def _leave(span: AbstractContextManager[object], error: BaseException | None, what: str) -> None:
+    try:
+        span.__exit__(None if error is None else type(error), error, None if error is None else error.__traceback__)
+    except BaseException as raised:
+        if raised is not error:  # a context manager may raise again what it was given
+            if not isinstance(raised, Exception):
+                raise
+            logger.exception("tracing could not end with %s", what)
 
 
 def tell_settled(tracing: Tracing, event: Event, status: EventStatus) -> None:

@@ -115,6 +115,8 @@ def test_empty_segments_and_spaces_are_refused_with_what_was_meant(
         check(name)
 
 
-@pytest.mark.parametrize("name", ["order.placed", "ordre.passée", "EmailNotification", "a-b_c.1", "order/placed", "a>b"])
+@pytest.mark.parametrize(
+    "name", ["order.placed", "ordre.passée", "EmailNotification", "a-b_c.1", "order/placed", "a>b"]
+)
 def test_what_separates_nothing_is_a_letter(name: str) -> None:
     assert (check_pattern(name), check_type(name)) == (name, name)

@@ -11,15 +11,19 @@ from collections import Counter, defaultdict
 
 import msgspec
 
+from durabus.model.breaker import BreakerPolicy
 from durabus.model.handler import HandlerInfo
+from durabus.model.limits import seconds
 from durabus.model.pattern import matches
+from durabus.model.result import HandlerResult
 from durabus.model.statuses import ResultStatus
 from durabus.server.api import Api, api_of, principal_of
 from durabus.server.dashboard.board import board_of
 from durabus.server.dashboard.pulse import Attempt
 from durabus.server.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
-from durabus.worker.breaker import FAILURE_RATIO, MINIMUM_SAMPLES, OPEN_FOR, WINDOW
 
+RULE = BreakerPolicy()
+WINDOW = seconds(RULE.window, "window")
 LOOKED_AT = 50
 """Failed events whose results are read, to tell which of their handlers it was."""
 MAX_HANDLERS = 500
@@ -36,6 +40,8 @@ class HandlerLine(msgspec.Struct, kw_only=True):
     last_seen_ts: float
     succeeded: int = 0
     failed: int = 0
+    unrecoverable: int = 0
+    """Failures that do not count for the breaker: verdicts on their events."""
     last_error: str | None = None
     last_error_id: int | None = None
 
@@ -47,8 +53,8 @@ class HandlerLine(msgspec.Struct, kw_only=True):
     @property
     def breaker(self) -> str:
         """Where the rule of the breaker puts it."""
-        enough = self.samples >= MINIMUM_SAMPLES
-        if enough and self.failed > FAILURE_RATIO * self.samples:
+        samples, failed = self.samples - self.unrecoverable, self.failed - self.unrecoverable
+        if samples >= RULE.minimum_samples and failed > RULE.failure_ratio * samples:
             return "open"
         return "failing" if self.failed else "closed"
 
@@ -69,8 +75,8 @@ async def handlers(request: AnyRequest) -> Page:
         now=now,
         handlers=lines[:MAX_HANDLERS],
         more=len(lines) > MAX_HANDLERS,
-        rule=f"more than {FAILURE_RATIO:.0%} of at least {MINIMUM_SAMPLES} events failed within {WINDOW:g} s",
-        open_for=OPEN_FOR,
+        rule=f"more than {RULE.failure_ratio:.0%} of at least {RULE.minimum_samples} events failed within {WINDOW:g} s",
+        open_for=RULE.open_for,
     )
 
 
@@ -101,7 +107,7 @@ async def _count(api: Api, lines: list[HandlerLine], attempts: list[Attempt]) ->
     since = failed[-LOOKED_AT].at_ts if len(failed) > LOOKED_AT else 0.0
     failed = failed[-LOOKED_AT:]
     results = await asyncio.gather(*(api.store.list_results(one.id) for one in failed))
-    blamed = [{r.handler_id: r.error or r.status for r in found if r.status in UNHAPPY} for found in results]
+    blamed = [{r.handler_id: r for r in found if r.status in UNHAPPY} for found in results]
     by_type = Counter(one.type for one in ended.values() if not one.failed and one.at_ts >= since)
     for line in lines:
         line.succeeded = sum(n for type_, n in by_type.items() if any(matches(p, type_) for p in line.patterns))
@@ -110,10 +116,12 @@ async def _count(api: Api, lines: list[HandlerLine], attempts: list[Attempt]) ->
                 _blame(line, one.id, names)
 
 
-def _blame(line: HandlerLine, id_: int, blamed: dict[str, str]) -> None:
-    if line.handler_id in blamed:
+def _blame(line: HandlerLine, id_: int, blamed: dict[str, HandlerResult]) -> None:
+    result = blamed.get(line.handler_id)
+    if result is not None:
         line.failed += 1
-        line.last_error, line.last_error_id = blamed[line.handler_id], id_
+        line.unrecoverable += result.status is ResultStatus.UNRECOVERABLE
+        line.last_error, line.last_error_id = result.error or result.status, id_
     elif blamed:
         line.succeeded += 1
 
