@@ -125,11 +125,26 @@ def test_a_missing_extra_names_the_pip_install(tmp_path: Path) -> None:
     assert done.stderr == "error: the durabus command needs rich: pip install 'durabus[cli]'\n"
 
 
-def test_an_unexpected_error_is_a_block_too(durabus: Durabus, tmp_path: Path) -> None:
-    (tmp_path / "broken.py").write_text("raise KeyError('oops')")
+BROKEN = {
+    "raises": ("import json\nraise KeyError('oops')", "broken.py:2\n  KeyError: 'oops'"),
+    "in a function": ("def f():\n    return 1 / 0\n\nf()", "broken.py:2\n  ZeroDivisionError: division by zero"),
+    "in a library": ("import json\n\njson.loads('{')", "broken.py:3\n  JSONDecodeError: "),
+    "in durabus": ("from durabus import EventBus\nEventBus(lease=-1)", "broken.py:2\n  ConfigurationError: "),
+    "syntax": ("x = 1\ny = = 2", "broken.py:2\n  SyntaxError: "),
+    "missing package": ("\n\nimport nowhere_to_be_found", "broken.py:3\n  ModuleNotFoundError: "),
+}
+
+
+@pytest.mark.parametrize(("source", "told"), BROKEN.values(), ids=BROKEN)
+def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
+    durabus: Durabus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, told: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    (tmp_path / "broken.py").write_text(source)
     done = durabus("worker", "broken:bus")
     assert done.code == 2
-    assert "importing broken failed: KeyError" in done.err
+    assert BLOCK.fullmatch(done.err)
+    assert f"importing broken failed at {told}" in done.err
 
 
 def every_command(parent: App = app, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:

@@ -55,7 +55,7 @@ def worker(folder: Path, *options: str, app: str = APP) -> Iterator[subprocess.P
     )
     try:
         assert process.stderr is not None
-        assert process.stderr.readline().startswith(f"worker {process.pid} serves bus 'default'")
+        assert f"worker {process.pid} serves bus 'default'" in process.stderr.readline()
         yield process
     finally:
         process.kill()
@@ -139,3 +139,43 @@ async def test_a_bus_for_scripts_that_only_publishes_elsewhere_is_served_and_its
         _, words = process.communicate(timeout=20)
     assert process.returncode == 0
     assert "stopped: 2 completed, 0 retried, 0 dead letters, 0 claims lost" in words
+
+
+FAILING_APP = """
+from durabus import EventBus, RetryPolicy
+
+bus = EventBus("sqlite:///bus.db", retry=RetryPolicy(max_retries=1, base_delay=0.01))
+
+@bus.on("order.placed", id="mailer")
+async def mail(event) -> None:
+    raise KeyError("s")
+"""
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+async def test_failed_attempts_are_logged_with_event_handler_attempt_and_the_last_traceback(
+    store: EventStore, tmp_path: Path, log_format: str
+) -> None:
+    event = await EventQueue(store).publish("order.placed")
+    with worker(tmp_path, "--log-format", log_format, app=FAILING_APP) as process:
+        while not (found := await store.get_event(event.id)) or found.status != "FAILED":  # noqa: ASYNC110  (it happens in another process)
+            await asyncio.sleep(0.02)
+        process.terminate()
+        _, words = process.communicate(timeout=20)
+    assert process.returncode == 0
+    if log_format == "text":
+        told = f"WARNING durabus.retry: event {event.event_id} (order.placed), handler mailer: attempt"
+        assert f"{told} 1 of 2 failed, next in " in words
+        assert f"{told} 2 of 2 failed, no attempt left: KeyError: 's'\nTraceback" in words
+        assert words.count("Traceback") == 1
+        assert 'app.py", line 8, in mail' in words
+        return
+    records = [json.loads(line) for line in words.splitlines()]
+    assert [record["level"] for record in records if record["logger"] == "durabus.cli"] == ["INFO"] * 2
+    first, last = [record for record in records if record["logger"] == "durabus.retry"]
+    named = {"event_id": event.event_id, "event_type": "order.placed", "subscription_id": "mailer", "max_attempts": 2}
+    assert named.items() <= first.items()
+    assert named.items() <= last.items()
+    assert (first["attempt"], last["attempt"], last["delay_ms"], last["error"]) == (1, 2, None, "KeyError: 's'")
+    assert "traceback" not in first
+    assert 'app.py", line 8, in mail' in last["traceback"]

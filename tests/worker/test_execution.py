@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import queue
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -35,6 +36,10 @@ async def run() -> AsyncIterator[Run]:
 
     yield run
     threads.shutdown()
+
+
+def without_place(outcome: Outcome) -> str:
+    return (outcome.error or "").partition(" raised at ")[0]
 
 
 @pytest.mark.parametrize(
@@ -169,7 +174,7 @@ async def test_a_timeout_inside_the_handler_that_escapes_is_a_failure_and_not_ou
             await asyncio.Event().wait()
 
     outcome = await run(impatient, 5.0)
-    assert (outcome.status, outcome.error) == (ResultStatus.TRANSIENT, "TimeoutError: ")
+    assert (outcome.status, without_place(outcome)) == (ResultStatus.TRANSIENT, "TimeoutError: (no text)")
 
 
 async def test_our_timeout_goes_through_a_longer_one_inside_the_handler(run: Run) -> None:
@@ -253,7 +258,7 @@ async def test_an_interrupt_in_a_thread_is_a_failed_attempt(run: Run) -> None:
     def handler(event: Event) -> None:
         raise KeyboardInterrupt
 
-    assert (await run(handler)).error == "KeyboardInterrupt: "
+    assert without_place(await run(handler)) == "KeyboardInterrupt: (no text)"
 
 
 def test_an_interrupt_on_the_main_thread_is_a_failed_attempt_and_then_ends_the_program() -> None:
@@ -268,7 +273,7 @@ def test_an_interrupt_on_the_main_thread_is_a_failed_attempt_and_then_ends_the_p
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(main())
-    assert [outcome.error for outcome in outcomes] == ["KeyboardInterrupt: "]
+    assert [without_place(outcome) for outcome in outcomes] == ["KeyboardInterrupt: (no text)"]
 
 
 def test_an_interrupt_on_a_loop_in_another_thread_is_a_failed_attempt_only() -> None:
@@ -285,7 +290,7 @@ def test_an_interrupt_on_a_loop_in_another_thread_is_a_failed_attempt_only() -> 
     thread = threading.Thread(target=asyncio.run, args=(main(),))
     thread.start()
     thread.join(10)
-    assert [outcome.error for outcome in outcomes] == ["KeyboardInterrupt: "] * 2
+    assert [without_place(outcome) for outcome in outcomes] == ["KeyboardInterrupt: (no text)"] * 2
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -340,6 +345,24 @@ def test_an_error_is_described_in_bounded_and_valid_text() -> None:
     assert len(describe(ValueError("x" * 100_000))) < 8_500
     assert describe(ValueError("\udc80")).encode() == b"ValueError: \\udc80"
     assert describe(ValueError("a\0b")) == "ValueError: a\\x00b", "some stores cannot hold a NUL"
+
+
+async def test_an_error_without_a_text_says_where_it_was_raised(run: Run) -> None:
+    class ReadTimeout(Exception):
+        pass
+
+    async def handler(event: Event) -> None:
+        raise ReadTimeout
+
+    async def calls_a_library(event: Event) -> None:
+        queue.Queue[int]().get_nowait()
+
+    line = handler.__code__.co_firstlineno + 1
+    assert (await run(handler)).error == f"ReadTimeout: (no text) raised at tests/worker/test_execution.py:{line}"
+    line = calls_a_library.__code__.co_firstlineno + 1
+    described = (await run(calls_a_library)).error or ""
+    assert described.endswith(f"raised at tests/worker/test_execution.py:{line}"), described
+    assert describe(ReadTimeout()) == "ReadTimeout: (no text)"
 
 
 def test_an_error_that_cannot_be_shown_is_described_by_its_type() -> None:

@@ -16,7 +16,9 @@ def test_a_failed_attempt_is_one_warning_with_its_fields_as_extras(caplog: pytes
     log_failed_attempt(event, handler, "ValueError: no", 0.25)
     (record,) = caplog.records
     assert (record.name, record.levelname) == ("durabus.retry", "WARNING")
-    assert record.getMessage() == "attempt 2 of 4 failed on user.created, next in 250 ms: ValueError: no"
+    assert record.getMessage() == (
+        f"event {event.event_id} (user.created), handler mailer: attempt 2 of 4 failed, next in 250 ms: ValueError: no"
+    )
     extras = ("event_id", "event_type", "subscription_id", "attempt", "max_attempts", "delay_ms", "error")
     assert [getattr(record, name) for name in extras] == [
         event.event_id,
@@ -29,11 +31,18 @@ def test_a_failed_attempt_is_one_warning_with_its_fields_as_extras(caplog: pytes
     ]
 
 
-def test_the_last_failed_attempt_has_no_delay(caplog: pytest.LogCaptureFixture) -> None:
-    log_failed_attempt(make_event(attempts=4), make_handler(print), "ValueError: no", None)
+def test_the_last_failed_attempt_has_no_delay_and_shows_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    log_failed_attempt(make_event(attempts=4), make_handler(print), "ValueError: no", None, "Traceback: in shop.py")
     (record,) = caplog.records
     assert "no attempt left" in record.getMessage()
     assert getattr(record, "delay_ms", "missing") is None
+    assert logging.Formatter("%(message)s").format(record).endswith("ValueError: no\nTraceback: in shop.py")
+
+
+def test_attempts_before_the_last_are_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    log_failed_attempt(make_event(attempts=1), make_handler(print), "ValueError: no", 1.0, "Traceback: in shop.py")
+    (record,) = caplog.records
+    assert "\n" not in logging.Formatter("%(message)s").format(record)
 
 
 def test_a_handler_without_a_limit_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +11,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.log_format import set_up_logging
 from durabus.cli.options import DEFAULTS, Common, store_url
 from durabus.cli.output import print_json_line, say
 from durabus.errors import ConfigurationError
@@ -20,7 +20,6 @@ from durabus.model.event import DEFAULT_BUS
 TOKENS_VARIABLE = "DURABUS_TOKENS"
 DEFAULT_PORT = 8484
 STOP_WITHIN = 10
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 NEEDED = ("jinja2", "litestar", "prometheus_client", "uvicorn")
 
 
@@ -62,7 +61,7 @@ async def serve(
         )
     settings = Settings(bus=bus, lease=lease, retry_delay=retry_delay, max_retries=max_retries, max_wait=max_wait)
     app = create_app(store_url(common), settings=settings, tokens=None if tokens is None else TokenFile(tokens))
-    logging.basicConfig(level=logging.WARNING, format=LOG_FORMAT, stream=sys.stderr)
+    set_up_logging(logging.WARNING)
     try:
         listening = listen(host, port)
     except ConfigurationError as error:

@@ -15,13 +15,18 @@ from cyclopts import Parameter
 
 from durabus.bus.event_bus import EventBus
 from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.log_format import LogFormat, set_up_logging
 from durabus.cli.options import JsonOption
 from durabus.cli.output import print_json_line, say
+from durabus.errors import DurabusError
 from durabus.sync_event_bus import SyncEventBus
+from durabus.worker.error_place import place_of
 
 T = TypeVar("T")
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+LAST_WORD = 0.5
+
+logger = logging.getLogger("durabus.cli")
 
 
 async def worker(
@@ -31,6 +36,9 @@ async def worker(
     shutdown_timeout: Annotated[
         float | None, Parameter(help="Seconds for running handlers to finish; without it the bus decides.")
     ] = None,
+    log_format: Annotated[
+        LogFormat, Parameter(help="How log records are written to stderr: as lines of text, or one JSON object a line.")
+    ] = "text",
     json: JsonOption = False,
 ) -> None:
     """Import a bus and serve it. SIGTERM or Ctrl-C: claim nothing new, finish what runs; a second one quits at once.
@@ -39,16 +47,19 @@ async def worker(
     """
     found = load_bus(target)
     bus = found if isinstance(found, EventBus) else found.bus
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT, stream=sys.stderr)
+    set_up_logging(logging.INFO, log_format)
+    tell = say if log_format == "text" else logger.info
     stop = _listen_for_signals()
     await _call(found, lambda: bus.start(serve=True))
     if json:
         print_json_line({"bus": bus.name, "pid": os.getpid()})
-    say(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")
+    tell(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")
     try:
         await stop.wait()
         counts = await _call(found, lambda: bus.store.counts(bus.name))
-        say(f"stopping: {counts.processing} in progress on all workers, {counts.pending} waiting; again = quit at once")
+        tell(
+            f"stopping: {counts.processing} in progress on all workers, {counts.pending} waiting; again = quit at once"
+        )
     finally:
         await _call(found, lambda: bus.shutdown(shutdown_timeout))
     done = bus.metrics.snapshot()
@@ -60,7 +71,17 @@ async def worker(
     }
     if json:
         print_json_line({name.replace(" ", "_"): number for name, number in totals.items()})
-    say("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
+    tell("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
+
+
+async def _work(bus: EventBus) -> str:
+    """What there is to do on the bus, for a last word: not worth waiting for a store that is away."""
+    try:
+        async with asyncio.timeout(LAST_WORD):
+            counts = await bus.store.counts(bus.name)
+    except (DurabusError, TimeoutError):
+        return "the store does not answer"
+    return f"{counts.processing} in progress on all workers, {counts.pending} waiting"
 
 
 async def _call(found: EventBus | SyncEventBus, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -87,16 +108,27 @@ def load_object(target: str) -> object:
         found: object = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise _refused(target, f"importing {module_name} failed: {error}") from error
+            raise _not_imported(target, error) from error
         raise _refused(target, f"there is no module {error.name!r} here or on the Python path") from error
     except Exception as error:
-        raise _refused(target, f"importing {module_name} failed: {type(error).__name__}: {error}") from error
+        raise _not_imported(target, error) from error
     for name in attribute.split("."):
         try:
             found = getattr(found, name)
         except AttributeError as error:
             raise _refused(target, str(error)) from error
     return found
+
+
+def _not_imported(target: str, error: Exception) -> CommandFailed:
+    module, place = target.partition(":")[0], place_of(error)
+    why = f"importing {module} failed at {place}" if place else f"importing {module} failed"
+    return CommandFailed(
+        f"cannot load {target!r}",
+        f"{why}\n{type(error).__name__}: {error}",
+        f"python -c 'import {module}' shows the whole traceback",
+        code=Exit.USAGE,
+    )
 
 
 def _refused(target: str, why: str) -> CommandFailed:

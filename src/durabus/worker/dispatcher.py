@@ -297,7 +297,7 @@ def _waits(event: Event, failed: list[Attempt], *, fatal: bool) -> list[float]:
     waits = []
     for handler, outcome, _ in failed:
         delay = None if fatal and outcome.status is not ResultStatus.PENDING else _delay(handler, outcome, event)
-        log_failed_attempt(event, handler, outcome.error or "", delay)
+        log_failed_attempt(event, handler, outcome.error or "", delay, (outcome.value or {}).get("traceback"))
         if delay is not None:
             waits.append(delay)
     return waits

@@ -18,6 +18,7 @@ from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.context import Context
+from durabus.worker.error_place import place_of
 from durabus.worker.handler import Handler
 from durabus.worker.slowness import SlowWarning
 from durabus.worker.threads import HandlerThreads
@@ -279,12 +280,18 @@ def _from_exception(raised: BaseException, milliseconds: float, on_error: OnErro
 
 
 def describe(error: BaseException) -> str:
-    """An exception as one text of bounded length."""
+    """An exception as one text of bounded length. One that has no text says where it was raised."""
     try:
-        text = f"{type(error).__name__}: {error}".encode(errors="backslashreplace").decode().replace("\0", "\\x00")
+        text = f"{type(error).__name__}: {str(error) or _without_text(error)}"
+        text = text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
     except Exception:  # noqa: BLE001  (an error whose own text cannot be made is still an error)
         text = type(error).__name__
     return text if len(text) <= MAX_ERROR_CHARS else text[:MAX_ERROR_CHARS] + "…"
+
+
+def _without_text(error: BaseException) -> str:
+    place = place_of(error)
+    return "(no text)" if place is None else f"(no text) raised at {place}"
 
 
 def way_of(error: BaseException) -> dict[str, str] | None:

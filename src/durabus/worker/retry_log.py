@@ -10,26 +10,37 @@ from durabus.worker.handler import Handler
 logger = logging.getLogger("durabus.retry")
 
 
-def log_failed_attempt(event: Event, handler: Handler, error: str, delay: float | None) -> None:
-    """One warning with the fields of seed 003 as extras. ``delay_ms`` is None when there is no further attempt."""
+def log_failed_attempt(
+    event: Event, handler: Handler, error: str, delay: float | None, traceback: str | None = None
+) -> None:
+    """One warning with the fields of seed 003 as extras. ``delay_ms`` is None when there is no further attempt.
+
+    Only then the record has the traceback too: every formatter shows ``exc_text`` below the line.
+    """
     if not logger.isEnabledFor(logging.WARNING):
         return
     delay_ms = None if delay is None else round(delay * 1000)
     what_next = "no attempt left" if delay_ms is None else f"next in {delay_ms} ms"
-    logger.warning(
-        "attempt %s of %s failed on %s, %s: %s",
-        event.attempts,
-        handler.retry.max_attempts or "unlimited",
-        event.type,
-        what_next,
-        error,
+    limit = handler.retry.max_attempts
+    file, line, function, _ = logger.findCaller()
+    record = logger.makeRecord(
+        logger.name,
+        logging.WARNING,
+        file,
+        line,
+        "event %s (%s), handler %s: attempt %s of %s failed, %s: %s",
+        (event.event_id, event.type, handler.id, event.attempts, limit or "unlimited", what_next, error),
+        None,
+        function,
         extra={
             "event_id": event.event_id,
             "event_type": event.type,
             "subscription_id": handler.id,
             "attempt": event.attempts,
-            "max_attempts": handler.retry.max_attempts,
+            "max_attempts": limit,
             "delay_ms": delay_ms,
             "error": error,
         },
     )
+    record.exc_text = traceback if delay is None else None
+    logger.handle(record)
