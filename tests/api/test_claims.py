@@ -71,7 +71,7 @@ async def test_claims_end_each_in_its_own_way_and_bring_the_next(desk: Desk) -> 
                 {"outcome": "complete", **proof(one), "execution_time_ms": 12.5, "status_code": 200},
                 {"outcome": "fail", **proof(two), "error_message": "later", "delay": 10},
                 {"outcome": "fail", **proof(three), "error_message": "never", "delay": None},
-                {"outcome": "release", **proof(four)},
+                {"outcome": "release", **proof(four), "reason": "busy"},
                 {"outcome": "complete", **proof(one), "fence": 99},
             ],
             "then_claim": {"worker_id": "host:1", "limit": 2},
@@ -88,6 +88,8 @@ async def test_claims_end_each_in_its_own_way_and_bring_the_next(desk: Desk) -> 
     ]
     assert "lost" in outcomes[4]
     assert [claim["id"] for claim in answer.json()["claims"]] == [ids[3], ids[4]]
+    given_back = (await desk.get(f"/events/{ids[3]}/log")).json()[1]
+    assert (given_back["action"], given_back["reason"], "error_message" in given_back) == ("RELEASED", "busy", False)
     repeat = await desk.post("/claims/settle", {"settlements": [{"outcome": "complete", **proof(one)}]})
     assert repeat.json() == {"outcomes": [outcomes[0]], "claims": []}
 

@@ -9,7 +9,7 @@ from tests.cli.conftest import Durabus
 from durabus import EventQueue, EventStatus, EventStore, new_event
 from durabus.cli.options import Common, shown_url
 from durabus.model.claim import ClaimRequest, new_token
-from durabus.model.settlement import Fail
+from durabus.model.settlement import Fail, Release
 
 
 async def test_publish_stores_an_event_with_all_its_options(durabus: Durabus, store: EventStore) -> None:
@@ -93,6 +93,16 @@ async def test_events_tail_prints_the_log_in_commit_order(durabus: Durabus, queu
     assert actions == ["PUBLISHED"] * 3 + ["PICKED", "COMPLETED", "PICKED", "COMPLETED_WITH_ERRORS"]
     text = durabus("events", "tail", "--from-start", "--no-follow", "--type", "order.*")
     assert len(text.out.splitlines()) == 7
+
+
+async def test_the_log_says_why_an_event_was_given_back(durabus: Durabus, queue: EventQueue) -> None:
+    request = ClaimRequest(bus=queue.bus, worker_id="host:1", token=new_token())
+    (claim,) = await queue.store.claim_next_events(request)
+    await queue.store.settle_events([Release(claim.ref, reason="waits for stock")])
+    shown = durabus("events", "show", str(claim.event.id), "--json").json
+    assert (shown["log"][-1]["action"], shown["log"][-1]["reason"]) == ("RELEASED", "waits for stock")
+    assert "waits for stock" in durabus("events", "show", str(claim.event.id)).out
+    assert "waits for stock" in durabus("events", "tail", "--from-start", "--no-follow").out
 
 
 async def test_dlq_list_and_retry(durabus: Durabus, queue: EventQueue) -> None:

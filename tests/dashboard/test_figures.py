@@ -307,7 +307,7 @@ async def test_a_step_on_one_event_touches_no_other(api: Api, store: EventStore)
 async def test_the_timeline_tells_every_attempt(store: EventStore, clock: ManualClock) -> None:
     (event,) = await store.add_events([new_event("a.b")])
     for settle in (
-        lambda ref: Release(ref, 0.0),
+        lambda ref: Release(ref, 0.0, reason="waits for stock"),
         lambda ref: Fail(ref, "boom", 0.0),
         lambda ref: Fail(ref, "bang", None),
     ):
@@ -328,7 +328,7 @@ async def test_the_timeline_tells_every_attempt(store: EventStore, clock: Manual
         (1, 1, "running"),
     ]
     assert [one.seconds for one in attempts] == [1.0, 1.0, 1.0, None]
-    assert attempts[1].error == "boom"
+    assert (attempts[0].reason, attempts[1].error, attempts[1].reason) == ("waits for stock", "boom", None)
     assert all(0 <= one.runs_x <= one.runs_x + one.runs_width <= 1000.1 for one in attempts[:3])
 
 

@@ -70,7 +70,7 @@ class History:
             await self.fail(claim, f"KeyError: 'customer {number}'", None)
         await self.publish("order.placed", {"order": first + 4})
         (claim,) = await self.claim("host:3")
-        await self.store.settle_events([Release(claim.ref)])
+        await self.store.settle_events([Release(claim.ref, reason="waits for stock")])
         (claim,) = await self.claim("host:3")
         await self.complete(claim)
         await self.publish("mail.requested", {"order": first})

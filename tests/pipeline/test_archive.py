@@ -126,11 +126,11 @@ async def test_what_does_not_parse_is_kept_and_set_apart(
     database.close()
     Archive(lake, url).run()
     assert quarantine(lake) == 5
-    bad_rows = lake.read("bronze.event_log").where("reason IS NOT NULL")
+    bad_rows = lake.read("bronze.event_log").where("unparsable IS NOT NULL")
     lake.append(bad_rows, QUARANTINE, app="durabus.archive.quarantine", version=0)  # a Java that was left behind
     assert quarantine(lake) == 5
     bad = lake.read("bronze.quarantine").orderBy("seq").collect()
-    assert [row["reason"] for row in bad] == list(breakages)
+    assert [row["unparsable"] for row in bad] == list(breakages)
     assert bad[0]["payload"] == '{"order": '
     await expect_the_whole_log(lake, store)
     update_silver(lake, "silver.events")

@@ -57,11 +57,12 @@ def expected_attempts(trail: list[LogEntry]) -> dict[int, dict[str, object]]:
                     "attempt": entry.attempt,
                     "outcome": None,
                     "error": None,
+                    "reason": None,
                 }
             case Action.STARTED:
                 found[entry.fence]["started"] = True
             case _:
-                found[entry.fence] |= {"outcome": entry.action.value, "error": entry.error}
+                found[entry.fence] |= {"outcome": entry.action.value, "error": entry.error, "reason": entry.reason}
     return found
 
 

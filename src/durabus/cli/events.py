@@ -248,7 +248,7 @@ def _trail_table(trail: list[LogEntry], created: float) -> Table:
     number = {"justify": "right"}
     retried = any(entry.next_retry_ts for entry in trail)
     again = [("again in", number)] if retried else []
-    made = table(("after", number), "action", ("try", number), ("fence", number), "worker", *again, "error")
+    made = table(("after", number), "action", ("try", number), ("fence", number), "worker", *again, "error or reason")
     for entry in trail:
         wait = age(entry.next_retry_ts - entry.at_ts) if entry.next_retry_ts else ""
         made.add_row(
@@ -258,7 +258,7 @@ def _trail_table(trail: list[LogEntry], created: float) -> Table:
             str(entry.fence),
             plain(entry.worker_id or ""),
             *([wait] if retried else []),
-            plain(entry.error or ""),
+            plain(entry.error or entry.reason or ""),
         )
     return made
 
@@ -270,8 +270,9 @@ def _print_entry(entry: LogEntry, *, as_json: bool) -> None:
     line = f"{clock_time(entry.at_ts)}  {entry.action:<21}  {entry.id:>8}  {entry.type}"
     if entry.attempt > 1:
         line += f"  try {entry.attempt}"
-    if entry.error:
-        line += f"  {entry.error}"
+    why = entry.error or entry.reason
+    if why:
+        line += f"  {why}"
     print("".join(char if char.isprintable() else " " for char in line), flush=True)
 
 

@@ -178,6 +178,7 @@ def entry_document(entry: LogEntry) -> dict[str, Any]:
         "fence": entry.fence,
         "worker_id": entry.worker_id,
         "error": entry.error,
+        "reason": entry.reason,
         "next_retry_at": iso(entry.next_retry_ts),
         "execution_time_ms": entry.execution_time_ms,
         "status_code": entry.status_code,

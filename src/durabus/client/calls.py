@@ -201,9 +201,13 @@ def _settlement(settlement: Settlement) -> dict[str, Any]:
     match settlement:
         case Complete():
             spent = {"execution_time_ms": settlement.execution_time_ms, "status_code": settlement.status_code}
-            return {"outcome": "complete", **ref, "errors": settlement.errors, **spent}
+            return {"outcome": "complete", **ref, "errors": settlement.errors, **spent, **_reason(settlement)}
         case Fail():
             spent = {"execution_time_ms": settlement.execution_time_ms, "status_code": settlement.status_code}
             return {"outcome": "fail", **ref, "error_message": settlement.error, "delay": settlement.delay, **spent}
         case Release():
-            return {"outcome": "release", **ref, "delay": settlement.delay}
+            return {"outcome": "release", **ref, "delay": settlement.delay, **_reason(settlement)}
+
+
+def _reason(settlement: Complete | Release) -> dict[str, str]:
+    return {} if settlement.reason is None else {"reason": settlement.reason}

@@ -83,7 +83,7 @@ def _settlement(side: Side, step: Step) -> Settlement:
     made: Settlement
     match step.b % 6:
         case 0 | 1:
-            made = Complete(ref, results, execution_time_ms=float(step.a), status_code=200)
+            made = Complete(ref, results, execution_time_ms=float(step.a), status_code=200, reason=_reason(step))
         case 2:
             made = Complete(ref, results, errors=(f"error {step.a}",))
         case 3:
@@ -91,9 +91,13 @@ def _settlement(side: Side, step: Step) -> Settlement:
         case 4:
             made = Fail(ref, f"failed {step.a}", None, results, status_code=500)
         case _:
-            made = Release(ref, float(step.c % 3) * 4, results)
+            made = Release(ref, float(step.c % 3) * 4, results, _reason(step))
     side.settled.append(made)
     return made
+
+
+def _reason(step: Step) -> str | None:
+    return (None, "no handler")[step.c % 2]
 
 
 async def _settle(side: Side, step: Step) -> Any:

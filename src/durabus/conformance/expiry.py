@@ -167,7 +167,7 @@ class ExpiryTests:
     @pytest.mark.parametrize("by", ["id", "event_id"])
     async def test_a_reset_event_is_free_at_once(self, lab: Lab, other_node: EventStore, by: str) -> None:
         """An administrator takes a PROCESSING event from its worker. PENDING and due, the attempt given back, a
-        RESET entry.
+        RESET entry with the ``reason``.
         """
         claim = await lab.claimed()
         await lab.store.start_events([claim.ref])
@@ -179,7 +179,12 @@ class ExpiryTests:
         assert lab.same_time(event.due_ts, now)
         assert event == await lab.event(claim)
         entry = (await lab.store.read_event_log(event.id))[-1]
-        assert (entry.action, entry.error, entry.worker_id) == (Action.RESET, "stuck in queue", ALICE)
+        assert (entry.action, entry.reason, entry.error, entry.worker_id) == (
+            Action.RESET,
+            "stuck in queue",
+            None,
+            ALICE,
+        )
         assert (await lab.claim_one(worker_id=BOB)).event.fence == 2
 
     async def test_the_token_of_a_reset_claim_is_dead_at_once(self, lab: Lab) -> None:

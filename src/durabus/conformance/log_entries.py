@@ -91,7 +91,7 @@ async def _renew(twin: Twin) -> None:
 
 
 async def _complete(twin: Twin) -> None:
-    await twin.settle(lambda claim: Complete(claim.ref, RESULTS, (), 12.25, 201))
+    await twin.settle(lambda claim: Complete(claim.ref, RESULTS, (), 12.25, 201, "no handler"))
 
 
 async def _complete_with_errors(twin: Twin) -> None:
@@ -111,7 +111,7 @@ async def _fail_for_good(twin: Twin) -> None:
 
 
 async def _release(twin: Twin) -> None:
-    await twin.settle(lambda claim: Release(claim.ref, 0.0, RESULTS[:1]))
+    await twin.settle(lambda claim: Release(claim.ref, 0.0, RESULTS[:1], "waits for stock"))
 
 
 async def _take_over(twin: Twin) -> None:

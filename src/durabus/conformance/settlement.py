@@ -7,6 +7,7 @@ import pytest
 from durabus.conformance.lab import BUS, Lab, numbers
 from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRef, new_token
+from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
 from durabus.model.statuses import SETTLED, Action, EventStatus, ResultStatus
@@ -160,6 +161,22 @@ class SettlementTests:
         await lab.advance(10 * lab.moment)
         again = await lab.claim_one()
         assert (again.event.attempts, again.event.fence, again.results) == (1, 2, kept)
+
+    async def test_the_log_says_why_an_event_was_given_back_or_needed_no_work(self, lab: Lab) -> None:
+        """The entry of a ``Complete`` or ``Release`` that gives a ``reason`` carries it."""
+        why = "wartet auf ü:\nline 2 \N{GRINNING FACE}"
+        claim = await lab.claimed()
+        await lab.settle_one(Release(claim.ref, reason=why))
+        claim = await lab.claim_one()
+        await lab.settle_one(Release(claim.ref))
+        claim = await lab.claim_one()
+        await lab.settle_one(Complete(claim.ref, reason="no handler"))
+        entries = await lab.log()
+        said = [(entry.action.value, entry.reason) for entry in entries if entry.action is not Action.PICKED]
+        assert said == [("PUBLISHED", None), ("RELEASED", why), ("RELEASED", None), ("COMPLETED", "no handler")]
+        assert {(entry.error, entry.errors) for entry in entries} == {(None, ())}
+        page = await lab.store.read_log_rows()
+        assert [row[LOG_COLUMNS.index("reason")] for row in page.rows] == [entry.reason for entry in entries]
 
     async def test_results_replace_those_of_the_same_handlers(self, lab: Lab, other_node: EventStore) -> None:
         """``results`` overwrite the stored ones of the same handlers."""

@@ -107,6 +107,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     status_code: int | None = None
     next_retry_ts: float | None = None
     results: tuple[HandlerResult, ...] = ()
+    reason: str | None = None
 
     def entry(self, position: str = "") -> LogEntry:
         """The log entry. A terminal one carries the whole event, PUBLISHED all but the payload."""
@@ -128,6 +129,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
             fence=event.fence,
             worker_id=self.worker_id,
             error=self.error,
+            reason=self.reason,
             next_retry_ts=self.next_retry_ts,
             execution_time_ms=self.execution_time_ms,
             status_code=self.status_code,

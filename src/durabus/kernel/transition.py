@@ -150,7 +150,8 @@ def _release(state: EventState, command: Release, now: float) -> Applied | Refus
         return _repeat(state, command.ref, (Action.RELEASED,))
     handlers = merge_results(state.handlers, command.results)
     event = _pending_again(state.event, now, due=now + command.delay, attempts=state.event.attempts - 1)
-    return _settled(command.ref, event, handlers, Record(Action.RELEASED, event, now, state.event.worker_id))
+    record = Record(Action.RELEASED, event, now, state.event.worker_id, reason=command.reason)
+    return _settled(command.ref, event, handlers, record)
 
 
 def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused:
@@ -190,7 +191,7 @@ def _reset(state: EventState, command: Reset, now: float) -> Applied | Refused:
     if state.event.status is not EventStatus.PROCESSING:
         return Refused(NOT_PROCESSING)
     event = _pending_again(state.event, now, due=now, attempts=state.event.attempts - 1)
-    record = Record(Action.RESET, event, now, state.event.worker_id, command.reason)
+    record = Record(Action.RESET, event, now, state.event.worker_id, reason=command.reason)
     return Applied(EventState(event, None, state.handlers, state.settled), (record,))
 
 
@@ -261,6 +262,7 @@ def _terminal(event: Event, handlers: tuple[HandlerState, ...], command: Complet
         None if command is None else command.status_code,
         None,
         tuple(handler.result for handler in handlers) if handlers else (),
+        command.reason if isinstance(command, Complete) else None,
     )
 
 

@@ -32,6 +32,8 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fence: int
     worker_id: str | None = None
     error: str | None = None
+    reason: str | None = None
+    """Why the transition happened, where that is no error: of RESET, and of RELEASED and COMPLETED if one was given."""
     next_retry_ts: float | None = None
     execution_time_ms: float | None = None
     status_code: int | None = None

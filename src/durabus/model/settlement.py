@@ -17,6 +17,8 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     errors: tuple[str, ...] = ()
     execution_time_ms: float | None = None
     status_code: int | None = None
+    reason: str | None = None
+    """Why the event completed without work, such as "no handler"; for its log entry."""
 
 
 class Fail(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +38,8 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     ref: ClaimRef
     delay: float = 0.0
     results: tuple[HandlerResult, ...] = ()
+    reason: str | None = None
+    """Why the event is given back; for its log entry."""
 
 
 Settlement = Complete | Fail | Release

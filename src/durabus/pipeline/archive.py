@@ -68,8 +68,8 @@ def event_log(log: DataFrame, first_seq: int) -> DataFrame:
     return log.select(
         (F.lit(first_seq) + F.col("ordinal")).alias("seq"),
         F.to_date("at").alias("day"),
-        *(column for column in EVENT_LOG.columns if column not in ("seq", "day", "reason")),
-        unparsable().alias("reason"),
+        *(column for column in EVENT_LOG.columns if column not in ("seq", "day", "unparsable")),
+        unparsable().alias("unparsable"),
     ).select(*EVENT_LOG.columns)
 
 
@@ -169,7 +169,7 @@ def quarantine(lake: Lake) -> int:
     lake.create(QUARANTINE)
     newest = lake.value(QUARANTINE.name, "max(seq)")
     bad = lake.read(EVENT_LOG.name).where(
-        F.col("reason").isNotNull() & (F.col("seq") > (-1 if newest is None else newest))
+        F.col("unparsable").isNotNull() & (F.col("seq") > (-1 if newest is None else newest))
     )
     if not bad.isEmpty():
         lake.append(bad, QUARANTINE, app=f"{APP}.quarantine", version=0 if newest is None else int(newest) + 1)

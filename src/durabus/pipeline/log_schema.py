@@ -26,6 +26,7 @@ _KINDS = {
     "fence": ("fence", _WHOLE),
     "worker_id": ("worker_id", _TEXT),
     "error": ("error", _TEXT),
+    "reason": ("reason", _TEXT),
     "next_retry_ts": ("next_retry_at", _INSTANT),
     "execution_time_ms": ("execution_time_ms", _REAL),
     "status_code": ("status_code", _WHOLE),

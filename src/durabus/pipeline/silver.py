@@ -93,7 +93,7 @@ def attempts(log: DataFrame) -> DataFrame:
             F.max("generation").alias("generation"),
             F.max(F.when(action == Action.PICKED.value, F.struct("seq", "attempt", "worker_id", "at"))).alias("picked"),
             F.min(F.when(action == Action.STARTED.value, F.col("at"))).alias("started_at"),
-            F.max(F.when(over, F.struct("seq", "action", "at", "error", "execution_time_ms"))).alias("end"),
+            F.max(F.when(over, F.struct("seq", "action", "at", "error", "reason", "execution_time_ms"))).alias("end"),
             F.max("seq").alias("last_seq"),
         )
     )
@@ -111,6 +111,7 @@ def attempts(log: DataFrame) -> DataFrame:
         F.col("end.at").alias("ended_at"),
         F.col("end.action").alias("outcome"),
         F.col("end.error").alias("error"),
+        F.col("end.reason").alias("reason"),
         F.col("end.execution_time_ms").alias("execution_time_ms"),
         milliseconds(F.col("picked.at"), F.col("end.at")).alias("held_ms"),
         "last_seq",

@@ -40,16 +40,16 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
 EVENT_LOG = Table(
     name="bronze.event_log",
-    ddl=f"seq BIGINT, day DATE, {LOG_DDL}, reason STRING",
+    ddl=f"seq BIGINT, day DATE, {LOG_DDL}, unparsable STRING",
     partitioned_by=("day",),
     append_only=True,
     searched_by=("seq", "position", "id", "event_id", "at", "created_at"),
 )
-"""Every entry of the log, once, as the store had it. ``seq`` counts them in commit order; ``reason`` is set where a
+"""Every entry of the log, once, as the store had it. ``seq`` counts them in commit order; ``unparsable`` is set where a
 column does not parse."""
 
 QUARANTINE = Table(name="bronze.quarantine", ddl=EVENT_LOG.ddl, append_only=True)
-"""The entries whose ``reason`` is set, for people who repair them."""
+"""The entries whose ``unparsable`` is set, for people who repair them."""
 
 EVENTS = Table(
     name="silver.events",
@@ -69,7 +69,7 @@ ATTEMPTS = Table(
     ddl=(
         "id BIGINT, fence BIGINT, event_id STRING, bus STRING, type STRING, generation BIGINT, attempt BIGINT, "
         "worker_id STRING, picked_at TIMESTAMP, started_at TIMESTAMP, ended_at TIMESTAMP, outcome STRING, "
-        "error STRING, execution_time_ms DOUBLE, held_ms DOUBLE, last_seq BIGINT"
+        "error STRING, reason STRING, execution_time_ms DOUBLE, held_ms DOUBLE, last_seq BIGINT"
     ),
     key=("id", "fence"),
 )

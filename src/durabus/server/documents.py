@@ -10,7 +10,7 @@ import msgspec
 
 from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import Action, EventStatus
 from durabus.server.fields import (
     MAX_ID,
     ClaimToken,
@@ -103,6 +103,7 @@ class LogEntryDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
     action: str
     status_code: int | None = None
     error_message: str | None = None
+    reason: str | None = None
     execution_time_ms: float | None = None
     created_at: str
 
@@ -317,7 +318,8 @@ def log_documents(entries: list[LogEntry], *, with_event_id: bool) -> list[LogEn
             worker_id=entry.worker_id,
             action=entry.action,
             status_code=entry.status_code,
-            error_message=entry.error,
+            error_message=entry.reason if entry.action is Action.RESET else entry.error,
+            reason=None if entry.action is Action.RESET else entry.reason,
             execution_time_ms=as_number(entry.execution_time_ms),
             created_at=iso(entry.at_ts),
         )

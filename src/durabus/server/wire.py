@@ -139,11 +139,12 @@ class CompleteClaimDocument(
     errors: Annotated[list[Text], Meta(max_length=MAX_ERRORS)] = []
     execution_time_ms: Milliseconds | None = None
     status_code: StatusCode | None = None
+    reason: Text | None = None
 
     def settlement(self, _retry_delay: float) -> Settlement:
         """For the store."""
         errors = tuple(map(check_text, self.errors)) if self.errors else ()
-        return Complete(self.ref, (), errors, self.execution_time_ms, self.status_code)
+        return Complete(self.ref, (), errors, self.execution_time_ms, self.status_code, _reason(self.reason))
 
 
 class FailClaimDocument(ClaimRefDocument, forbid_unknown_fields=True, kw_only=True, tag_field="outcome", tag="fail"):
@@ -166,10 +167,15 @@ class ReleaseClaimDocument(
     """Give the event back; the attempt does not count."""
 
     delay: Seconds = 0.0
+    reason: Text | None = None
 
     def settlement(self, _retry_delay: float) -> Settlement:
         """For the store."""
-        return Release(self.ref, self.delay)
+        return Release(self.ref, self.delay, (), _reason(self.reason))
+
+
+def _reason(text: str | None) -> str | None:
+    return None if text is None else check_text(text)
 
 
 SettlementDocument = CompleteClaimDocument | FailClaimDocument | ReleaseClaimDocument
@@ -275,6 +281,7 @@ class LogLineDocument(msgspec.Struct, kw_only=True):
     fence: int
     worker_id: str | None
     error: str | None
+    reason: str | None
     next_retry_ts: float | None
     execution_time_ms: float | None
     status_code: int | None
@@ -342,6 +349,7 @@ def log_line(entry: LogEntry) -> LogLineDocument:
         fence=entry.fence,
         worker_id=entry.worker_id,
         error=entry.error,
+        reason=entry.reason,
         next_retry_ts=entry.next_retry_ts,
         execution_time_ms=entry.execution_time_ms,
         status_code=entry.status_code,

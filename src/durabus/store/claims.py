@@ -77,6 +77,7 @@ class Claims(Protocol):
         - ``Fail``: one more error; PENDING and due after ``delay``, or FAILED if ``delay`` is None or the event's own
           ``max_attempts`` are used up. A FAILED entry either way (its ``status`` and ``next_retry_ts`` tell which).
         - ``Release``: PENDING and due after ``delay``, the attempt given back; a RELEASED entry.
+        - The entry of a ``Complete`` or ``Release`` that gives a ``reason`` carries it.
         - ``results`` overwrite the stored ones of the same handlers.
         - A claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised); nothing of it is written.
         - An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the first
@@ -103,7 +104,7 @@ class Claims(Protocol):
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
         """An administrator takes a PROCESSING event from its worker.
 
-        PENDING and due, the attempt given back, a RESET entry. The worker's token is dead at once. An event that is not
-        PROCESSING is answered unchanged. Raises ``EventNotFound``.
+        PENDING and due, the attempt given back, a RESET entry with the ``reason``. The worker's token is dead at once.
+        An event that is not PROCESSING is answered unchanged. Raises ``EventNotFound``.
         """
         ...

@@ -306,13 +306,15 @@ def test_renew_moves_the_expiry_and_logs_nothing(life: str) -> None:
 
 def test_complete_ends_the_event_with_all_there_is_to_know() -> None:
     results = (HandlerResult(handler_id="mail", status=ResultStatus.SUCCEEDED, attempts=1, value_json="1"),)
-    command = Complete(MINE, results, execution_time_ms=12.5, status_code=200)
+    command = Complete(MINE, results, execution_time_ms=12.5, status_code=200, reason="no handler")
     applied = apply(LIVES["last attempt"], command)
     event = replace(AGAIN, status=EventStatus.COMPLETED, updated_ts=NOW, expires_ts=None)
     assert applied.state.event == event
     assert applied.state.results == results
     assert applied.state.token is None
-    assert applied.entries == (logged_end(event, results=results, execution_time_ms=12.5, status_code=200),)
+    assert applied.entries == (
+        logged_end(event, results=results, execution_time_ms=12.5, status_code=200, reason="no handler"),
+    )
 
 
 def test_complete_with_errors_ends_as_a_dead_letter_with_one_error_for_the_attempt() -> None:
@@ -393,10 +395,10 @@ def test_an_event_without_a_limit_of_its_own_may_fail_for_ever() -> None:
 
 
 def test_release_gives_the_attempt_back() -> None:
-    applied = apply(LIVES["last attempt"], Release(MINE, delay=60.0))
+    applied = apply(LIVES["last attempt"], Release(MINE, delay=60.0, reason="busy"))
     event = pending(AGAIN, attempts=1, due_ts=NOW + 60)
     assert applied.state.event == event
-    assert applied.entries == (logged(Action.RELEASED, event, worker_id="host:1"),)
+    assert applied.entries == (logged(Action.RELEASED, event, worker_id="host:1", reason="busy"),)
 
 
 def test_expire_spends_the_attempt() -> None:
@@ -456,7 +458,7 @@ def test_reset_gives_the_attempt_back_and_the_old_token_is_dead() -> None:
     applied = apply(LIVES["last attempt"], Reset("stuck"))
     event = pending(AGAIN, attempts=1)
     assert applied.state == EventState(event)
-    assert applied.entries == (logged(Action.RESET, event, worker_id="host:1", error="stuck"),)
+    assert applied.entries == (logged(Action.RESET, event, worker_id="host:1", reason="stuck"),)
     assert transition(applied.state, Complete(MINE), NOW) == Refused(NOT_YOURS)
 
 

@@ -91,6 +91,7 @@ class LogRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
     next_retry_ts: float | None = None
     results: tuple[HandlerResult, ...] = ()
     event: Event | None = None
+    reason: str | None = None
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
@@ -234,6 +235,7 @@ def _log_row(number: int, record: Record, known: dict[int, Event]) -> LogRow:
         record.next_retry_ts,
         record.results,
         None if event.id in known else _as_published(event),
+        record.reason,
     )
 
 
@@ -289,6 +291,7 @@ def _record(row: LogRow, events: dict[int, Event]) -> Record:
         row.status_code,
         row.next_retry_ts,
         row.results,
+        row.reason,
     )
 
 

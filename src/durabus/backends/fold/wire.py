@@ -22,10 +22,12 @@ class Completion(msgspec.Struct, frozen=True, array_like=True, tag="c", omit_def
     status_code: int | None = None
     results: tuple[HandlerResult, ...] = ()
     errors: tuple[str, ...] = ()
+    reason: str | None = None
 
     def settlements(self) -> list[Settlement]:
         """As the kernel knows it."""
-        return [Complete(ClaimRef(*self.ref), self.results, self.errors, self.execution_time_ms, self.status_code)]
+        ref, ms, code = ClaimRef(*self.ref), self.execution_time_ms, self.status_code
+        return [Complete(ref, self.results, self.errors, ms, code, self.reason)]
 
 
 class Completions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
@@ -72,10 +74,11 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r", omit_defau
     ref: Ref
     delay: float = 0.0
     results: tuple[HandlerResult, ...] = ()
+    reason: str | None = None
 
     def settlements(self) -> list[Settlement]:
         """As the kernel knows it."""
-        return [Release(ClaimRef(*self.ref), self.delay, self.results)]
+        return [Release(ClaimRef(*self.ref), self.delay, self.results, self.reason)]
 
 
 Sent = Completion | Completions | Failure | Returned
@@ -96,7 +99,7 @@ def wire(settlements: Sequence[Settlement]) -> tuple[Sent, ...]:
 
     for one in settlements:
         ref = one.ref
-        if type(one) is not Complete or one.results or one.errors or one.status_code is not None:
+        if type(one) is not Complete or not _is_plain(one):
             end_run()
             sent.append(_single(one))
             continue
@@ -109,15 +112,19 @@ def wire(settlements: Sequence[Settlement]) -> tuple[Sent, ...]:
     return tuple(sent)
 
 
+def _is_plain(one: Complete) -> bool:
+    return not one.results and not one.errors and one.status_code is None and one.reason is None
+
+
 def _single(settlement: Settlement) -> Sent:
     ref = wire_ref(settlement.ref)
     match settlement:
-        case Complete(results=results, errors=errors, execution_time_ms=ms, status_code=code):
-            return Completion(ref, ms, code, results, errors)
+        case Complete(results=results, errors=errors, execution_time_ms=ms, status_code=code, reason=reason):
+            return Completion(ref, ms, code, results, errors, reason)
         case Fail(error=error, delay=delay, results=results, execution_time_ms=ms, status_code=code):
             return Failure(ref, error, delay, ms, code, results)
-        case Release(delay=delay, results=results):
-            return Returned(ref, delay, results)
+        case Release(delay=delay, results=results, reason=reason):
+            return Returned(ref, delay, results, reason)
 
 
 def wire_ref(ref: ClaimRef) -> Ref:

@@ -105,7 +105,7 @@ class Changes:
                 entry.created_ts, entry.attempt, entry.generation, entry.fence, entry.worker_id,
                 entry.error, next_retry, entry.execution_time_ms,
                 entry.status_code, strings_to(entry.tags), entry.metadata_json, entry.parent_id, entry.payload_json,
-                strings_to(entry.errors), results_to(entry.results), token, *rest,
+                strings_to(entry.errors), results_to(entry.results), token, *rest, entry.reason,
             ))  # fmt: skip
 
     async def _write_events(self, session: Session) -> None:

@@ -108,7 +108,7 @@ def entry_of(row: Row) -> LogEntry:
     """A log entry from the columns ``{entry}``."""
     (
         position, action, id_, event_id, bus, type_, status, at, created, attempt, generation, fence, worker_id,
-        error, next_retry, time_ms, status_code, tags, metadata, parent_id, payload, errors, results,
+        error, reason, next_retry, time_ms, status_code, tags, metadata, parent_id, payload, errors, results,
     ) = row  # fmt: skip
     return LogEntry(
         position=position,
@@ -125,6 +125,7 @@ def entry_of(row: Row) -> LogEntry:
         fence=fence,
         worker_id=worker_id,
         error=error,
+        reason=reason,
         next_retry_ts=next_retry,
         execution_time_ms=time_ms,
         status_code=status_code,

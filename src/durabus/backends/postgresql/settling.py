@@ -15,7 +15,7 @@ from durabus.backends.postgresql.states import load_known
 from durabus.errors import LeaseLost
 from durabus.kernel.state import NOT_YOURS, Refused
 from durabus.kernel.transition import merge_results, transition
-from durabus.model.settlement import Complete, Fail, Settled, Settlement
+from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import SETTLED, EventStatus, ResultStatus
 
 NOT_PLAIN = "DB001"
@@ -29,7 +29,9 @@ PLAIN_RESULTS = SETTLED - {ResultStatus.UNRECOVERABLE}
 
 def is_plain(one: Settlement) -> TypeGuard[Complete]:
     """Whether ``complete_events`` may be able to settle it."""
-    if type(one) is not Complete or one.errors or not one.ref.token or not one.ref.id < 2**63:
+    if type(one) is not Complete or one.errors or one.reason is not None:
+        return False
+    if not one.ref.token or not one.ref.id < 2**63:
         return False
     return all(result.status in PLAIN_RESULTS and result.expires_ts is None for result in one.results)
 
@@ -122,12 +124,14 @@ def _storable(settlement: Settlement) -> Settlement:
     """With texts that PostgreSQL can keep."""
     match settlement:
         case Complete():
-            if settlement.results or settlement.errors:
-                errors = tuple(clean(error) for error in settlement.errors)
-                return replace(settlement, results=clean_results(settlement.results), errors=errors)
+            errors, results = tuple(map(clean, settlement.errors)), clean_results(settlement.results)
+            return replace(settlement, results=results, errors=errors, reason=_clean(settlement.reason))
         case Fail():
             return replace(settlement, error=clean(settlement.error), results=clean_results(settlement.results))
-        case _:
-            if settlement.results:
-                return replace(settlement, results=clean_results(settlement.results))
-    return settlement
+        case Release():
+            results = clean_results(settlement.results)
+            return replace(settlement, results=results, reason=_clean(settlement.reason))
+
+
+def _clean(text: str | None) -> str | None:
+    return None if text is None else clean(text)

@@ -35,17 +35,19 @@ COLUMNS = {
     # the order that rows.entry_of unpacks, and that of LOG_COLUMNS
     "{entry}": (
         "to_hex(tx::text::bigint) || '-' || to_hex(position), action, id, event_id::text, bus, type, status, "
-        f"{_instant('at')}, {_instant('created_at')}, attempt, generation, fence, worker_id, error, "
+        f"{_instant('at')}, {_instant('created_at')}, attempt, generation, fence, worker_id, error, reason, "
         f"{_instant('next_retry_at')}, execution_time_ms, status_code, tags, metadata, parent_id::text, payload, "
         "errors, results"
     ),
     "{log_columns}": (
         "tx, position, action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, "
-        "error, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results"
+        "error, reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, "
+        "results"
     ),
     "{published_columns}": (
         "tx, position, 'PUBLISHED' AS action, id, event_id, bus, type, 'PENDING' AS status, at, at AS created_at, "
         "0 AS attempt, 0 AS generation, 0::bigint AS fence, NULL::text AS worker_id, NULL::text AS error, "
+        "NULL::text AS reason, "
         "NULL::timestamptz AS next_retry_at, NULL::double precision AS execution_time_ms, "
         "NULL::integer AS status_code, tags, metadata, parent_id, NULL::text AS payload, NULL::text AS errors, "
         "NULL::text AS results"

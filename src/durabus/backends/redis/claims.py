@@ -122,7 +122,7 @@ def _in_runs(settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
     token, fence = "", 0
     for one in settlements:
         ref = one.ref
-        if type(one) is not Complete or one.results or one.errors or one.status_code is not None:
+        if type(one) is not Complete or not _is_plain(one):
             asked.append(_settlement(one))
             token, fence = "", 0
             continue
@@ -133,18 +133,23 @@ def _in_runs(settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
     return asked
 
 
+def _is_plain(one: Complete) -> bool:
+    return not one.results and not one.errors and one.status_code is None and one.reason is None
+
+
 def _settlement(one: Settlement) -> tuple[Any, ...]:
     ref = one.ref
     results = [result_to(result) for result in one.results] if one.results else ()
     if type(one) is Complete:
         return (
             "complete", ref.id, ref.token, ref.fence, results, one.errors, one.execution_time_ms, one.status_code,
+            one.reason,
         )  # fmt: skip
     if type(one) is Fail:
         return (
             "fail", ref.id, ref.token, ref.fence, results, one.error, one.delay, one.execution_time_ms, one.status_code,
         )  # fmt: skip
-    return ("release", ref.id, ref.token, ref.fence, results, one.delay)  # type: ignore[union-attr]
+    return ("release", ref.id, ref.token, ref.fence, results, one.delay, one.reason)  # type: ignore[union-attr]
 
 
 def _settled(id_: int, outcome: Outcome) -> Settled | LeaseLost:

@@ -29,6 +29,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     status_code: int | bool = False
     errors: tuple[str, ...] | bool = False
     results: tuple[Handler, ...] | bool = False
+    reason: str | bool = False
 
 
 _entry = msgspec.msgpack.Decoder(Entry).decode
@@ -86,6 +87,7 @@ class LogReader:
             fence=entry.fence,
             worker_id=given(entry.worker_id),
             error=given(entry.error),
+            reason=given(entry.reason),
             next_retry_ts=given(entry.next_retry),
             execution_time_ms=given(entry.execution_time_ms),
             status_code=given(entry.status_code),
@@ -103,7 +105,7 @@ class LogReader:
         return (
             position, entry.action.value, id_, said.event_id, said.bus, said.type, entry.status.value, entry.at,
             created, entry.attempt, entry.generation, entry.fence, given(entry.worker_id), given(entry.error),
-            given(entry.next_retry), given(entry.execution_time_ms), given(entry.status_code),
+            given(entry.reason), given(entry.next_retry), given(entry.execution_time_ms), given(entry.status_code),
             _json(said.tags) if whole else None,
             said.metadata_json if whole else None,
             said.parent_id if whole else None,

@@ -126,7 +126,7 @@ def _complete_run(tx: Transaction, run: dict[int, float | None]) -> None:
 
 
 def _is_plain(one: Complete) -> bool:
-    return not one.results and not one.errors and one.status_code is None
+    return not one.results and not one.errors and one.status_code is None and one.reason is None
 
 
 def _repeated(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:

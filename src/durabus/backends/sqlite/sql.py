@@ -6,7 +6,7 @@ from importlib.resources import files
 
 _ENTRY = (
     "action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error, "
-    "next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results"
+    "reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results"
 )
 _EVENT_HEAD = (
     "id, event_id, bus, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, status"

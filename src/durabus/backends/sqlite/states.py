@@ -105,7 +105,7 @@ def append(tx: Transaction, entries: tuple[LogEntry, ...], event: Event, token: 
         rows.append((
             entry.action.value, entry.id, entry.event_id, entry.bus, entry.type, entry.status.value, entry.at_ts,
             entry.created_ts, entry.attempt, entry.generation, entry.fence, entry.worker_id, entry.error,
-            entry.next_retry_ts, entry.execution_time_ms, entry.status_code, strings_to(entry.tags),
+            entry.reason, entry.next_retry_ts, entry.execution_time_ms, entry.status_code, strings_to(entry.tags),
             entry.metadata_json, entry.parent_id, entry.payload_json, strings_to(entry.errors),
             results_to(entry.results), token, *rest,
         ))  # fmt: skip

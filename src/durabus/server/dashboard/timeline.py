@@ -37,6 +37,7 @@ class Attempt(msgspec.Struct, kw_only=True):
     outcome: str = "running"
     action: str = ""
     error: str | None = None
+    reason: str | None = None
     next_retry_ts: float | None = None
     execution_time_ms: float | None = None
     status_code: int | None = None
@@ -85,6 +86,7 @@ def _end(attempt: Attempt, entry: LogEntry) -> None:
     attempt.outcome = _OUTCOMES[entry.action]
     attempt.action = entry.action
     attempt.error = entry.error
+    attempt.reason = entry.reason
     attempt.next_retry_ts = entry.next_retry_ts
     attempt.execution_time_ms = entry.execution_time_ms
     attempt.status_code = entry.status_code

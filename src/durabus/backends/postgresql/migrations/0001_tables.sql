@@ -146,6 +146,7 @@ CREATE TABLE event_log (
     attempt integer NOT NULL,
     generation integer NOT NULL,
     status_code integer,
+    reason text,
     priority integer,
     max_attempts integer,
     completed boolean,

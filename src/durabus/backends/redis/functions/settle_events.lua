@@ -9,11 +9,11 @@ local function settle(tx, one)
   if not state then
     return NO_EVENT
   elseif kind == 'complete' then
-    return lifecycle.complete(tx, state, token, fence, results, one[6], one[7], one[8])
+    return lifecycle.complete(tx, state, token, fence, results, one[6], one[7], one[8], one[9])
   elseif kind == 'fail' then
     return lifecycle.fail(tx, state, token, fence, results, one[6], one[7], one[8], one[9])
   end
-  return lifecycle.release(tx, state, token, fence, results, one[6])
+  return lifecycle.release(tx, state, token, fence, results, one[6], one[7])
 end
 
 -- the newest settlement as an outcome, or the code of a refusal

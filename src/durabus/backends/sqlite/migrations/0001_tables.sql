@@ -121,6 +121,7 @@ CREATE TABLE event_log (
     at REAL NOT NULL,
     created_at REAL NOT NULL,
     error TEXT,
+    reason TEXT,
     next_retry_at REAL,
     execution_time_ms REAL,
     status_code INTEGER,

@@ -161,7 +161,7 @@ const rowOf = (entry, address) => {
   cell(row, "Type", type);
   cell(row, "Worker", entry.worker_id || "", "quiet");
   cell(row, "Attempt", String(entry.attempt || ""), "right");
-  cell(row, "Error", (entry.error || "").split("\n")[0], "error-text");
+  cell(row, "Error or reason", (entry.error || entry.reason || "").split("\n")[0], entry.error ? "error-text" : "");
   row.className = "fresh";
   return row;
 };

@@ -4,7 +4,7 @@
 local log = {}
 
 -- One entry: action, status, at, attempt, generation, fence, worker, and only where there is more to say: error, next
--- retry, time, status code, errors, results.
+-- retry, time, status code, errors, results, reason.
 function log.append(tx, state, action, worker, more)
   local position = tx.position + 1
   tx.position, tx.moved = position, true

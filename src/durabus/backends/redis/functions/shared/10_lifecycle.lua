@@ -35,7 +35,7 @@ local function add_error(state, text)
 end
 
 -- The end: out of the queue, into the counts, and if it went badly to the dead letters.
-local function ended(tx, state, status, time, code)
+local function ended(tx, state, status, time, code, reason)
   queue.end_claim(tx, state)
   state[STATUS], state[UPDATED], state[EXPIRES] = status, tx.now, false
   local id, bus, dead = state[ID], state[BUS], status ~= 'COMPLETED'
@@ -57,6 +57,7 @@ local function ended(tx, state, status, time, code)
     code or false,
     errors,
     state[HANDLERS] and handlers.results(tx, state),
+    reason,
   })
   states.change(tx, state)
 end
@@ -75,7 +76,7 @@ function lifecycle.claim(tx, state, worker, token, lease)
   states.change(tx, state)
 end
 
-function lifecycle.complete(tx, state, token, fence, results, errors, time, code)
+function lifecycle.complete(tx, state, token, fence, results, errors, time, code, reason)
   if not lifecycle.holds(state, token, fence) then
     return lifecycle.repeated(state, token, fence, 'COMPLETED', 'COMPLETED_WITH_ERRORS') or NOT_YOURS
   end
@@ -92,9 +93,9 @@ function lifecycle.complete(tx, state, token, fence, results, errors, time, code
   end
   if #fatal > 0 then
     add_error(state, table.concat(fatal, '; '))
-    ended(tx, state, 'COMPLETED_WITH_ERRORS', time, code)
+    ended(tx, state, 'COMPLETED_WITH_ERRORS', time, code, reason)
   else
-    ended(tx, state, 'COMPLETED', time, code)
+    ended(tx, state, 'COMPLETED', time, code, reason)
   end
   return settled(state, token, fence, state[STATUS])
 end
@@ -116,7 +117,7 @@ function lifecycle.fail(tx, state, token, fence, results, text, delay, time, cod
   return settled(state, token, fence, 'FAILED', state[DUE])
 end
 
-function lifecycle.release(tx, state, token, fence, results, delay)
+function lifecycle.release(tx, state, token, fence, results, delay, reason)
   if not lifecycle.holds(state, token, fence) then
     return lifecycle.repeated(state, token, fence, 'RELEASED') or NOT_YOURS
   end
@@ -124,7 +125,7 @@ function lifecycle.release(tx, state, token, fence, results, delay)
   handlers.merge(tx, state, results)
   state[ATTEMPTS] = state[ATTEMPTS] - 1
   pending_again(tx, state, tx.now + delay, states.head(tx, state[ID]))
-  log.append(tx, state, 'RELEASED', worker)
+  log.append(tx, state, 'RELEASED', worker, reason and { false, false, false, false, false, false, reason })
   return settled(state, token, fence, 'RELEASED')
 end
 
@@ -150,7 +151,7 @@ function lifecycle.reset(tx, state, reason)
   local worker = state[WORKER]
   state[ATTEMPTS] = state[ATTEMPTS] - 1
   pending_again(tx, state, tx.now, states.head(tx, state[ID]))
-  log.append(tx, state, 'RESET', worker, { reason, false, false, false, false, false })
+  log.append(tx, state, 'RESET', worker, { false, false, false, false, false, false, reason })
 end
 
 -- Counters back to zero, one generation on. Handlers that succeeded stay so; of the others only a fence is remembered.
