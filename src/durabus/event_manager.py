@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
-from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreError
+from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreClosedError, StoreError
 from durabus.event_queue import EventQueue
 from durabus.model.breaker import BreakerOption, BreakerPolicy, breaker_policy
 from durabus.model.event import Event
@@ -20,6 +21,7 @@ from durabus.worker.execution import NotStarted
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
+from durabus.worker.registry import HANDLERS_KEPT_FOR, RETRY, Registry
 from durabus.worker.slots import TROUBLE_PAUSE
 from durabus.worker.threads import HandlerThreads
 
@@ -43,7 +45,11 @@ class EventHandler(Protocol):
 
 
 class EventManager:
-    """Runs the handlers of one process over an ``EventQueue``."""
+    """Runs the handlers of one process over an ``EventQueue``.
+
+    Others may serve the same queue, managers and buses alike. If they have different handlers, an event completes once
+    every handler that one of them registered has finished.
+    """
 
     def __init__(
         self,
@@ -61,8 +67,10 @@ class EventManager:
         self._retry = retry or RetryPolicy(max_retries=None)
         self._timeout = timeout
         self._concurrency = concurrency
+        self._registry = Registry(queue.store, queue.bus, kept_for=HANDLERS_KEPT_FOR)
         self._dispatcher = Dispatcher(
             worker_id=queue.worker_id,
+            elsewhere=self._registry,
             threads=HandlerThreads(check_batch(concurrency, "concurrency"), "durabus-manager"),
         )
         self.metrics = Metrics()
@@ -96,9 +104,14 @@ class EventManager:
                 breaker=self._breaker,
             )
         )
+        self._registry.announce(lambda: self._dispatcher.handlers)
 
     async def process_next(self) -> Event | None:
-        """One step: poll, dispatch, settle. Answers the event that was worked on, or None if there was none."""
+        """One step: poll, dispatch, settle. Returns the event that was worked on, or None if there was none.
+
+        An event for which another process has a handler that is not done goes back to the queue for it.
+        """
+        await self._registry.refreshed()
         event = await self.queue.poll()
         claim = None if event is None else self.queue.claim_on(event.id)
         if event is None or claim is None:
@@ -135,6 +148,8 @@ class EventManager:
             metrics=self.metrics,
             on_died=self._worker_died,
         )
+        await self._announce()
+        self._registry.start()
         worker.start()
         cleaner = asyncio.create_task(self._clean_up_now_and_then())
         try:
@@ -163,7 +178,23 @@ class EventManager:
         cleaner.cancel()
         await asyncio.gather(cleaner, return_exceptions=True)
         await worker.stop(STOP_TIMEOUT)
+        await self._registry.close()
         self._stop.clear()
+
+    async def _announce(self) -> None:
+        """Let the others know of these handlers before the first claim, however long the store is away."""
+        while not self._stop.is_set():
+            try:
+                await self._registry.announced()
+            except StoreClosedError:
+                raise
+            except StoreError as error:
+                logger.warning("handlers not announced, trying again in %s s: %s", RETRY, error)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RETRY):
+                        await self._stop.wait()
+            else:
+                return
 
     def _worker_died(self, error: DurabusError) -> None:
         self._died = error

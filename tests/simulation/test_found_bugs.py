@@ -159,7 +159,7 @@ class LooksInVain(MemoryStore):
 
 async def test_a_worker_asks_at_the_poll_floor_although_it_never_sees_what_it_hears_of() -> None:
     asks = asyncio.Event()
-    appetite = Appetite(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1000, gave_away=lambda: 0)
+    appetite = Appetite(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1000)
     appetite.ate(0, 1)
     listening = asyncio.create_task(appetite.listen())
     async with asyncio.timeout(30):
@@ -167,21 +167,22 @@ async def test_a_worker_asks_at_the_poll_floor_although_it_never_sees_what_it_he
     listening.cancel()
 
 
-@pytest.mark.parametrize(("times", "doublings"), [(1, 0), (3, 2), (100, appetite.PAUSE_DOUBLINGS)])
+@pytest.mark.parametrize("delay", [0.02, 0.08])
 async def test_who_keeps_getting_what_only_others_can_end_lets_them_ask_first_for_longer_each_time(
-    times: int, doublings: int, monkeypatch: pytest.MonkeyPatch
+    delay: float,
 ) -> None:
     """Its clock may be a little early, and then it would always be the first."""
-    monkeypatch.setattr(appetite, "HINT_PAUSE", 0.02)
     asks = asyncio.Event()
-    waiting = Appetite(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1, gave_away=lambda: times)
-    waiting.ate(0, 1)
+    waiting = Appetite(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1)
+    waiting.nudge()
+    asks.clear()
     began = monotonic()
-    listening = asyncio.create_task(waiting.listen())
+    waiting.rest(delay)
+    hungry = [waiting.hungry]
     async with asyncio.timeout(30):
         await asks.wait()
-    listening.cancel()
-    assert monotonic() - began >= 0.02 * 2**doublings
+    assert [*hungry, waiting.hungry] == [False, True]
+    assert monotonic() - began >= delay * appetite.REST_LONGER
 
 
 async def test_a_call_that_fails_as_its_caller_is_cancelled_is_not_reported_as_forgotten() -> None:

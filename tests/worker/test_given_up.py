@@ -8,13 +8,13 @@ from tests.seeds.support import ONCE, Recorder, until
 from durabus import Event, EventBus, EventBusShutdownError, EventStatus, ManualClock
 from durabus.backends.memory.store import MemoryStore
 from durabus.bus import finder
-from durabus.bus.registry import RESTART
 from durabus.clock import Clock
 from durabus.errors import StoreClosedError
 from durabus.model.claim import Claim, ClaimRequest, LockClaim
 from durabus.model.event import new_event
 from durabus.model.log_entry import LogPage
 from durabus.store.log import START
+from durabus.worker.registry import RESTART
 
 pytestmark = pytest.mark.timeout(20)
 

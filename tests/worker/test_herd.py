@@ -9,8 +9,7 @@ import pytest
 from tests.worker.support import WatchedStore, all_completed, filled, until
 
 from durabus import EventBus
-from durabus.bus import registry
-from durabus.worker import appetite
+from durabus.worker import appetite, registry
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -65,9 +64,7 @@ async def test_who_keeps_hearing_of_what_it_may_not_have_asks_more_seldom(monkey
 
     monkeypatch.setattr(appetite, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
     monkeypatch.setattr(appetite, "monotonic", lambda: 0.0)
-    hungry = appetite.Appetite(
-        Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1, gave_away=lambda: 0
-    )
+    hungry = appetite.Appetite(Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1)
     listening = asyncio.create_task(hungry.listen())
     for _ in range(7):
         woken.clear()

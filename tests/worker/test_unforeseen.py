@@ -10,12 +10,13 @@ from tests.worker.support import make_handler, until
 
 from durabus import Event, EventBus, EventStatus
 from durabus.backends.memory.store import MemoryStore
-from durabus.bus import finder, outbox, registry
+from durabus.bus import finder, outbox
 from durabus.model.claim import LockClaim
 from durabus.model.handler import HandlerInfo
 from durabus.model.log_entry import LogPage
 from durabus.store.events import EventRef
 from durabus.store.log import START
+from durabus.worker import registry
 
 pytestmark = pytest.mark.timeout(20)
 

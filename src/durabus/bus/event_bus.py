@@ -14,7 +14,6 @@ from durabus.bus.history import History, check_archive_after, leave
 from durabus.bus.naming import choice, pattern_of, result_type, typed_event
 from durabus.bus.nested import Nested
 from durabus.bus.outbox import Outbox
-from durabus.bus.registry import Registry
 from durabus.bus.subscribing import Subscribing
 from durabus.errors import ConfigurationError, EventBusShutdownError
 from durabus.model.breaker import BreakerOption, BreakerPolicy, breaker_policy
@@ -32,13 +31,11 @@ from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.loop import Worker, check_options
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock, handled_here
+from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, metadata_of, tell_settled
 
 logger = logging.getLogger("durabus.bus")
-
-HANDLERS_KEPT_FOR = 300.0
-"""How long events wait for the handlers of a node that is not heard of any more."""
 
 ARCHIVE_AFTER = 86_400.0
 """How long a bus that nobody serves any more is remembered."""

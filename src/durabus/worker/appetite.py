@@ -17,10 +17,12 @@ POLL_FLOOR = 1.0
 SHORTEST_POLL = 0.75
 """The part of the poll interval that a wait for hints lasts at least."""
 HINT_PAUSE = 0.05
-PAUSE_DOUBLINGS = 4
-"""Who keeps getting what only others can end pauses longer each time: a clock that is a little early always wins."""
 IN_VAIN_DOUBLINGS = 2
-"""Who keeps hearing of what it may not have, too; but not long, because an event under that lock may wait for it."""
+"""A worker that keeps hearing of what it may not have pauses longer each time. But not long: an event under that lock
+may wait for it."""
+REST_LONGER = 1.5
+"""A worker that claimed what only another node can finish rests so many times as long as the event, at least."""
+LONGEST_REST = 1.0
 AT_ONCE = 3
 """So many idle workers of a bus may ask for what a hint told all of them; if there are more, they take turns."""
 TURN = 0.005
@@ -32,7 +34,7 @@ LOOK = 0.03
 class Appetite:
     """A worker asks as long as it is hungry, and listens for hints once it is not.
 
-    ``nodes`` tells how many serve the bus, ``gave_away`` how often the last event went back to the queue for others.
+    ``nodes`` tells how many serve the bus.
     """
 
     def __init__(
@@ -43,16 +45,15 @@ class Appetite:
         poll_interval: float,
         wake: Callable[[], None],
         nodes: Callable[[], int],
-        gave_away: Callable[[], int],
     ) -> None:
         self._store = store
         self._bus = bus
         self._poll_interval = poll_interval
         self._wake = wake
         self._nodes = nodes
-        self._gave_away = gave_away
         # It begins with a look: most buses have nothing when they start, and a look costs less than a claim.
-        self.hungry = False
+        self._hungry = False
+        self._resting = False
         self._sated = asyncio.Event()
         self._sated.set()
         self._hinted = False
@@ -60,9 +61,14 @@ class Appetite:
         self._in_vain = 0
         """How many hints in a row came at once and brought nothing."""
 
+    @property
+    def hungry(self) -> bool:
+        """Whether there may be something to claim for this worker."""
+        return self._hungry and not self._resting
+
     def nudge(self) -> None:
         """There may be something to claim."""
-        self.hungry = True
+        self._hungry = True
         self._sated.clear()
         self._wake()
 
@@ -70,15 +76,29 @@ class Appetite:
         """A claim brought ``found`` of at most ``limit`` events."""
         self._hinted_in_vain, self._hinted = self._hinted and not found, False
         if found < limit:
-            self.hungry = False
+            self._hungry = False
             self._sated.set()
-        elif not self.hungry:
+        elif not self._hungry:
             self.nudge()  # another claim found less, but that was earlier
 
     def leave_it(self) -> None:
         """There may be work, but not for this worker now."""
-        self.hungry, self._hinted_in_vain = False, True
+        self._hungry, self._hinted_in_vain = False, True
         self._sated.set()
+
+    def rest(self, delay: float) -> None:
+        """A claim brought an event that only another node can finish, and it is due again after ``delay`` seconds.
+
+        That node claims first then. Otherwise the one whose clock runs slightly ahead would win every race.
+        """
+        if not self._resting:
+            self._resting = True
+            seconds = min(delay, LONGEST_REST) * random.uniform(REST_LONGER, 2 * REST_LONGER)
+            asyncio.get_running_loop().call_later(seconds, self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        self._wake()
 
     async def listen(self) -> None:
         """Turn the store's hints into wake-ups; without any, wake at the poll floor."""
@@ -94,11 +114,9 @@ class Appetite:
                 continue
             at_once = heard and self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
             self._in_vain = self._in_vain + 1 if at_once else 0
-            gave_away = self._gave_away()
-            if self._in_vain or gave_away:
-                # There is work that this worker may not have, such as behind a lock, or that others have the handler
-                # for: do not ask in circles, and let the others ask first.
-                doublings = max(min(self._in_vain - 1, IN_VAIN_DOUBLINGS), min(gave_away - 1, PAUSE_DOUBLINGS), 0)
+            if self._in_vain:
+                # There is work that this worker may not have, such as behind a lock: do not ask in circles.
+                doublings = min(self._in_vain - 1, IN_VAIN_DOUBLINGS)
                 await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2) * 2.0**doublings)
             self._hinted, polled = heard, monotonic()
             self.nudge()

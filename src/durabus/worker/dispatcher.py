@@ -25,10 +25,10 @@ from durabus.worker.slowness import SlowWarning
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing
 
-ELSEWHERE_DELAY = 0.5
+ELSEWHERE_DELAY = 0.1
 """How long an event rests for handlers that only other nodes have; twice as long every time it comes back."""
-ELSEWHERE_DOUBLINGS = 4
-WAITS_LONG = 3
+ELSEWHERE_DOUBLINGS = 8
+WAITS_LONG = 5
 """Returns to the queue after which it is told that an event waits for other nodes."""
 MAX_TOLD = 100
 
@@ -83,8 +83,8 @@ class Dispatcher:
         self._emitter = emitter
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
-        self.gave_away = 0
-        """How often the last event went back for another node's handler: let the others ask first next time."""
+        self.gave_away = False
+        """Whether the last event went back for a handler of another node."""
         self._told_waiting: set[tuple[str, ...]] = set()
 
     def __bool__(self) -> bool:
@@ -158,7 +158,7 @@ class Dispatcher:
         event = claim.event
         handlers = self.route(event.type)
         context = Context(event, self.worker_id, self._emitter)
-        self.gave_away = 0
+        self.gave_away = False
         others: tuple[str, ...] = ()
         if self._elsewhere is not None:
             found = self._elsewhere.elsewhere(event.type, claim.revision)
@@ -270,7 +270,7 @@ class Dispatcher:
             missing = tuple(handler_id for handler_id in others if handler_id not in done)
             if missing:
                 # Done here, but a handler that only other nodes have is not done with it.
-                self.gave_away = _returns(event) + 1
+                self.gave_away = True
                 self._tell_waiting(event, missing)
                 return Release(claim.ref, _rest(event), results)
         return _unless_spent(claim, results, milliseconds)

@@ -103,14 +103,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._calls_at_once = 2 if halves and self._serial is None else 1
         self._exchange = Exchange(store, enough=self._batch if self._calls_at_once > 1 else None, wake=self._wake.set)
-        self._appetite = Appetite(
-            store,
-            bus,
-            poll_interval=poll_interval,
-            wake=self._wake.set,
-            nodes=dispatcher.nodes,
-            gave_away=lambda: dispatcher.gave_away,
-        )
+        self._appetite = Appetite(store, bus, poll_interval=poll_interval, wake=self._wake.set, nodes=dispatcher.nodes)
         self._slots = Slots(
             dispatcher,
             concurrency,
@@ -420,6 +413,8 @@ class Worker:
 
     def _done(self, running: Running, settlement: Settlement) -> None:
         self._exchange.add(running, settlement)
+        if type(settlement) is Release and not settlement.results and self._dispatcher.gave_away:
+            self._appetite.rest(settlement.delay)
         if self._serial is None:
             return
         if not running.returning:

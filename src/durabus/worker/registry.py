@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 
+from durabus.clock import monotonic
 from durabus.errors import DurabusError
 from durabus.model.claim import default_worker_id, new_token
 from durabus.model.handler import HandlerInfo
@@ -13,8 +15,10 @@ from durabus.model.pattern import matches
 from durabus.store.contract import EventStore
 from durabus.worker.handler import Handler
 
-logger = logging.getLogger("durabus.bus")
+logger = logging.getLogger("durabus.worker")
 
+HANDLERS_KEPT_FOR = 300.0
+"""How long events wait for the handlers of a node that is not heard of any more."""
 REFRESH = 10.0
 RETRY = 2.0
 HEARD = 3 * REFRESH
@@ -40,6 +44,7 @@ class Registry:
         self._listed: list[HandlerInfo] | None = None
         self._changes = 0
         self._told = 0
+        self._told_at = 0.0
         self._spoke = False
         """Whether the store may know this node."""
         self._changed = asyncio.Event()
@@ -85,6 +90,12 @@ class Registry:
                 if self._told < self._changes:
                     await self._tell()
 
+    async def refreshed(self) -> None:
+        """For a node that takes single steps and has not started this: announce what changed, and all now and then."""
+        if self._mine and self._told_at + REFRESH <= monotonic():
+            self._told = 0
+        await self.announced()
+
     async def close(self) -> bool:
         """Announce for the last time, then stop. Whether this node served the bus, or was about to."""
         if self._task is not None:
@@ -93,13 +104,12 @@ class Registry:
         elif not self._spoke:
             return False
         self._task = None
-        if self._kept_for is not None:
-            self._kept_for = min(self._kept_for, RESTART)
         try:
             if self._mine or self._told < self._changes:
-                await self._tell()
+                await self._tell(RESTART)
         except DurabusError as error:
             logger.warning("the shutdown of a node of bus %r was not announced: %s", self._bus, error)
+        self._told = 0  # it may be started again
         return self._changes > 0
 
     def elsewhere(self, event_type: str, revision: str) -> tuple[str, ...] | None:
@@ -163,9 +173,10 @@ class Registry:
             except TimeoutError:
                 continue
 
-    async def _tell(self) -> None:
-        changes, self._spoke = self._changes, True
-        await self._store.register_handlers(self._bus, self._node, self._mine, kept_for=self._kept_for)
+    async def _tell(self, at_most: float = math.inf) -> None:
+        changes, self._spoke, self._told_at = self._changes, True, monotonic()
+        kept_for = None if self._kept_for is None else min(self._kept_for, at_most)
+        await self._store.register_handlers(self._bus, self._node, self._mine, kept_for=kept_for)
         self._told = changes
 
 
