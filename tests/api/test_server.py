@@ -1,6 +1,7 @@
 """The stand-alone server: long polls, the tail, stopping; and the app inside another one."""
 
 import asyncio
+import logging
 import signal
 import socket
 import threading
@@ -17,12 +18,13 @@ from litestar import Litestar, asgi
 from litestar.types import Receive, Scope, Send
 from tests.api.support import Desk, Server
 
-from durabus import EventStore, ManualClock, open_store
+from durabus import DurabusError, EventStore, ManualClock, open_store
 from durabus.cli.app import run
+from durabus.client import Client
 from durabus.server import HttpApi, Settings, TokenFile, create_app
 from durabus.server.access import Scope as Access
 from durabus.server.gate import relative_path
-from durabus.server.serving import listen
+from durabus.server.serving import listen, served
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
@@ -344,3 +346,23 @@ def test_an_answer_in_two_parts_does_not_wait_for_the_client_to_confirm_the_firs
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_an_app_is_served_beside_other_code_and_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    store = await open_store("memory://")
+    async with served(create_app(store)) as url, Client(url) as client:
+        await client.publish("job", {})
+        assert (await client.stats()).pending == 1
+    with (
+        pytest.raises(OSError, match=r"refused|Connect"),
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))),
+    ):
+        pass
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    await store.close()
+
+
+async def test_a_server_that_cannot_begin_tells_it_to_the_code_beside_it(tmp_path: Path) -> None:
+    with pytest.raises(DurabusError, match="no/such/folder"):
+        async with served(create_app(f"sqlite:///{tmp_path}/no/such/folder/bus.db")):
+            pass

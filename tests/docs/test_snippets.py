@@ -159,8 +159,21 @@ def test_every_python_block_is_one_that_runs() -> None:
 
 @pytest.mark.parametrize("script", [pytest.param(script, id=script_id(script)) for script in SCRIPTS])
 def test_python_snippet_runs(script: Script, tmp_path: Path) -> None:
+    output = run_in_empty_folder(script, tmp_path)
+    assert "Traceback" not in output, output
+
+
+def test_the_first_example_prints_the_same_when_it_runs_again(tmp_path: Path) -> None:
+    first = next(script for script in SCRIPTS if script.blocks[0].page == "README.md")
+    outputs = {run_in_empty_folder(first, tmp_path) for _ in range(2)}
+    assert len(outputs) == 1, outputs
+    (output,) = outputs
+    assert "dead letter: piano COMPLETED_WITH_ERRORS ('UnrecoverableError: over the limit',)" in output
+
+
+def run_in_empty_folder(script: Script, tmp_path: Path) -> str:
     folder = tmp_path / "empty"
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     program = tmp_path / f"{Path(script.blocks[0].page).stem}_page.py"  # http.py would hide the standard one
     program.write_text(script.source(), encoding="utf-8")
     done = subprocess.run(
@@ -174,6 +187,7 @@ def test_python_snippet_runs(script: Script, tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
+    return done.stdout
 
 
 @pytest.mark.parametrize("command", [pytest.param(c, id=command_id(c)) for c in MAKE_COMMANDS])

@@ -8,8 +8,8 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import uvicorn
 
@@ -38,6 +38,37 @@ async def serve(app: HttpApi, listening: socket.socket, *, stop_within: int, rea
     """Serve until SIGTERM or SIGINT: nothing new is taken, what runs may finish; a second signal quits at once."""
     await app.api.begin()
     gc.freeze()  # what is there now stays to the end: the collector need not look at it again and again
+    await _server(app, stop_within, ready, takes_signals=True).serve(sockets=[listening])
+
+
+@asynccontextmanager
+async def served(app: HttpApi, host: str = "127.0.0.1", port: int = 0, *, stop_within: int = 5) -> AsyncIterator[str]:
+    """Serve beside your own code, and yield the URL. On leaving, nothing new is taken and what runs may finish.
+
+    Signals stay with your program.
+    """
+    await app.api.begin()  # here an error is told as it is; uvicorn would exit
+    listening, ready = listen(host, port), asyncio.Event()
+    server = _server(app, stop_within, ready.set, takes_signals=False)
+    serving = asyncio.create_task(server.serve(sockets=[listening]))
+    begun = asyncio.create_task(ready.wait())
+    try:
+        await asyncio.wait({serving, begun}, return_when=asyncio.FIRST_COMPLETED)
+        if serving.done():
+            serving.result()
+        shown, number = listening.getsockname()[:2]
+        yield f"http://[{shown}]:{number}" if ":" in shown else f"http://{shown}:{number}"
+    finally:
+        begun.cancel()
+        app.stop()
+        server.should_exit = True
+        try:
+            await serving
+        finally:
+            listening.close()
+
+
+def _server(app: HttpApi, stop_within: int, ready: Callable[[], None], *, takes_signals: bool) -> _Server:
     connection = protocol(app.api.settings.header_timeout)
     config = uvicorn.Config(
         app,
@@ -52,14 +83,15 @@ async def serve(app: HttpApi, listening: socket.socket, *, stop_within: int, rea
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_graceful_shutdown=stop_within,
     )
-    await _Server(config, app, ready).serve(sockets=[listening])
+    return _Server(config, app, ready, takes_signals=takes_signals)
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, app: HttpApi, ready: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, app: HttpApi, ready: Callable[[], None], *, takes_signals: bool) -> None:
         super().__init__(config)
         self._api = app
         self._ready = ready
+        self._takes_signals = takes_signals and threading.current_thread() is threading.main_thread()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -67,7 +99,7 @@ class _Server(uvicorn.Server):
 
         Signals belong to the main thread: a server in another one is stopped by who started it.
         """
-        if threading.current_thread() is not threading.main_thread():
+        if not self._takes_signals:
             yield
             return
         loop = asyncio.get_running_loop()
