@@ -32,7 +32,7 @@ from durabus.model.breaker import BreakerPolicy
 from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
-from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
+from durabus.model.result import HandlerResult, MaxDepthError, Success, TransientError, UnrecoverableError
 from durabus.model.retry import RetryPolicy
 from durabus.model.statuses import Action, Completion, EventMode, EventStatus, HandlerMode, ResultStatus
 from durabus.projections import EventLogProjectionBuilder, ProjectionStatus
@@ -83,6 +83,7 @@ __all__ = [
     "LockManager",
     "LogEntry",
     "ManualClock",
+    "MaxDepthError",
     "NewEvent",
     "NotADeadLetter",
     "PayloadDecodeError",

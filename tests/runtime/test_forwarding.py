@@ -40,7 +40,12 @@ async def test_an_event_is_handled_by_both_buses(make_bus: MakeBus) -> None:
     copy = await two.find("user.created")
     assert copy is not None
     assert (copy.payload, copy.tags, copy.priority, copy.parent_id) == ({"n": 1}, ("x",), 3, ended.event_id)
-    assert copy.metadata == {"source": "web", "event_path": ["one"], "event_origin": ended.event_id}
+    assert copy.metadata == {
+        "source": "web",
+        "event_path": ["one"],
+        "event_origin": ended.event_id,
+        "event_depth": 1,
+    }
 
 
 @pytest.mark.parametrize("first", ["one", "two", "three"])

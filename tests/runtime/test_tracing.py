@@ -76,7 +76,7 @@ async def test_a_trace_goes_from_the_parent_through_its_handler_to_the_child(
     await bus.publish("parent")
     found = await bus.find("child")
     assert found is not None
-    assert found.metadata == {"traceparent": "parent/p", "given": 1}
+    assert found.metadata == {"traceparent": "parent/p", "given": 1, "event_depth": 1}
     assert tracer.seen == [
         "publish parent",
         "begin p",

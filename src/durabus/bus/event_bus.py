@@ -11,6 +11,7 @@ from durabus.bus.finder import Finder, Wanted, Where
 from durabus.bus.forwarding import copy_for, refuse_itself
 from durabus.bus.handle import Handle
 from durabus.bus.history import History, check_archive_after, leave
+from durabus.bus.lineage import MAX_DEPTH, check_max_depth, child_metadata, first_metadata, refuse_behind_itself
 from durabus.bus.naming import choice, pattern_of, result_type, typed_event
 from durabus.bus.nested import Nested
 from durabus.bus.outbox import Outbox
@@ -18,7 +19,7 @@ from durabus.bus.subscribing import Subscribing
 from durabus.errors import ConfigurationError, EventBusShutdownError
 from durabus.model.breaker import BreakerOption, BreakerPolicy, breaker_policy
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
-from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event, ordering_key_of
+from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event
 from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.retry import RetryPolicy
@@ -56,7 +57,8 @@ class EventBus(Subscribing):
 
     ``mode`` says which events exclude each other, in every process that serves the bus; ``handler_mode`` whether the
     handlers of one event run one by one or side by side; ``completion`` whether it needs all of them or the first
-    answer. ``event_timeout`` bounds one attempt of an event, all its handlers together. docs/runtime.md tells the rest.
+    answer. ``event_timeout`` bounds one attempt of an event, all its handlers together; ``max_depth`` how many levels
+    of children a chain of events may have. docs/runtime.md tells the rest.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class EventBus(Subscribing):
         mode: EventMode | str = EventMode.PARALLEL,
         handler_mode: HandlerMode | str = HandlerMode.SERIAL,
         completion: Completion | str = Completion.ALL,
+        max_depth: int = MAX_DEPTH,
         event_timeout: Duration | None = None,
         event_slow_timeout: Duration | None = None,
         handler_slow_timeout: Duration | None = 30.0,
@@ -140,6 +143,7 @@ class EventBus(Subscribing):
         if not isinstance(serve, bool):
             raise ConfigurationError(f"serve={serve!r}: must be True, or False for a bus that only publishes")
         self._serve = serve
+        self._max_depth = check_max_depth(max_depth)
         self._started = False
         self._shut = False
         self._shutting_down: asyncio.Task[None] | None = None
@@ -387,18 +391,14 @@ class EventBus(Subscribing):
             options["parent_id"] = parent.claim.event.event_id
         if self._tracing is not None:
             metadata = metadata_of(self._tracing, event_type, metadata)
+        if parent is not None and options.get("parent_id") == parent.claim.event.event_id:
+            metadata = child_metadata(metadata or {}, parent.claim.event, event_type, self._max_depth)
+        elif metadata:
+            metadata = first_metadata(metadata)
         new = new_event(event_type, payload, bus=self.name, metadata=metadata, **options)
         if new.metadata_json is not None and parent is not None and new.parent_id is not None:
-            self._refuse_behind_itself(new.metadata_json, parent.claim.event)
+            refuse_behind_itself(new.metadata_json, self.name, parent.claim.event)
         return new
-
-    def _refuse_behind_itself(self, metadata: str, parent: Event) -> None:
-        key = ordering_key_of(metadata)
-        if key is not None and key == parent.ordering_key and parent.bus == self.name:
-            raise ConfigurationError(
-                f"a child with the ordering_key={key!r} of its parent {parent.type!r} would wait for that, that for "
-                "it: use parent_id=None to emit an event of its own, or another key"
-            )
 
     def _send(self, new: NewEvent, expected: Any) -> Handle:
         handle = Handle(new, expected)

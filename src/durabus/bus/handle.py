@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from durabus.bus.lineage import refuse_deeper
 from durabus.bus.nested import Nested
 from durabus.errors import ConfigurationError, EventFailed
 from durabus.model.claim import Claim
@@ -106,10 +107,13 @@ class Handle:
     async def result(self) -> Any:
         """Wait for the end; the first value a handler returned. Raises ``EventFailed`` for a dead letter.
 
-        As the ``event_result_type`` of the event's class, if it has one.
+        As the ``event_result_type`` of the event's class, if it has one. Inside a handler, a child that ended because
+        its chain is too deep raises ``MaxDepthError``: every event of the chain ends, and none is tried again.
         """
         event = await self.completed()
         if event.status in DEAD_LETTER:
+            if handled_here() is not None:
+                refuse_deeper(self._results)
             raise EventFailed(event.event_id, event.status, event.errors)
         kept = (r for r in self._results if r.status is ResultStatus.SUCCEEDED and r.value_json is not None)
         first = next(kept, None)

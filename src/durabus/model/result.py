@@ -33,6 +33,13 @@ class UnrecoverableError(Exception):
         super().__init__(message)
 
 
+class MaxDepthError(UnrecoverableError):
+    """Raised inside a handler whose child would be too deep below the first event of its chain. Nothing was published.
+
+    The error names the newest events of the chain. Trying again would lead to the same place.
+    """
+
+
 class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state of one handler on one event."""
 
