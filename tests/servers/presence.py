@@ -5,6 +5,7 @@ from typing import TypeVar
 
 import pytest
 
+from durabus.servers.postgresql import BINARIES, DistributionPostgreSQLServer
 from durabus.servers.server import Server
 
 S = TypeVar("S", bound=Server)
@@ -17,3 +18,12 @@ def installed(server: S) -> S:
             pytest.fail(server.missing())
         pytest.skip(server.missing())
     return server
+
+
+def distribution(**settings: str) -> DistributionPostgreSQLServer:
+    """The distribution's PostgreSQL beside the one that the other tests use. No lock brings it: it may be missing."""
+    if os.environ.get(BINARIES):
+        pytest.skip(f"{BINARIES} is set: the other tests use this server already")
+    if not DistributionPostgreSQLServer.installed():
+        pytest.skip(DistributionPostgreSQLServer.missing())
+    return DistributionPostgreSQLServer(settings=settings)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from tests.servers.presence import installed
+from tests.servers.presence import distribution, installed
 
 from durabus.errors import ServerError
+from durabus.servers import postgresql
 from durabus.servers.folder import CARD
-from durabus.servers.postgresql import PostgreSQLServer
+from durabus.servers.postgresql import BINARIES, DISTRIBUTION, DistributionPostgreSQLServer, PostgreSQLServer
 
 pytestmark = pytest.mark.processes
 
@@ -82,3 +83,37 @@ def test_an_interrupted_initdb_is_done_again(tmp_path: Path) -> None:
         assert ask(server.url, "SELECT 1") == 1
     assert not (tmp_path / "data.new").exists()
     assert not (tmp_path / "password").exists()
+
+
+def test_the_distributions_server_runs_with_the_settings_that_it_ships() -> None:
+    with distribution() as server:
+        assert ask(server.url, "SHOW jit") == "on"
+
+
+def test_one_variable_chooses_the_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(BINARIES, str(tmp_path))
+    assert not PostgreSQLServer.installed()
+    with pytest.raises(ServerError, match="there is no postgres in this folder"):
+        PostgreSQLServer().start()
+    (tmp_path / "postgres").touch()
+    assert PostgreSQLServer.binaries() == tmp_path
+    monkeypatch.setenv(BINARIES, DISTRIBUTION)
+    assert PostgreSQLServer.binaries() == DistributionPostgreSQLServer.binaries()
+
+
+def test_where_the_distribution_has_none_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BINARIES, DISTRIBUTION)
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(postgresql, "PACKAGED", ())
+    with pytest.raises(ServerError, match="apt-get install postgresql"):
+        PostgreSQLServer().start()
+
+
+def test_of_the_packaged_versions_the_newest_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for version in ("9", "15", "16"):
+        (tmp_path / version / "bin").mkdir(parents=True)
+        (tmp_path / version / "bin" / "postgres").touch()
+    (tmp_path / "16" / "bin" / "postgres").unlink()
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(postgresql, "PACKAGED", (f"{tmp_path}/*/bin",))
+    assert DistributionPostgreSQLServer.binaries() == tmp_path / "15" / "bin"
