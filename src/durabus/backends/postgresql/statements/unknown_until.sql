@@ -10,4 +10,4 @@ WHERE entry.at <= {schema}.the_time($3) - make_interval(secs => $4)
   AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.id = entry.id)
   AND NOT EXISTS (SELECT FROM {schema}.dead_letters WHERE dead_letters.id = entry.id)
   AND NOT EXISTS (SELECT FROM {schema}.event_log AS ended WHERE ended.id = entry.id AND ended.completed)
-GROUP BY entry.id ORDER BY min(ROW(tx, position)) LIMIT $5
+GROUP BY entry.id ORDER BY min(ARRAY[tx::text::bigint, position]) LIMIT $5
