@@ -5,7 +5,8 @@ from __future__ import annotations
 from xdist.scheduler import LoadScopeScheduling
 
 LONGEST_FIRST = (
-    *("pipeline", "kafka", "postgresql", "processes", "cli", "servers", "nats", "explorer", "docs", "lab"),
+    *("pipeline", "kafka", "postgresql", "distribution_postgresql", "processes", "cli", "servers", "nats"),
+    *("explorer", "docs", "lab"),
     *("conformance", "redis", "api", "dashboard", "simulation"),
 )
 """Words of paths. What takes longest begins first, so that in the end nobody waits for one of it."""

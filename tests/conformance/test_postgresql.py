@@ -1,104 +1,30 @@
-"""The PostgreSQL store keeps the contract, on a real server.
+"""The PostgreSQL store keeps the contract."""
 
-That server does not wait for its disk and does not vacuum by itself: what a power cut would leave is no question here,
-and a vacuum that starts by chance would hold back the log. Each test gets the same schema, emptied.
-"""
-
-import time
 from collections.abc import Iterator
-from pathlib import Path
-from urllib.parse import urlsplit
 
-import psycopg
 import pytest
-from tests.postgresql.emptied import empty
+from tests.conformance.postgresql_store import (
+    BLOCKS,
+    SETTINGS,
+    OnPostgreSQL,
+    Place,
+    answer_random_commands_as_memory_does,
+    place_on,
+)
 from tests.servers.presence import installed
 
-from durabus.clock import ManualClock
-from durabus.conformance import StoreConformance
-from durabus.conformance.differential import compare, random_steps
-from durabus.store.connect import open_store
-from durabus.store.contract import EventStore
-
-SCHEMA = "conformance"
-OTHERS_AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_xid IS NOT NULL"
-SEQUENCES_PER_TEST = 5
-STEPS = 40
-
-
-class Place:
-    """The schema of all tests, and a connection that empties it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.store_url = f"{url}?schema={SCHEMA}"
-        self.connection = psycopg.connect(url, autocommit=True)
-
-    def make_logins_cheap(self) -> None:
-        """Thousands of connections are made here, and each would hash the password thousands of times."""
-        password = urlsplit(self.url).password
-        self.connection.execute("SET scram_iterations = 1")
-        self.connection.execute(f"ALTER USER postgres PASSWORD '{password}'")
-
-    def empty(self) -> None:
-        """When the last test's transactions are over: they would hold back the log of the next one."""
-        while self.connection.execute(OTHERS_AT_WORK).fetchone() != (0,):
-            time.sleep(0.01)
-        empty(self.connection, SCHEMA)
+from durabus.servers.postgresql import PostgreSQLServer
 
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    from durabus.servers.postgresql import PostgreSQLServer
-
-    with installed(PostgreSQLServer(settings={"fsync": "off", "autovacuum": "off"})) as server:
-        made = Place(server.url)
-        made.make_logins_cheap()
-        yield made
-        made.connection.close()
+    yield from place_on(installed(PostgreSQLServer(settings=SETTINGS)))
 
 
-class Transaction:
-    def __init__(self, url: str) -> None:
-        self.connection = psycopg.connect(url)
-
-    async def commit(self) -> None:
-        self.connection.commit()
-
-    async def rollback(self) -> None:
-        self.connection.rollback()
-
-    async def close(self) -> None:
-        self.connection.close()
+class TestPostgreSQLStore(OnPostgreSQL):
+    pass
 
 
-class TestPostgreSQLStore(StoreConformance):
-    place: Place
-
-    @pytest.fixture(autouse=True)
-    def _server(self, place: Place) -> None:
-        type(self).place = place
-        place.empty()
-
-    async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
-        return await open_store(self.place.store_url, clock=clock)
-
-    async def begin(self, place: Path) -> Transaction:
-        return Transaction(self.place.url)
-
-
-@pytest.mark.parametrize("block", range(4))
+@pytest.mark.parametrize("block", range(BLOCKS))
 async def test_postgresql_answers_random_commands_as_memory_does(block: int, place: Place) -> None:
-    for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
-        place.empty()
-        clocks = [ManualClock(), ManualClock()]
-        memory = await open_store("memory://", clock=clocks[0])
-        other = await open_store(place.store_url, clock=clocks[1])
-        try:
-            await compare(memory, other, clocks, random_steps(seed, STEPS))
-        except AssertionError as difference:
-            difference.add_note(f"seed {seed}")
-            raise
-        finally:
-            await other.close()
-            await memory.close()
+    await answer_random_commands_as_memory_does(block, place)

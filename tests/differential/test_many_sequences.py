@@ -3,8 +3,9 @@
 from uuid import uuid4
 
 import pytest
+from tests.conformance.postgresql_store import SEQUENCES_PER_TEST, Place
 from tests.conformance.test_differential import STEPS, compare_with_memory
-from tests.conformance.test_postgresql import SEQUENCES_PER_TEST, Place, place
+from tests.conformance.test_postgresql import place
 
 from durabus.conformance.differential import random_steps
 

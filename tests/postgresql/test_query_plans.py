@@ -55,6 +55,7 @@ INSERT INTO locks (key, fence, expires_at, worker_id) SELECT 'k' || id, id, at, 
 SELECT setval('event_ids', 1000000);
 ANALYZE;
 """
+COUNT_PARAMETERS = "SELECT cardinality(parameter_types) FROM pg_prepared_statements WHERE name = 'asked'"
 WHOLE = {
     "cleanup_results": "event_results, from the oldest: most of them are what it looks for",
     "completed_until": "in index order, up to the limit",
@@ -83,8 +84,12 @@ def filled(postgresql_url: str) -> Iterator[psycopg.Connection]:
 
 def scans(connection: psycopg.Connection, sql: str) -> set[str]:
     """The tables that the plan reads from one end to the other."""
-    with connection.transaction():
-        rows = connection.execute(f"EXPLAIN (GENERIC_PLAN) {sql}", prepare=False).fetchall()
+    connection.execute("SET plan_cache_mode = force_generic_plan")
+    connection.execute(f"PREPARE asked AS {sql}")
+    types = connection.execute(COUNT_PARAMETERS).fetchone()
+    values = f"({', '.join(['NULL'] * types[0])})" if types and types[0] else ""
+    rows = connection.execute(f"EXPLAIN EXECUTE asked{values}", prepare=False).fetchall()
+    connection.execute("DEALLOCATE asked")
     lines = [str(row[0]) for row in rows]
     found = {line.split("Seq Scan on ")[1].split()[0] for line in lines if "Seq Scan on" in line}
     return found & large_tables(connection)

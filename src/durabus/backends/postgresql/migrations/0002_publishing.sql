@@ -1,6 +1,7 @@
 -- What stores events, and what every later step builds on: the time, the place in the log, and the counts.
 -- The planner settings belong to the functions: a plan that was made while the queue was empty must also be right when
--- it is long, and no scan may depend on how much waits.
+-- it is long, and no scan may depend on how much waits. A switched-off plan that has no alternative counts as endlessly
+-- expensive before PostgreSQL 18, and the server compiles what is expensive (a second for each call): hence jit = off.
 
 CREATE FUNCTION the_time(p_now double precision) RETURNS timestamptz
 LANGUAGE sql VOLATILE AS $$ SELECT coalesce(to_timestamp(p_now), clock_timestamp()) $$;
@@ -18,7 +19,7 @@ $$;
 
 -- Adds up what was noted. One at a time is enough: who comes second leaves it to the first.
 CREATE FUNCTION add_up_counts() RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
 BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended(current_schema() || '.event_counts', 3)) THEN
         RETURN;
@@ -54,6 +55,7 @@ CREATE FUNCTION add_events(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 AS $$

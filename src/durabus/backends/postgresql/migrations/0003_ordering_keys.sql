@@ -16,6 +16,7 @@ $$;
 CREATE FUNCTION first_in_line(p_bus text, p_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -57,6 +58,7 @@ $$;
 CREATE FUNCTION line_moves_on() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 AS $$

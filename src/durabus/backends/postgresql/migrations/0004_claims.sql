@@ -6,6 +6,7 @@
 CREATE FUNCTION next_tagged_events(p_bus text, p_lane integer, p_tags text[], p_limit integer) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off
 AS $$
@@ -30,6 +31,7 @@ $$;
 CREATE FUNCTION free_event_locks(p_keys text[], p_tokens text[]) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -56,6 +58,7 @@ $$;
 -- whose events must be taken from it first (`lock`): those are for states.py.
 -- Walks events_returned and events_fresh, the latter from p_floor on, and stops at the limit. SKIP LOCKED: racing
 -- callers share the queue. The ids are an array before the UPDATE begins, so it cannot take more than were locked.
+-- `coalesce` leaves the planner events_token alone: by status it would walk every claim of the bus in events_leased.
 CREATE FUNCTION claim_next_events(
     p_now double precision, p_bus text, p_worker_id text, p_token text, p_limit integer, p_lease double precision,
     p_lock_key text, p_tags text[], p_floor bigint, p_expired boolean, p_thorough boolean, p_event_id text DEFAULT NULL
@@ -66,6 +69,7 @@ CREATE FUNCTION claim_next_events(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -84,7 +88,7 @@ DECLARE
     v_again boolean;
 BEGIN
     SELECT b.revision::text INTO v_revision FROM event_buses AS b WHERE b.bus = p_bus;
-    IF EXISTS (SELECT FROM events AS e WHERE e.token = p_token AND e.status = 'PROCESSING') THEN
+    IF EXISTS (SELECT FROM events AS e WHERE e.token = p_token AND coalesce(e.status, '') = 'PROCESSING') THEN
         RETURN QUERY SELECT 0::bigint, NULL, 'held', NULL, NULL, NULL::integer, NULL::integer, NULL::bigint,
             NULL::boolean, NULL::float8, NULL::float8, NULL::float8, NULL::float8, v_revision;
         RETURN;
@@ -222,6 +226,7 @@ CREATE FUNCTION complete_events(
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_nestloop = off
@@ -306,6 +311,7 @@ CREATE FUNCTION complete_and_claim_events(
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 AS $$
 BEGIN
     PERFORM complete_events(

@@ -9,6 +9,7 @@ CREATE FUNCTION register_handlers(
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off
@@ -49,6 +50,7 @@ $$;
 CREATE FUNCTION trim_completed(p_ids bigint[]) RETURNS TABLE (bus text, events bigint, entries bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
+SET jit = off
 SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off
 SET enable_bitmapscan = off

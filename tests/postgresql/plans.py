@@ -1,0 +1,77 @@
+"""The plans that a server really used, of statements inside functions too, as its module auto_explain tells them."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+
+from durabus.backends.postgresql.store import PostgreSQLStore
+
+TELL = (
+    "LOAD 'auto_explain'",
+    "SET auto_explain.log_min_duration = 0",
+    "SET auto_explain.log_analyze = on",
+    "SET auto_explain.log_timing = off",
+    "SET auto_explain.log_nested_statements = on",
+    "SET auto_explain.log_format = json",
+    "SET client_min_messages = log",
+)
+HUSH = ("SET auto_explain.log_min_duration = -1", "RESET client_min_messages")
+
+
+class Plan(msgspec.Struct):
+    """One statement as it was executed."""
+
+    text: str
+    tree: dict[str, Any]
+    compiled: bool
+
+    @property
+    def nodes(self) -> Iterator[dict[str, Any]]:
+        """All steps, the outermost first."""
+        waiting = [self.tree]
+        while waiting:
+            node = waiting.pop(0)
+            yield node
+            waiting += node.get("Plans", [])
+
+    def indexes(self, table: str) -> set[str]:
+        """The indexes by which it read a table; ``whole`` if it read all of it."""
+        return {
+            "whole" if node["Node Type"] == "Seq Scan" else node["Index Name"]
+            for node in self.nodes
+            if "Scan" in node["Node Type"] and node.get("Relation Name") == table
+        }
+
+
+def plan_of(message: str) -> Plan | None:
+    """What a line of the server's log tells; None if it is about something else."""
+    if not message.startswith("duration:"):
+        return None
+    told = msgspec.json.decode(message.partition("plan:\n")[2])
+    return Plan(told["Query Text"], told["Plan"], "JIT" in told)
+
+
+@asynccontextmanager
+async def plans_of(store: PostgreSQLStore) -> AsyncIterator[list[Plan]]:
+    """The plans of what a store with one connection does meanwhile."""
+    pool, plans = store._pool, list[Plan]()
+    assert pool
+
+    def listen(_: object, message: Any) -> None:
+        plan = plan_of(message.message)
+        if plan is not None:
+            plans.append(plan)
+
+    connection = await pool.take()
+    for statement in TELL:
+        await connection.execute(statement)
+    connection.add_log_listener(listen)
+    pool.give_back(connection)
+    yield plans
+    assert await pool.take() is connection, "the store used more than one connection"
+    for statement in HUSH:
+        await connection.execute(statement)
+    connection.remove_log_listener(listen)
+    pool.give_back(connection)

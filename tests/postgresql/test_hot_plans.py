@@ -1,0 +1,132 @@
+"""What is done for each event is never compiled, and finds its rows by the index that is meant for it.
+
+On the embedded server and on the distribution's, whose `jit` is on: there, a plan that counts as expensive takes a
+second.
+"""
+
+import secrets
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from tests.postgresql.plans import Plan, plans_of
+from tests.servers.presence import distribution
+
+from durabus import Event, EventQuery
+from durabus.backends.postgresql.store import PostgreSQLStore
+from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.model.event import new_event
+from durabus.model.settlement import Complete, Fail
+
+ROWS = 1_000_000
+FILL = f"""
+ALTER TABLE events SET UNLOGGED;
+INSERT INTO events (
+    id, event_id, bus, type, status, lane, priority, attempts, generation, fence, has_results, created_at, updated_at,
+    due_at, lease_expires_at, token, payload
+)
+SELECT
+    {ROWS} + n, gen_random_uuid(), 'full', 'order.placed', CASE WHEN n % 100 = 0 THEN 'PROCESSING' ELSE 'PENDING' END,
+    CASE WHEN n % 100 = 0 OR n % 100 = 1 THEN 0 WHEN n % 100 = 2 THEN 2 ELSE 1 END, 0, 0, 0, 0, false, now(), now(),
+    CASE WHEN n % 100 = 1 THEN now() + interval '1 day' ELSE now() END,
+    CASE WHEN n % 100 = 0 THEN now() + interval '1 day' END, CASE WHEN n % 100 = 0 THEN 't' || n / 1000 END, '{{}}'
+FROM generate_series(1, {ROWS}) AS n;
+SELECT setval('event_ids', {3 * ROWS});
+"""
+IN_FUNCTIONS = {
+    "e.token = p_token": "events_token",
+    "e.lease_expires_at <= v_now": "events_leased",
+    "e.lane = 0 AND e.status = 'PENDING' AND e.due_at <= v_now": "events_delayed",
+    "e.lane = 2\n": "events_returned",
+    "e.lane = 1 AND (-e.priority": "events_fresh",
+    "e.ordering_key IS NOT NULL)": "events_line",
+    "WITH taken AS": "events_id",
+    "WITH done AS": "events_id",
+}
+"""Words of a statement, and the index by which it reads the table of live events, whatever the table holds."""
+BY_THEMSELVES = {
+    "ORDER BY id FOR UPDATE": "events_id",
+    "SET started_at =": "events_id",
+    "SET lease_expires_at =": "events_id",
+    "SET\n    status = 'PENDING'": "events_id",
+    ".events WHERE id < $1 AND bus = $3 ORDER BY id DESC": "events_id",
+    ".events WHERE id = ANY (ARRAY(SELECT id FROM wanted))": "events_id",
+}
+"""The same for statements that a store sends as they are: of a few rows, the planner may read all."""
+
+
+@pytest.fixture(params=["embedded", "distribution"])
+def place(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The URL of a schema of its own on each of the servers."""
+    if request.param == "embedded":
+        yield from _schema(request.getfixturevalue("postgresql_url"))
+    else:
+        with distribution() as server:
+            yield from _schema(server.url)
+
+
+def _schema(url: str) -> Iterator[str]:
+    name = f"hot_{secrets.token_hex(4)}"
+    yield f"{url}?schema={name}&pool=1&listen=off"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
+
+
+async def claim(store: PostgreSQLStore, limit: int) -> list[Claim]:
+    request = ClaimRequest(bus="full", worker_id="w", token=new_token(), limit=limit)
+    return await store.claim_next_events(request)
+
+
+async def do_all_that_an_event_needs(store: PostgreSQLStore) -> None:
+    events: list[Event] = await store.add_events([new_event("order.placed", bus="full")])
+    await store.add_events([new_event("order.placed", bus="full") for _ in range(20)])
+    await store.add_events([new_event("order.placed", bus="full", idempotency_key=secrets.token_hex(8))])
+    claims = await claim(store, 10)
+    assert len(claims) == 10
+    refs = [one.ref for one in claims]
+    await store.start_events(refs)
+    await store.renew_event_claims(refs, lease=30.0)
+    settlements = [Complete(ref, execution_time_ms=1.0) for ref in refs[:5]]
+    request = ClaimRequest(bus="full", worker_id="w", token=new_token(), limit=5)
+    more = (await store.settle_events(settlements, then_claim=request)).claims
+    await store.settle_events([Complete(one.ref, execution_time_ms=1.0) for one in more])
+    await store.settle_events([Fail(ref, "not today", 0.0) for ref in refs[5:]])
+    assert (await store.find(EventQuery(bus="full", limit=5))).events
+    assert await store.get_event(events[0].event_id)
+    await store.wait_for_work("full", timeout=0.0)
+
+
+def complaints(plans: list[Plan], *, full: bool) -> Iterator[str]:
+    yield from (f"compiled: {plan.text}" for plan in plans if plan.compiled)
+    for words, index in (IN_FUNCTIONS | BY_THEMSELVES).items():
+        found = [plan.indexes("events") for plan in plans if words in plan.text]
+        allowed = [{index}] if full or words in IN_FUNCTIONS else [{index}, {"whole"}]
+        if not found:
+            yield f"not seen: {words}"
+        yield from (f"by {by}, not by {index}: {words}" for by in found if by not in allowed)
+
+
+@pytest.mark.timeout(300)  # a million rows, on a machine that does other things too
+async def test_nothing_on_the_road_of_an_event_is_compiled_or_walks_another_index(place: str) -> None:
+    """Empty and with a million rows, before and after ANALYZE; functions also by the plans that they made before."""
+    schema = place.partition("schema=")[2].partition("&")[0]
+    patient, found = PostgreSQLStore.from_url(place), list[str]()
+    await patient.open()
+    with psycopg.connect(place.partition("?")[0], autocommit=True, options=f"-c search_path={schema}") as admin:
+        admin.execute("ALTER TABLE events SET UNLOGGED")  # a million rows that nobody needs after a crash
+        for stage, change in (
+            *(("empty", "SELECT 1"), ("empty, analyzed", "VACUUM ANALYZE")),
+            *(("full", FILL), ("full, analyzed", "VACUUM ANALYZE")),
+        ):
+            admin.execute(change.encode())
+            async with plans_of(patient) as kept:
+                await do_all_that_an_event_needs(patient)
+            fresh = PostgreSQLStore.from_url(place)
+            await fresh.open()
+            async with plans_of(fresh) as made:
+                await do_all_that_an_event_needs(fresh)
+            await fresh.close()
+            old = [plan for plan in kept if any(words in plan.text for words in IN_FUNCTIONS)]
+            found += [f"{stage}: {one}" for one in complaints(made + old, full=stage.startswith("full"))]
+    await patient.close()
+    assert not found, "\n".join(found)
