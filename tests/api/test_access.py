@@ -106,6 +106,14 @@ async def test_a_token_ends(guarded: Desk, tokens: TokenFile) -> None:
     assert made.id != forever.id
 
 
+async def test_the_secret_of_a_token_counts_and_not_its_id(guarded: Desk, tokens: TokenFile) -> None:
+    _, token = tokens.create("mine", [Scope.READ])
+    start, _, secret = token.rpartition("_")
+    for guess in (f"{start}_", f"{start}_{secret[:-1]}", f"{start}_{'x' * len(secret)}", start):
+        assert (await guarded.get("/events", headers=bearer(guess))).status_code == 401
+    assert (await guarded.get("/events", headers=bearer(token))).status_code == 200
+
+
 async def test_another_process_revokes(guarded: Desk, tokens: TokenFile, clock: ManualClock) -> None:
     made, token = tokens.create("x", [Scope.READ])
     assert (await guarded.get("/events", headers=bearer(token))).status_code == 200

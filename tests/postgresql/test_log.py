@@ -148,3 +148,19 @@ async def test_a_completion_in_an_early_transaction_of_the_caller_stands_after_i
         (claim,) = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w1", token=new_token()))
         await store.settle_events([Complete(claim.ref)], connection=early)
     assert await trail_of_all(store) == ["PUBLISHED", "PICKED", "COMPLETED"]
+
+
+async def test_a_late_settlement_is_not_skipped_by_a_reader_that_is_past_a_later_claim(
+    store: PostgreSQLStore, postgresql_url: str
+) -> None:
+    await store.add_events([new_event("late"), new_event("early")])
+    (late,) = await store.claim_next_events(ClaimRequest(bus="default", worker_id="me:1", token=new_token()))
+    page = await store.read_log()
+    with psycopg.connect(postgresql_url) as slow:
+        await store.settle_events([Complete(late.ref)], connection=slow)
+        await store.claim_next_events(ClaimRequest(bus="default", worker_id="me:1", token=new_token()))
+        page = await store.read_log(after=page.next)
+        assert page.entries == []
+        slow.commit()
+    entries = (await store.read_log(after=page.next)).entries
+    assert {(entry.type, entry.action.value) for entry in entries} == {("late", "COMPLETED"), ("early", "PICKED")}

@@ -98,7 +98,7 @@ async def test_entries_carry_payload_and_metadata(queue: EventQueue) -> None:
     assert event is not None
     await queue.finalize(event.id)
     await EventLogProjectionBuilder(queue.store, name="orders", apply=entries.extend).run_once()
-    assert [entry.payload for entry in entries] == [{"order_id": 7}]
+    assert [(entry.payload, entry.metadata_json) for entry in entries] == [({"order_id": 7}, '{"source":"web"}')]
 
 
 async def test_an_apply_may_be_async(queue: EventQueue) -> None:

@@ -192,6 +192,16 @@ async def test_purge_deletes_dead_letters_created_at_the_cutoff_or_before(
     assert await status_of(queue.store, young.id) is EventStatus.FAILED
 
 
+async def test_purge_without_an_age_keeps_the_last_thirty_days(queue: EventQueue, clock: ManualClock) -> None:
+    old = await dead_letter(queue)
+    clock.advance(60)
+    young = await dead_letter(queue)
+    clock.advance(30 * 24 * 60 * 60 - 60)
+    assert await DLQInspector(queue.store).purge() == 1
+    assert await queue.store.get_event(old.id) is None
+    assert await status_of(queue.store, young.id) is EventStatus.FAILED
+
+
 async def test_purge_leaves_everything_that_is_no_dead_letter(queue: EventQueue, clock: ManualClock) -> None:
     await queue.publish("user.created")
     done = await queue.poll()

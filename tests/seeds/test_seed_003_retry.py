@@ -27,6 +27,7 @@ def retry_records(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
 def test_the_defaults_are_those_of_the_document() -> None:
     policy = RetryPolicy()
     assert (policy.max_retries, policy.base_delay, policy.max_delay, policy.multiplier) == (3, 1.0, 30.0, 2.0)
+    assert policy.jitter == 0.1
 
 
 async def test_the_first_attempt_is_made_at_once(store: EventStore) -> None:

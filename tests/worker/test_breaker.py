@@ -82,6 +82,16 @@ def test_an_event_that_succeeds_at_last_is_no_failure(breaker: Breaker) -> None:
     assert other.state is BreakerState.CLOSED
 
 
+def test_it_counts_the_last_minute_and_stays_open_for_half_a_minute(breaker: Breaker, time: Time) -> None:
+    seen = []
+    for seconds, event in [(0, 1), (60, 2), (0, 3), (0, 4), (59, 5), (29.9, None), (0.1, None)]:
+        time.now += seconds
+        if event is not None:
+            breaker.failed(event)
+        seen.append(str(breaker.state))
+    assert seen == [*["closed"] * 4, "open", "open", "half-open"]
+
+
 def test_failures_outside_the_window_are_forgotten(breaker: Breaker, time: Time) -> None:
     for event in range(3):
         breaker.failed(event)

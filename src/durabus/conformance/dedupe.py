@@ -62,6 +62,9 @@ class DedupeTests:
         """An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing."""
         first, second = await lab.store.add_events([_keyed("order-1"), _keyed("order-1", OTHER_BUS)])
         assert first.id != second.id
+        assert [
+            (await lab.store.add_events([again]))[0].id for again in (_keyed("order-1", OTHER_BUS), _keyed("order-1"))
+        ] == [second.id, first.id]
         assert (await lab.store.counts()).pending == 2
 
     async def test_keys_are_compared_exactly(self, lab: Lab) -> None:

@@ -48,6 +48,14 @@ class OrderTests:
         await lab.advance(25 * lab.moment)
         assert numbers(await lab.claim(other_node, limit=10)) == [1, 2, 3]
 
+    async def test_an_event_that_became_due_brings_no_other_along(self, lab: Lab) -> None:
+        """Eligible are then the PENDING events that are due."""
+        await lab.store.add_events(
+            [new_event("t", {"n": n}, bus="orders", delay=delay * lab.moment) for n, delay in enumerate((60, 10))]
+        )
+        await lab.advance(15 * lab.moment)
+        assert numbers(await lab.claim(limit=10)) == [1]
+
     @pytest.mark.parametrize("given_back_by", ["release", "fail", "reset", "expire", "requeue"])
     async def test_an_event_that_came_back_keeps_the_place_of_its_id(
         self, lab: Lab, other_node: EventStore, given_back_by: str

@@ -76,6 +76,18 @@ class OrderingTests:
         assert numbers(await lab.claim(other_node, limit=10, worker_id=BOB)) == [1]
 
     @pytest.mark.usefixtures("keys")
+    async def test_what_comes_while_its_key_is_worked_on_waits(self, lab: Lab, other_node: EventStore) -> None:
+        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
+        and only while none of them is PROCESSING.
+        """
+        await _publish(lab, "a")
+        first = await lab.claim_one()
+        await _publish(lab, "a")
+        assert await lab.claim(other_node, limit=10, worker_id=BOB) == []
+        await lab.settle(Complete(first.ref))
+        assert len(await lab.claim(other_node, limit=10, worker_id=BOB)) == 1
+
+    @pytest.mark.usefixtures("keys")
     async def test_an_order_is_kept_to_its_end(self, lab: Lab) -> None:
         """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
         await _publish(lab, *"abcabcabcc")

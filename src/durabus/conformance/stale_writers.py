@@ -68,6 +68,10 @@ async def _complete(lab: Lab, ref: ClaimRef) -> object:
     return (await lab.settle(Complete(ref, (DONE,), status_code=200)))[0]
 
 
+async def _complete_plainly(lab: Lab, ref: ClaimRef) -> object:
+    return (await lab.settle(Complete(ref)))[0]
+
+
 async def _complete_with_errors(lab: Lab, ref: ClaimRef) -> object:
     return (await lab.settle(Complete(ref, (DONE,), errors=("no",))))[0]
 
@@ -116,6 +120,7 @@ LOSSES = [
 ]
 WRITES = [
     _complete,
+    _complete_plainly,
     _complete_with_errors,
     _fail,
     _fail_for_good,

@@ -11,7 +11,9 @@ import pytest
 from durabus.errors import ConfigurationError, InvalidEventError
 from durabus.model.limits import (
     MAX_BATCH,
+    MAX_DEPTH,
     MAX_NAME_CHARS,
+    MAX_PAYLOAD_BYTES,
     MAX_PRIORITY,
     MAX_SECONDS,
     MAX_TAG_CHARS,
@@ -162,3 +164,8 @@ def test_a_batch_within_its_limits_is_taken(size: int) -> None:
 def test_a_batch_outside_its_limits_is_refused_with_option_value_and_limits(size: Any) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(f"page={size!r}") + ".*from 1 to 10000"):
         check_batch(size, "page")
+
+
+def test_the_limits_are_those_that_publishers_were_told() -> None:
+    assert (MAX_PAYLOAD_BYTES, MAX_NAME_CHARS, MAX_DEPTH) == (1_048_576, 255, 64)
+    assert (MAX_TAGS, MAX_TAG_CHARS, MAX_PRIORITY, MAX_BATCH) == (32, 64, 1_000, 10_000)
