@@ -19,7 +19,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test long races chaos soak sim sim-mutants chaos-pipeline fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check test long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -52,6 +52,9 @@ sim: install ## Simulate a fleet in virtual time under crashes, freezes and a ba
 
 sim-mutants: install ## Plant the classic bugs of queues, and see which seed of the simulation catches each
 	$(BIN)/python -m tests.simulation.mutants
+
+mutants: install ## Plant one change after the other in the source, and expect the test that is named for it to fail (ARGS='Redis')
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 chaos-pipeline: install ## Kill the pipeline 20 times at random points while 8 processes write (ARGS=-x)
 	DURABUS_PIPELINE_KILLS=20 $(BIN)/pytest -q tests/pipeline/test_kill.py $(ARGS)

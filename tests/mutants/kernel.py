@@ -1,0 +1,117 @@
+"""The rules of an event's life, and the memory store that they are."""
+
+from tests.mutants.mutant import Mutant
+
+MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::test_"
+STALE = f"{MEMORY}a_write_under_a_lost_claim_changes_nothing"
+
+KERNEL = (
+    Mutant(
+        "kernel: token",
+        "kernel/transition.py",
+        "state.token == ref.token and ",
+        "",
+        f"{STALE}[wrong token-complete plainly]",
+        "A stranger ends an event that another works on.",
+        fast=True,
+    ),
+    Mutant(
+        "kernel: fence",
+        "kernel/transition.py",
+        "and state.event.fence == ref.fence ",
+        "",
+        f"{STALE}[wrong fence-complete plainly]",
+        "A former holder writes.",
+    ),
+    Mutant(
+        "kernel: lease that is over",
+        "kernel/transition.py",
+        "event.expires_ts is None or event.expires_ts > now:",
+        "event.expires_ts is None:",
+        "tests/unit/kernel/test_transition_table.py::test_every_command_in_every_situation_does_what_the_table_says",
+        "Two workers hold one event.",
+    ),
+    Mutant(
+        "kernel: due",
+        "kernel/transition.py",
+        "or event.due_ts > now:",
+        "or False:",
+        "tests/unit/kernel/test_transition_table.py::test_every_command_in_every_situation_does_what_the_table_says",
+        "A delayed event is handled early.",
+    ),
+    Mutant(
+        "kernel: attempt of a release",
+        "kernel/transition.py",
+        "due=now + command.delay, attempts=state.event.attempts - 1)",
+        "due=now + command.delay)",
+        f"{MEMORY}a_released_event_gets_its_attempt_back",
+        "Every deployment costs an attempt.",
+        fast=True,
+    ),
+    Mutant(
+        "kernel: attempts that are used up",
+        "kernel/transition.py",
+        "event.attempts >= event.max_attempts",
+        "event.attempts > event.max_attempts",
+        f"{MEMORY}a_failure_is_final_when_the_events_own_attempts_are_used_up",
+        "An event is tried once more than allowed.",
+    ),
+    Mutant(
+        "kernel: generation of a requeue",
+        "kernel/transition.py",
+        "generation=state.event.generation + 1",
+        "generation=state.event.generation",
+        f"{MEMORY}a_requeued_dead_letter_begins_again",
+        "Two lives of one event cannot be told apart in the log.",
+    ),
+    Mutant(
+        "kernel: fence of a grant",
+        "kernel/transition.py",
+        "fence=event.fence + 1",
+        "fence=event.fence",
+        f"{MEMORY}the_fence_rises_with_every_grant_and_never_falls",
+        "Outside systems cannot refuse a former holder.",
+    ),
+    Mutant(
+        "kernel: metadata in log entries",
+        "kernel/state.py",
+        "metadata_json=event.metadata_json if whole else None",
+        "metadata_json=None",
+        "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata",
+        "A projection cannot tell whose event it was.",
+        fast=True,
+    ),
+    Mutant(
+        "kernel: payload in the last entry",
+        "kernel/state.py",
+        "payload_json=event.payload_json if terminal else None",
+        "payload_json=None",
+        "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata",
+        "Projections have nothing to work with.",
+    ),
+    Mutant(
+        "memory: any of the tags",
+        "backends/memory/claims.py",
+        "if wanted.isdisjoint(event.tags):",
+        "if not wanted <= set(event.tags):",
+        f"{MEMORY}a_claim_by_tags_takes_events_that_carry_one_of_them",
+        "A worker for two kinds of work gets neither.",
+        fast=True,
+    ),
+    Mutant(
+        "handlers: lease of another",
+        "kernel/handlers.py",
+        "result.expires_ts is not None and result.expires_ts > now:",
+        "result.expires_ts is not None and result.expires_ts > now + 10**9:",
+        f"{MEMORY}of_many_racing_for_one_handler_one_gets_it",
+        "Two run one handler.",
+    ),
+    Mutant(
+        "locks: lease of another",
+        "kernel/handlers.py",
+        "        if lock.expires_ts > now:\n            return Refused(HELD)",
+        "        if lock.expires_ts > now + 10**9:\n            return Refused(HELD)",
+        f"{MEMORY}a_held_lock_is_refused_until_its_lease_is_over",
+        "Two hold one lock.",
+    ),
+)

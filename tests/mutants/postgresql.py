@@ -1,0 +1,156 @@
+"""The functions and statements of the PostgreSQL store."""
+
+from tests.mutants.mutant import Mutant
+
+CLAIMS = "backends/postgresql/migrations/0004_claims.sql"
+PUBLISHING = "backends/postgresql/migrations/0002_publishing.sql"
+LINES = "backends/postgresql/migrations/0003_ordering_keys.sql"
+SQL = "backends/postgresql/statements/"
+SUITE = "tests/conformance/test_postgresql.py::TestPostgreSQLStore::test_"
+STALE = f"{SUITE}a_write_under_a_lost_claim_changes_nothing"
+
+POSTGRESQL = (
+    Mutant(
+        "PostgreSQL: token of a completion",
+        CLAIMS,
+        "AND coalesce(e.token, '') = given.token ",
+        "",
+        f"{STALE}[wrong token-complete plainly]",
+        "A stranger completes an event that another works on.",
+    ),
+    Mutant(
+        "PostgreSQL: fence of a completion",
+        CLAIMS,
+        "AND e.fence = given.fence\n",
+        "\n",
+        f"{STALE}[wrong fence-complete plainly]",
+        "A former holder completes an event.",
+    ),
+    Mutant(
+        "PostgreSQL: token and fence of a renewal",
+        f"{SQL}renew_event_claims.sql",
+        "((event.id, event.token, event.fence) IN",
+        "((event.id, event.token, event.fence) IS NOT NULL OR (event.id, event.token, event.fence) IN",
+        f"{STALE}[wrong fence-renew]",
+        "A former holder keeps an event from others.",
+    ),
+    Mutant(
+        "PostgreSQL: leases that are over",
+        CLAIMS,
+        "e.status = 'PROCESSING' AND e.lease_expires_at <= v_now",
+        "e.status = 'PROCESSING' AND e.lease_expires_at <= v_now - interval '1 hour'",
+        f"{SUITE}another_worker_takes_over_when_the_lease_is_over",
+        "The events of a dead worker stay where they are.",
+    ),
+    Mutant(
+        "PostgreSQL: events that are due",
+        CLAIMS,
+        "d.status = 'PENDING' AND d.due_at <= v_now",
+        "d.status = 'PENDING'",
+        f"{SUITE}an_event_that_became_due_brings_no_other_along",
+        "A delayed event is handled together with another that is due.",
+    ),
+    Mutant(
+        "PostgreSQL: priority",
+        CLAIMS,
+        """                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 2
+                ORDER BY -e.priority, e.id LIMIT""",
+        """                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 2
+                ORDER BY e.id LIMIT""",
+        f"{SUITE}larger_priority_goes_first",
+        "What is urgent waits behind the backlog.",
+    ),
+    Mutant(
+        "PostgreSQL: lock of a serial bus",
+        CLAIMS,
+        "    IF p_lock_key IS NOT NULL THEN\n        INSERT INTO locks",
+        "    IF false THEN\n        INSERT INTO locks",
+        f"{SUITE}a_mode_excludes_those_who_need_the_same_lock[bus-serial-bus-serial-orders-False]",
+        "Two workers handle events of a serial bus at the same time.",
+    ),
+    Mutant(
+        "PostgreSQL: any of the tags",
+        CLAIMS,
+        "e.lane = 1 AND e.tags IS NOT NULL AND e.tags && p_tags",
+        "e.lane = 1 AND e.tags IS NOT NULL AND e.tags @> p_tags",
+        f"{SUITE}a_claim_by_tags_takes_events_that_carry_one_of_them",
+        "A worker for two kinds of work gets neither.",
+    ),
+    Mutant(
+        "PostgreSQL: a limit is a limit",
+        CLAIMS,
+        "    v_ids := v_ids[1:p_limit];\n",
+        "",
+        f"{SUITE}a_claim_is_full_although_a_key_came_back_often",
+        "A worker gets more than it has room for.",
+    ),
+    Mutant(
+        "PostgreSQL: idempotency key of a bus",
+        PUBLISHING,
+        "WHERE key.bus = p_buses[i] AND key.idempotency_key = p_keys[i];",
+        "WHERE key.idempotency_key = p_keys[i] ORDER BY key.id DESC LIMIT 1;",
+        f"{SUITE}the_same_key_on_another_bus_is_another_event",
+        "A publish is answered with the event of another bus.",
+    ),
+    Mutant(
+        "PostgreSQL: one event of a key at a time",
+        LINES,
+        "e.ordering_key = key AND e.status = 'PROCESSING'",
+        "e.ordering_key = key AND e.status = 'NONE'",
+        f"{SUITE}what_comes_while_its_key_is_worked_on_waits",
+        "Two workers work on one order at the same time.",
+    ),
+    Mutant(
+        "PostgreSQL: order of a key",
+        LINES,
+        """e.ordering_key = key AND e.status = 'PENDING'
+            ORDER BY e.id LIMIT 1""",
+        """e.ordering_key = key AND e.status = 'PENDING'
+            ORDER BY e.id DESC LIMIT 1""",
+        f"{SUITE}an_order_is_kept_to_its_end",
+        "Two events of one order are handled in the wrong order.",
+    ),
+    Mutant(
+        "PostgreSQL: age of dead letters",
+        f"{SQL}purge_dead_letters.sql",
+        "created_at <= to_timestamp($1) AND",
+        "(created_at <= to_timestamp($1) OR true) AND",
+        f"{SUITE}purging_takes_the_instant_itself_too",
+        "A purge of old dead letters takes the new ones.",
+    ),
+    Mutant(
+        "PostgreSQL: the log waits for who writes late",
+        f"{SQL}read_log.sql",
+        """    SELECT {log_columns} FROM {schema}.event_log
+    WHERE (tx, position) > ($1::text::xid8, $2::bigint) AND (tx, position) <= ($3::text::xid8, $4::bigint)
+        AND tx < pg_snapshot_xmin(pg_current_snapshot())""",
+        """    SELECT {log_columns} FROM {schema}.event_log
+    WHERE (tx, position) > ($1::text::xid8, $2::bigint) AND (tx, position) <= ($3::text::xid8, $4::bigint)""",
+        "tests/postgresql/test_log.py::test_a_late_settlement_is_not_skipped_by_a_reader_that_is_past_a_later_claim",
+        "A reader skips for ever what commits late.",
+    ),
+    Mutant(
+        "PostgreSQL: metadata of a completed event",
+        CLAIMS,
+        "            d.metadata, d.errors, d.payload, d.results",
+        "            NULL, d.errors, d.payload, d.results",
+        f"{SUITE}each_life_leaves_the_entries_of_the_kernel",
+        "A projection cannot tell whose event it was.",
+    ),
+    Mutant(
+        "PostgreSQL: a change and its entry are one commit",
+        "backends/postgresql/changes.py",
+        """        if self._entries:
+            await session.all("append_entries", *columns(self._entries))
+        await self._write_events(session)
+""",
+        """        await self._write_events(session)
+        await session.text("COMMIT")
+        await session.text("BEGIN")
+        if self._entries:
+            await session.all("append_entries", *columns(self._entries))
+""",
+        "tests/postgresql/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
+        "A crash leaves a change that the log knows nothing of.",
+    ),
+)
