@@ -14,7 +14,9 @@ from durabus.clock import monotonic
 from durabus.model.claim import Claim, ClaimRequest
 
 SHARE = 20
-"""Under load, looking everywhere is done once in so many times as long as it took."""
+"""Under load, looking everywhere is done once in so many times as long as it took..."""
+POSTPONED_AT_MOST = 1.0
+"""... but after so many seconds at the latest: whoever lost a claim, or became due, waits for such a look."""
 _REMEMBERED_BUSES = 10_000
 
 
@@ -53,7 +55,7 @@ class Scans:
             self._whole_again.pop(request.bus, None)  # it looked everywhere, by itself if it was not told to
         elif scan.thorough:
             now = monotonic()
-            self._whole_again[request.bus] = now + SHARE * (now - began)
+            self._whole_again[request.bus] = now + min(SHARE * (now - began), POSTPONED_AT_MOST)
         if claims:
             last = claims[-1].event
             # Only what was never claimed, delayed or preferred is in the lane that has a floor; claims are in order.
