@@ -6,6 +6,7 @@ from durabus.clock import Clock, ManualClock, SystemClock
 from durabus.dead_letters import DLQInspector
 from durabus.errors import (
     ConfigurationError,
+    DamagedLogError,
     DuplicateHandlerError,
     DurabusError,
     EventBusShutdownError,
@@ -53,6 +54,7 @@ __all__ = [
     "Context",
     "Counts",
     "DLQInspector",
+    "DamagedLogError",
     "DeadLetterPage",
     "Dispatcher",
     "DuplicateHandlerError",

@@ -11,6 +11,7 @@
     ├── StoreError                 the store refused or could not be reached
     │   ├── UnknownStoreError      no store for this URL
     │   ├── SchemaError            the tables are missing, damaged or from a newer durabus
+    │   ├── DamagedLogError        NATS, Kafka: the log is not the one that this node has read; the node stopped
     │   ├── StoreUnavailableError  disk full, read-only, locked for too long, connection lost
     │   ├── StoreClosedError       used after close(), or in a forked child
     │   └── UnsupportedByStore     this store declares that it cannot do this
@@ -79,6 +80,18 @@ class UnknownStoreError(StoreError):
 
 class SchemaError(StoreError):
     """The store's tables are not the ones this version works with."""
+
+
+class DamagedLogError(StoreError):
+    """A broker's log has a damaged record, lacks one, or has another one where this node had read before.
+
+    The node that raises it has stopped for good: had it gone on, it would decide otherwise than the other nodes.
+    """
+
+    def __init__(self, log: str, position: str, problem: str, remedy: str) -> None:
+        super().__init__(f"{log} at {position}: {problem}. This node has stopped. {remedy}")
+        self.log = log
+        self.position = position
 
 
 class StoreUnavailableError(StoreError):

@@ -5,6 +5,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import count
 
+from durabus.backends.fold.damage import Damage
 from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord, UnknownOutcomeError
 from durabus.clock import Clock, SystemClock
 
@@ -31,6 +32,21 @@ class SimulatedLog:
         if reached + 1 < self.first:
             raise GapError(f"records from {reached + 1} to {self.first - 1} were trimmed")
         return self.entries[reached + 1 - self.first :]
+
+    def at(self, position: Position) -> list[Entry]:
+        """With what the reading begins after ``position``: the record there."""
+        if not position:
+            return []
+        if position[0] < self.first:
+            raise GapError(f"the record {position[0]} was trimmed")
+        if position > self.head:
+            raise Damage(position, f"the log ends at {self.head[0]}")
+        return [self.entries[position[0] - self.first]]
+
+    def replace(self, number: int, **changes: object) -> None:
+        """Damage the record of that number."""
+        place = number - self.first
+        self.entries[place] = self.entries[place]._replace(**changes)  # type: ignore[arg-type]
 
     @property
     def head(self) -> Position:
@@ -74,6 +90,8 @@ class Trouble:
 
 
 class SimulatedTransport:
+    name = "the simulated log"
+
     def __init__(self, log: SimulatedLog, trouble: Trouble | None = None) -> None:
         self.log = log
         self.largest = log.largest
@@ -124,6 +142,8 @@ class SimulatedTransport:
         return 0
 
     async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+        if again := self.log.at(after):
+            deliver(again)
         while True:
             new = self.log.after(after)
             if new:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from durabus.backends.fold.damage import DamagedRecordError, label
 from durabus.backends.fold.envelope import NoEnvelopeError, seal, unseal
 
 
@@ -11,7 +12,7 @@ def sealed(body: bytes = b"body", *, largest: int = 10_000, number: int = 7) -> 
 
 def test_what_was_sealed_is_read_back() -> None:
     (record,) = sealed()
-    envelope = unseal(record)
+    envelope = unseal(record, label(record))
     assert (envelope.session, envelope.number, envelope.low, envelope.public_seen) == ("s1", 7, 3, 11)
     assert (envelope.piece, envelope.pieces, envelope.body) == (0, 1, b"body")
 
@@ -21,7 +22,7 @@ def test_a_body_that_the_broker_does_not_take_goes_in_pieces() -> None:
     records = sealed(body, largest=1000)
     assert len(records) > 5
     assert all(len(record) <= 1000 for record in records)
-    pieces = [unseal(record) for record in records]
+    pieces = [unseal(record, label(record)) for record in records]
     assert b"".join(piece.body for piece in pieces) == body
     assert [piece.piece for piece in pieces] == list(range(len(records)))
 
@@ -35,11 +36,23 @@ def test_a_changed_byte_is_seen(where: int) -> None:
     (record,) = sealed()
     damaged = bytearray(record)
     damaged[where % len(record)] ^= 0x55
-    with pytest.raises(NoEnvelopeError):
-        unseal(bytes(damaged))
+    with pytest.raises(DamagedRecordError, match="was written with the checksum"):
+        unseal(bytes(damaged), label(record))
+
+
+def test_a_record_that_lost_its_label_is_damaged_and_not_foreign() -> None:
+    (record,) = sealed()
+    with pytest.raises(DamagedRecordError, match="lost its header durabus-crc"):
+        unseal(record, {})
+
+
+@pytest.mark.parametrize("wrong", [b"hello", b"\x98\x03\xa1s\x00\x00\x00\x00\x01\xc4\x00"])
+def test_what_is_whole_but_makes_no_sense_is_damaged(wrong: bytes) -> None:
+    with pytest.raises(DamagedRecordError):
+        unseal(wrong, label(wrong))
 
 
 @pytest.mark.parametrize("foreign", [b"", b"{}", b"hello", b"\x00" * 50, b"\x99\x01\x02", "ünïcödé".encode()])
 def test_what_others_wrote_is_seen(foreign: bytes) -> None:
     with pytest.raises(NoEnvelopeError):
-        unseal(foreign)
+        unseal(foreign, {})

@@ -7,6 +7,7 @@ import pytest
 from tests.fold.simulated_log import SimulatedLog
 from tests.fold.simulated_store import simulated_store
 
+from durabus.backends.fold.damage import DamagedRecordError, label
 from durabus.backends.fold.public_lane import NoEventError, arrival, public_record
 from durabus.backends.fold.transport import Entry
 from durabus.model.event import DEFAULT_BUS, NewEvent, new_event, new_event_id
@@ -92,14 +93,31 @@ def test_cloudevents_names_are_understood(style: str) -> None:
         (b"{}", {"event_type": "a*"}),
         (b"{}", {"bus_id": "x" * 256}),
         (b"{}", {"event_parent_id": "no uuid"}),
-        (b"{}", {"durabus": "{"}),
-        (b"{}", {"durabus": "{}"}),
-        (b"nope", {"durabus": '{"session":"s","number":1,"place":0,"count":1,"event_id":"e","bus":"b","type":"t"}'}),
-        (b"{}", {"durabus": '{"session":"s","number":1,"place":1,"count":1,"event_id":"e","bus":"b","type":"t"}'}),
     ],
 )
 def test_what_cannot_be_an_event_is_refused(body: bytes, headers: dict[str, str]) -> None:
     with pytest.raises(NoEventError):
+        arrival(entry(body, headers))
+
+
+OURS = public_record(full(), session="s", number=4, place=0, count=1)
+NO_PLACE = '{"session":"s","number":1,"place":1,"count":1,"event_id":"e","bus":"b","type":"t"}'
+
+
+@pytest.mark.parametrize(
+    ("body", "headers"),
+    [
+        (OURS.body + b" ", OURS.headers),
+        (OURS.body, {**OURS.headers, "durabus": OURS.headers["durabus"].replace('"priority":3', '"priority":2')}),
+        (OURS.body, {name: value for name, value in OURS.headers.items() if name != "durabus-crc"}),
+        (OURS.body, {name: value for name, value in OURS.headers.items() if name != "durabus"}),
+        (b"{}", {"durabus": "{", **label(b"{", b"{}")}),
+        (b"\xff", {"durabus": OURS.headers["durabus"], **label(OURS.headers["durabus"].encode(), b"\xff")}),
+        (b"{}", {"durabus": NO_PLACE, **label(NO_PLACE.encode(), b"{}")}),
+    ],
+)
+def test_a_publish_of_durabus_that_is_not_as_it_was_written_is_damaged(body: bytes, headers: dict[str, str]) -> None:
+    with pytest.raises(DamagedRecordError):
         arrival(entry(body, headers))
 
 

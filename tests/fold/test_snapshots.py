@@ -17,7 +17,7 @@ from durabus.backends.fold.snapshotter import Snapshotter
 from durabus.backends.fold.store import FoldStore
 from durabus.backends.fold.transport import Manifest, Part, Position
 from durabus.clock import ManualClock
-from durabus.errors import LeaseLost, SchemaError, StoreUnavailableError
+from durabus.errors import DamagedLogError, LeaseLost, SchemaError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, LockClaim, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
@@ -160,7 +160,7 @@ async def test_a_hole_that_no_snapshot_covers_is_damage(log: SimulatedLog) -> No
         await store.stop_bus(f"b{n}")
     log.entries, log.first = log.entries[3:], 4
     late = simulated_store(log, options=Options(timeout=1.0))
-    with pytest.raises(SchemaError, match="no snapshot covers them"):
+    with pytest.raises(DamagedLogError, match="no snapshot covers them"):
         await late.open()
     await store.close()
 

@@ -13,7 +13,7 @@ from durabus import new_event, open_store
 from durabus.backends.fold.transport import GapError
 from durabus.backends.kafka.layout import KEPT
 from durabus.backends.kafka.snapshots import MANIFEST_KEY
-from durabus.errors import ConfigurationError, SchemaError, StoreUnavailableError
+from durabus.errors import ConfigurationError, DamagedLogError, SchemaError, StoreUnavailableError
 from durabus.servers.kafka import KafkaServer
 from durabus.servers.server import Server
 
@@ -111,9 +111,9 @@ class TestKafka(BrokerTests):
             while True:  # the controller has deleted them, the broker may learn it later
                 await store.add_events([new_event("t")])
 
-        with pytest.raises((StoreUnavailableError, SchemaError)):
+        with pytest.raises((StoreUnavailableError, SchemaError, DamagedLogError)):
             await asyncio.wait_for(add_until_refused(), 30)
-        with pytest.raises((StoreUnavailableError, SchemaError)):
+        with pytest.raises((StoreUnavailableError, SchemaError, DamagedLogError)):
             await store.verify()
 
     async def test_no_broker_is_told_within_the_timeout(self) -> None:

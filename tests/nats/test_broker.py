@@ -14,7 +14,7 @@ from tests.servers.presence import installed
 from durabus import new_event
 from durabus.backends.fold.transport import UnknownOutcomeError
 from durabus.backends.nats.follower import Follower
-from durabus.errors import SchemaError, StoreUnavailableError
+from durabus.errors import DamagedLogError, SchemaError, StoreUnavailableError
 from durabus.servers.nats import NatsServer
 from durabus.servers.server import Server
 
@@ -114,9 +114,9 @@ class TestNats(BrokerTests):
         client = await nats.connect(broker.server_url)
         await client.jetstream().delete_stream(broker.prefix)
         await client.close()
-        with pytest.raises((StoreUnavailableError, SchemaError)):
+        with pytest.raises((StoreUnavailableError, SchemaError, DamagedLogError)):
             await store.add_events([new_event("t")])
-        with pytest.raises((StoreUnavailableError, SchemaError)):
+        with pytest.raises((StoreUnavailableError, SchemaError, DamagedLogError)):
             await store.verify()
 
     async def test_a_full_stream_is_told_at_once(self, broker: Broker) -> None:

@@ -38,6 +38,8 @@ class Broker:
     def __init__(self, loop: VirtualLoop) -> None:
         self._log = SimulatedLog(WorldClock(loop), largest=LARGEST)
         self._changed: list[asyncio.Future[None]] = []
+        self.damages = 0
+        """How many of the next records that are read are handed out with a changed byte: their copies are damaged."""
 
     async def append(self, records: Sequence[tuple[str | None, Mapping[str, str], bytes]]) -> None:
         for record in records:
@@ -50,13 +52,19 @@ class Broker:
     async def head(self) -> Position:
         return self._log.head
 
-    async def read(self, after: Position) -> list[Entry]:
-        """What is new, after a wait if nothing is."""
+    async def read(self, after: Position, first: bool) -> list[Entry]:
+        """What is new, after a wait if nothing is; who begins to read gets the record before it, too."""
         if not self._log.after(after):
             waiting = asyncio.get_running_loop().create_future()
             self._changed.append(waiting)
             await asyncio.wait([waiting], timeout=READ_WAIT)
-        return self._log.after(after)
+        return [*(self._log.at(after) if first else ()), *map(self._copied, self._log.after(after))]
+
+    def _copied(self, entry: Entry) -> Entry:
+        if self.damages == 0:
+            return entry
+        self.damages -= 1
+        return entry._replace(body=entry.body[:-1] + bytes([entry.body[-1] ^ 1]))
 
     async def newest_snapshot(self) -> Manifest | None:
         return self._log.newest_snapshot
@@ -74,6 +82,7 @@ class Broker:
 class BrokerTransport:
     """``Transport`` through the network."""
 
+    name = "the simulated log"
     largest = LARGEST
 
     def __init__(self, network: Network) -> None:
@@ -105,14 +114,17 @@ class BrokerTransport:
         return 0
 
     async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+        first = True
         while True:
             try:
-                entries: list[Entry] = await self._ask("read", after)
+                entries: list[Entry] = await self._ask("read", after, first)
             except GapError:
                 raise
             except StoreUnavailableError:
+                first = True
                 await asyncio.sleep(RETRY_AFTER)
                 continue
+            first = False
             if entries:
                 after = entries[-1].position
                 deliver(entries)
@@ -181,6 +193,7 @@ class FoldPlace(Place):
 
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
         broker, waits = Broker(loop), frozenset({"read"})
+        self.broker = broker
         super().__init__(network_to(broker, loop, scenario, waits=waits, part=0.5))  # a call is several of these
         self._straight = Network(
             loop, broker, seed=scenario.seed, faults=frozenset(), often=0.0, lease=scenario.lease, waits=waits

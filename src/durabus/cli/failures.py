@@ -15,6 +15,7 @@ from enum import IntEnum
 
 from durabus.errors import (
     ConfigurationError,
+    DamagedLogError,
     DurabusError,
     EventNotFound,
     InvalidEventError,
@@ -63,8 +64,7 @@ def from_error(error: DurabusError) -> CommandFailed:
         case UnsupportedByStore():
             return CommandFailed("this store cannot do that", why, code=Exit.FAILED)
         case StoreError():
-            hint = "check --store (a file: path, permissions, free space; a server: is it up), then try again"
-            return CommandFailed("cannot use the store", why, hint, code=Exit.STORE)
+            return _from_store_error(error)
         case EventNotFound():
             return CommandFailed(
                 "event not found", why, "`durabus events list` shows what there is", code=Exit.NOT_FOUND
@@ -80,6 +80,14 @@ def from_error(error: DurabusError) -> CommandFailed:
             return CommandFailed("invalid argument", why, code=Exit.USAGE)
         case _:
             return CommandFailed("the operation failed", why)
+
+
+def _from_store_error(error: StoreError) -> CommandFailed:
+    what = "cannot use the store"
+    hint = "check --store (a file: path, permissions, free space; a server: is it up), then try again"
+    if isinstance(error, DamagedLogError):
+        what, hint = "the broker's log is damaged", 'docs/stores.md says under "A damaged log" how to go on'
+    return CommandFailed(what, str(error), hint, code=Exit.STORE)
 
 
 def _from_schema_error(why: str) -> CommandFailed:

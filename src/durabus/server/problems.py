@@ -13,6 +13,7 @@ from litestar.exceptions import HTTPException, ValidationException
 
 from durabus.errors import (
     ConfigurationError,
+    DamagedLogError,
     DurabusError,
     EventNotFound,
     InvalidEventError,
@@ -93,7 +94,7 @@ def problem_of(error: Exception) -> Problem:
             return Problem(400, _validation_text(error))
         case HTTPException():
             return Problem(error.status_code, _http_text(error), dict(error.headers or {}))
-        case StoreUnavailableError() | StoreClosedError():
+        case StoreUnavailableError() | StoreClosedError() | DamagedLogError():
             # Not its own words: they may name files, hosts or users.
             logger.error("the store refused a request: %s", error)
             return Problem(503, STORE_AWAY)

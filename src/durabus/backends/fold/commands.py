@@ -299,14 +299,17 @@ Written = (
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(list[Written])
+_ONE = msgspec.msgpack.Decoder(Written)
 
 
 def encode_command(command: Written) -> msgspec.Raw:
-    """One command as bytes. Raises before anything is sent."""
+    """One command as bytes. Raises before anything is sent: one that cannot be read would stop every node."""
     try:
-        return msgspec.Raw(_ENCODER.encode(command))
-    except (UnicodeError, OverflowError) as error:
+        written = _ENCODER.encode(command)
+        _ONE.decode(written)
+    except (UnicodeError, OverflowError, msgspec.MsgspecError) as error:
         raise InvalidEventError(f"{type(command).__name__} cannot be written: {error}") from error
+    return msgspec.Raw(written)
 
 
 def encode_commands(commands: list[msgspec.Raw]) -> bytes:

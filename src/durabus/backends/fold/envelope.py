@@ -7,10 +7,11 @@ is void, however late it comes. That is exact, and costs each replica a few numb
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
+
+from durabus.backends.fold.damage import CRC, DamagedRecordError, check
 
 HEADER_BYTES = 96
 """More than an envelope adds to its body."""
@@ -28,43 +29,46 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
     piece: int
     pieces: int
     body: bytes
-    checksum: int
 
 
-FORMAT = 2
+FORMAT = 3
 """Which records a node can read; one that meets a larger number stops."""
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Envelope)
 
 
 class NoEnvelopeError(ValueError):
-    """The bytes were not written by durabus, or were damaged since."""
+    """The bytes were not written by durabus."""
 
 
 def seal(body: bytes, *, session: str, number: int, low: int, public_seen: int, largest: int) -> Iterator[bytes]:
-    """The record as one or more pieces that the broker takes."""
+    """The record as one or more pieces that the broker takes. Each is written with its ``label``."""
     room = largest - HEADER_BYTES
     pieces = max(-(-len(body) // room), 1)
     for piece in range(pieces):
         part = body[piece * room : (piece + 1) * room]
-        whole = Envelope(FORMAT, session, number, low, public_seen, piece, pieces, part, 0)
-        yield _ENCODER.encode(msgspec.structs.replace(whole, checksum=_checksum(whole)))
+        yield _ENCODER.encode(Envelope(FORMAT, session, number, low, public_seen, piece, pieces, part))
 
 
-def unseal(data: bytes) -> Envelope:
-    """What ``seal`` made. Raises ``NoEnvelopeError`` on anything else."""
+def unseal(data: bytes, headers: Mapping[str, str]) -> Envelope:
+    """What ``seal`` made. Raises ``NoEnvelopeError`` on what others wrote, ``DamagedRecordError`` on a damaged one."""
+    if CRC not in headers:
+        if _could_be_ours(data):
+            raise DamagedRecordError(f"the record has lost its header {CRC}")
+        raise NoEnvelopeError(f"not a record of durabus: it has no header {CRC}")
+    check(headers, data)
     try:
         envelope = _DECODER.decode(data)
     except msgspec.MsgspecError as error:
-        raise NoEnvelopeError(f"not a record of durabus: {error}") from error
-    if _checksum(envelope) != envelope.checksum:
-        raise NoEnvelopeError("the checksum does not match: the record was damaged")
+        raise DamagedRecordError(f"the record cannot be read: {error}") from error
     if not 0 <= envelope.piece < envelope.pieces or envelope.number < 1 or envelope.public_seen < 0:
-        raise NoEnvelopeError(f"piece {envelope.piece} of {envelope.pieces}, number {envelope.number}: impossible")
+        raise DamagedRecordError(f"piece {envelope.piece} of {envelope.pieces}, number {envelope.number}: impossible")
     return envelope
 
 
-def _checksum(envelope: Envelope) -> int:
-    """Of everything: a place in the order that was misread would stop a replica."""
-    numbers = (envelope.format, envelope.session, envelope.number, envelope.low, envelope.public_seen)
-    return zlib.crc32(envelope.body, zlib.crc32(repr((*numbers, envelope.piece, envelope.pieces)).encode()))
+def _could_be_ours(data: bytes) -> bool:
+    try:
+        _DECODER.decode(data)
+    except msgspec.MsgspecError:
+        return False
+    return True

@@ -18,13 +18,14 @@ import anyio
 from durabus.backends.fold.barriers import Barriers
 from durabus.backends.fold.callers import Call, Replies
 from durabus.backends.fold.commands import Join, Written, encode_command
+from durabus.backends.fold.damage import GONE, Damage
 from durabus.backends.fold.log_clock import LogClock
 from durabus.backends.fold.own_loop import CLOSED, OwnLoop
 from durabus.backends.fold.replica import Replica
 from durabus.backends.fold.sender import Sender
 from durabus.backends.fold.snapshot import Loader
 from durabus.backends.fold.snapshotter import Snapshotter
-from durabus.backends.fold.transport import Entry, GapError, Transport
+from durabus.backends.fold.transport import Entry, GapError, Manifest, Position, Transport
 from durabus.clock import monotonic
 from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
 from durabus.model.event import Event, NewEvent
@@ -50,12 +51,14 @@ class Node:
         timeout: float,
         snapshot_every: int,
         public_kept: float,
+        skip: Position | None = None,
     ) -> None:
         self._transport = transport
+        self._skip = skip
         self._join = join
         self._timeout = timeout
         self.session = secrets.token_hex(8)
-        self.replica = Replica(self.session, clock)
+        self.replica = Replica(self.session, clock, skip=skip)
         self._pid = os.getpid()
         self._own = OwnLoop("durabus-fold")
         self._inbox_lock = threading.Lock()
@@ -157,7 +160,10 @@ class Node:
 
     async def _begin(self) -> None:
         await self._transport.open()
-        await self._restore()
+        try:
+            await self._restore()
+        except Damage as damage:
+            raise damage.told(self._transport.name) from damage
         self._spawn(self._read())
         self._spawn(self._look())
         self._snapshotting = self._spawn(self._snapshotter.run())
@@ -188,20 +194,25 @@ class Node:
 
     async def _restore(self) -> None:
         """Begin with the newest snapshot, if it is later than where we are."""
+        tried: list[Manifest] = []
         for _ in range(RESTORE_TRIES):
             manifest = await self._transport.newest_snapshot()
             if manifest is None or manifest.position <= self.replica.position:
                 return
+            tried.append(manifest)
             loader = Loader()
             try:
                 async for part in self._transport.read_snapshot(manifest):
                     loader.add(part)
             except GapError:
                 continue  # a newer one took its place meanwhile
-            behind, self.replica = self.replica, loader.replica(self.session, self.replica.clock, manifest)
+            restored = loader.replica(self.session, self.replica.clock, manifest, skip=self._skip)
+            behind, self.replica = self.replica, restored
             behind.core.wake_all()
             logger.info("began with the snapshot at %s", manifest.position)
             return
+        if tried.count(tried[0]) == RESTORE_TRIES:
+            raise Damage(tried[0].position, "the snapshot of this position is not complete, or not whole", GONE)
         raise StoreUnavailableError(f"{RESTORE_TRIES} snapshots in a row were replaced while they were read")
 
     async def _begin_anew(self) -> None:
@@ -214,22 +225,27 @@ class Node:
                 await asyncio.sleep(RESTORE_PAUSE)
 
     async def _read(self) -> None:
-        while True:
-            try:
-                await self._transport.follow(self.replica.position, self._deliver)
-            except GapError as gap:
-                logger.warning("%s", gap)
-                self._sender.fail(StoreUnavailableError("this node had fallen behind and began anew: repeat the call"))
-                before = self.replica.position
-                await self._begin_anew()
-                if self.replica.position == before:
-                    self._break(SchemaError(f"{gap}; and no snapshot covers them: the log is damaged"))
-                    return
-                self._barriers.reached(self.replica.position)
-                self._replies.send()
-            except DurabusError as error:
-                self._break(error)
-                return
+        try:
+            while self._broken is None:
+                try:
+                    await self._transport.follow(self.replica.position, self._deliver)
+                except GapError as gap:
+                    await self._leap(gap)
+        except Damage as damage:
+            self._break(damage.told(self._transport.name))
+        except DurabusError as error:
+            self._break(error)
+
+    async def _leap(self, gap: GapError) -> None:
+        """Records that this node has not read are gone: begin anew. Raises ``Damage`` if no snapshot covers them."""
+        logger.warning("%s", gap)
+        before = self.replica.position
+        await self._begin_anew()
+        if self.replica.position == before:
+            raise Damage(before, f"{gap}; and no snapshot covers them", GONE)
+        self._sender.fail(StoreUnavailableError("this node had fallen behind and began anew: repeat the call"))
+        self._barriers.reached(self.replica.position)
+        self._replies.send()
 
     def _deliver(self, entries: Sequence[Entry]) -> None:
         if self._broken is not None:
@@ -239,6 +255,9 @@ class Node:
             answers = self.replica.apply(entries)
         except SchemaError as error:
             self._break(error)
+            return
+        except Damage as damage:
+            self._break(damage.told(self._transport.name))
             return
         except Exception as error:
             # A replica that left a record out would decide otherwise than the others.
@@ -282,10 +301,13 @@ class Node:
         self._replies.send()
 
     def _break(self, error: DurabusError) -> None:
-        """Nothing can be answered any more."""
+        """Nothing can be answered any more. Only the first reason counts: what fails later fails because of it."""
+        if self._broken is not None:
+            return
         logger.error("this store cannot go on: %s", error)
         self._broken = error
         self._fail_all(error)
+        self.replica.core.wake_all()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._own.loop.create_task(work)

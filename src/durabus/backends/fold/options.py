@@ -8,12 +8,14 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
+from durabus.backends.fold.transport import Position
 from durabus.errors import ConfigurationError
 from durabus.model.limits import MAX_SECONDS
 
 DEFAULT_HISTORY = 100_000
 DEFAULT_PREFIX = "durabus"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PLACE = re.compile(r"(\d{1,18}(-\d{1,18})?)?", re.ASCII)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +36,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """After how many records, or as many as there are events if those are more, a snapshot is made."""
     public_kept: float = 7 * 86_400.0
     """How long the public lane keeps what all replicas have, in seconds."""
+    skip_record: str = ""
+    """The position of a damaged record that shall count on no node, as the error names it. See docs/stores.md."""
+
+    @property
+    def skipped_position(self) -> Position | None:
+        """``skip_record`` as the fold knows it."""
+        return tuple(map(int, self.skip_record.split("-"))) if self.skip_record else None
 
 
 def options_from_url(url: str, extra: Mapping[str, str] | None = None) -> Options:
@@ -56,6 +65,10 @@ def options_from_url(url: str, extra: Mapping[str, str] | None = None) -> Option
     for name in ("prefix", "cluster"):
         if not _NAME.fullmatch(getattr(options, name)):
             raise ConfigurationError(f"{name}={getattr(options, name)!r}: 1 to 64 letters, digits, - and _")
+    if not _PLACE.fullmatch(options.skip_record):
+        raise ConfigurationError(
+            f"skip_record={options.skip_record!r}: a position as the error names it, like 17 or 41-12"
+        )
     if options.max_history < 0 or options.snapshot_every < 1:
         raise ConfigurationError("max_history must be 0 or more, snapshot_every 1 or more")
     if not 0 < options.timeout <= MAX_SECONDS or not 0 <= options.public_kept <= MAX_SECONDS:

@@ -7,11 +7,13 @@
     event_id, bus_id, event_type, event_parent_id, traceparent      who, where, what, from what
     ce_specversion, ce_id, ce_source, ce_type                       the same in CloudEvents' words
     durabus            what durabus needs beside it, and which piece of which publish the record is
+    durabus-crc        a checksum of the body and of the header ``durabus``
 
 A foreign producer may write there too. Its record needs only a JSON body; ``event_id`` (a UUID), ``bus_id``,
 ``event_type`` and ``event_parent_id`` are taken from the headers of these names, or of CloudEvents', if they are there.
 Without an id the event's is made from its place in the log; without a bus it goes to the bus ``default``; on Kafka it
-must have a type. What cannot be an event is skipped, counted and reported.
+must have a type. What cannot be an event is skipped, counted and reported. A foreign producer must not copy the headers
+``durabus`` and ``durabus-crc``: a record that has one of them is a publish of durabus, and stops the nodes if damaged.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from durabus.backends.fold.damage import CRC, DamagedRecordError, check, checksum
 from durabus.backends.fold.transport import Entry, PublicRecord
 from durabus.errors import DurabusError
 from durabus.model.event import DEFAULT_BUS, NewEvent, check_event_id, new_event
@@ -72,7 +75,10 @@ _ANY = msgspec.json.Decoder()
 
 
 def public_record(new: NewEvent, *, session: str, number: int, place: int, count: int) -> PublicRecord:
-    """The record that publishes ``new``: the ``place``-th of ``count`` that are published together."""
+    """The record that publishes ``new``: the ``place``-th of ``count`` that are published together.
+
+    Raises what is wrong with an event that was made by hand and that no node could read.
+    """
     rest = Rest(
         session=session,
         number=number,
@@ -106,8 +112,11 @@ def public_record(new: NewEvent, *, session: str, number: int, place: int, count
         trace = decode_payload(new.metadata_json).get(TRACE)
         if isinstance(trace, str):
             headers[TRACE] = trace
-    headers[HEADER] = _ENCODER.encode(rest).decode()
-    return PublicRecord(f"{session}-{number}-{place}", new.type, headers, new.payload_json.encode())
+    written, body = _ENCODER.encode(rest), new.payload_json.encode()
+    _REST.decode(written)
+    headers[HEADER] = written.decode()
+    headers[CRC] = checksum(written, body)
+    return PublicRecord(f"{session}-{number}-{place}", new.type, headers, body)
 
 
 def travels_apart(new: NewEvent) -> bool:
@@ -116,18 +125,21 @@ def travels_apart(new: NewEvent) -> bool:
 
 
 def arrival(entry: Entry) -> Arrival:
-    """The event in a public record. Raises ``NoEventError`` if there is none."""
-    written = entry.headers.get(HEADER)
-    try:
-        if written is None:
+    """The event in a public record. Raises ``NoEventError`` if there is none, ``DamagedRecordError`` if it was ours."""
+    if HEADER not in entry.headers and CRC not in entry.headers:
+        try:
             return Arrival(_foreign(entry), None)
+        except (DurabusError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise NoEventError(str(error)) from error
+    written = entry.headers.get(HEADER, "").encode()
+    check(entry.headers, written, entry.body)
+    try:
         rest = _REST.decode(written)
-        _ANY.decode(entry.body)
         body = entry.body.decode()
-    except (DurabusError, msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise NoEventError(str(error)) from error
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise DamagedRecordError(f"the record cannot be read: {error}") from error
     if not 0 <= rest.place < rest.count or rest.number < 1:
-        raise NoEventError(f"place {rest.place} of {rest.count}, number {rest.number}: impossible")
+        raise DamagedRecordError(f"place {rest.place} of {rest.count}, number {rest.number}: impossible")
     new = NewEvent(
         event_id=rest.event_id,
         bus=rest.bus,

@@ -10,6 +10,7 @@ import msgspec
 
 from durabus.backends.fold.commands import Attach, Join, Snapshotted, Written, decode_commands, finish
 from durabus.backends.fold.core import FoldCore
+from durabus.backends.fold.damage import AGAIN, Damage, DamagedRecordError, fingerprint, place
 from durabus.backends.fold.envelope import FORMAT, NoEnvelopeError, unseal
 from durabus.backends.fold.log_clock import LogClock
 from durabus.backends.fold.public_lane import NoEventError, arrival
@@ -80,17 +81,18 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answers(NamedTuple):
-    """What a record of this node's own session led to: a value or an error for each command, or one for all."""
+    """What a record of this node's own session led to: a value or an error for each command."""
 
     number: int
-    values: list[Any] | StoreError
+    values: list[Any]
 
 
 class Replica:
     """A memory store and what is needed to feed it from a log."""
 
-    def __init__(self, session: str, clock: LogClock) -> None:
+    def __init__(self, session: str, clock: LogClock, *, skip: Position | None = None) -> None:
         self._session = session
+        self._skipped_position = skip
         self.clock = clock
         self.core = FoldCore(clock)
         self.position: Position = BEGINNING
@@ -101,17 +103,31 @@ class Replica:
         self.marks: list[Mark] = []
         """Snapshots, oldest first, that still tell how far the public lane may be trimmed."""
         self.skipped = 0
-        """Records that were none, damaged, or failed: void on every replica alike."""
+        """Records that were none, or failed: void on every replica alike."""
+        self.last: dict[str, Entry | int] = {}
+        """The newest record of each lane, or its fingerprint."""
 
     def apply(self, entries: Sequence[Entry]) -> list[Answers]:
-        """Fold records in. Raises ``SchemaError`` on one from a newer durabus, before applying it."""
+        """Fold records in; one that was the last to be folded in must come back as it was.
+
+        Raises ``SchemaError`` on a record from a newer durabus, ``Damage`` on one that is not as it was written, before
+        applying it.
+        """
         answers: list[Answers] = []
         with self.core._lock:  # noqa: SLF001  (readers in other threads see all of these records or none)
             try:
                 for entry in entries:
+                    lane = "public" if entry.type is not None else "control"
+                    if entry.position == self.position:
+                        self._compare(entry, lane)
+                        continue
                     self.clock.apply_at(entry.at_ts)
-                    answer = self._control(entry) if entry.type is None else self._public(entry)
+                    try:
+                        answer = self._control(entry) if entry.type is None else self._public(entry)
+                    except DamagedRecordError as error:
+                        answer = self._damaged(entry, error)
                     self.position = entry.position
+                    self.last[lane] = entry
                     self.applied += 1
                     if answer is not None:
                         answers.append(answer)
@@ -119,9 +135,25 @@ class Replica:
                 self.clock.done()
         return answers
 
+    def fingerprints(self) -> dict[str, int]:
+        """Of the newest record of each lane."""
+        return {lane: last if isinstance(last, int) else fingerprint(last) for lane, last in self.last.items()}
+
+    def _compare(self, entry: Entry, lane: str) -> None:
+        """The record where we are must be the one that we applied."""
+        if fingerprint(entry) != self.fingerprints().get(lane):
+            raise Damage(self.position, "another record is there than the one that this node has read")
+
+    def _damaged(self, entry: Entry, error: DamagedRecordError) -> Answers | None:
+        if entry.position == self._skipped_position:
+            return self._skip(entry, error)
+        lane = "control" if entry.type is None else "public"
+        remedy = AGAIN.format(option=f"skip_record={place(entry.position)} in the URL")
+        raise Damage(entry.position, f"a record of the {lane} lane is damaged: {error}", remedy)
+
     def _control(self, entry: Entry) -> Answers | None:
         try:
-            envelope = unseal(entry.body)
+            envelope = unseal(entry.body, entry.headers)
         except NoEnvelopeError as error:
             return self._skip(entry, error)
         if not envelope.session:
@@ -140,10 +172,8 @@ class Replica:
         try:
             commands = decode_commands(b"".join(whole))
         except msgspec.MsgspecError as error:
-            self._skip(entry, error)
-            values: list[Any] | StoreError = StoreError(f"the command cannot be read and is void: {error}")
-        else:
-            values = [self._do(command, entry) for command in commands]
+            raise DamagedRecordError(f"its commands cannot be read: {error}") from error
+        values = [self._do(command, entry) for command in commands]
         return Answers(envelope.number, values) if envelope.session == self._session else None
 
     def _public(self, entry: Entry) -> Answers | None:

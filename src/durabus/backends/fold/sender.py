@@ -11,6 +11,7 @@ from typing import Any
 
 from durabus.backends.fold.callers import Call, Replies, Send, Sent
 from durabus.backends.fold.commands import encode_commands
+from durabus.backends.fold.damage import label
 from durabus.backends.fold.envelope import seal
 from durabus.backends.fold.public_lane import public_record
 from durabus.backends.fold.replica import Answers
@@ -78,8 +79,7 @@ class Sender:
         for number, values in answers:
             sent = self._sent.pop(number, None)
             if sent is not None:
-                each = values if isinstance(values, list) else [values] * len(sent.calls)
-                for call, value in zip(sent.calls, each, strict=True):
+                for call, value in zip(sent.calls, values, strict=True):
                     self._replies.add(call, value)
 
     def give_up_late(self, now: float) -> None:
@@ -141,7 +141,7 @@ class Sender:
             largest=self._transport.largest,
         )
         for place, piece in enumerate(pieces):
-            await self._transport.append(piece, f"{self._session}-{number}-{place}", {})
+            await self._transport.append(piece, f"{self._session}-{number}-{place}", label(piece))
 
     async def _send(self, lane: str, numbers: list[int], send: Send) -> None:
         """Send until the broker has it, the calls have their answers, or their time is over. A repeat is void."""

@@ -28,7 +28,7 @@ from durabus.backends.fold.snapshot_rows import (
     session_of,
     session_row,
 )
-from durabus.backends.fold.transport import Manifest, Part
+from durabus.backends.fold.transport import Manifest, Part, Position
 from durabus.errors import SchemaError
 from durabus.kernel.state import EventState
 
@@ -59,6 +59,7 @@ def dump(replica: Replica) -> AsyncIterator[Part]:
         held=tables.held,
         event_locks=tables.event_locks,
         positions=tables.positions,
+        fingerprints=replica.fingerprints(),
     )
     return _parts(tables, fold, sessions)
 
@@ -97,7 +98,7 @@ class Loader:
         except (KeyError, zlib.error, msgspec.MsgspecError) as error:
             raise SchemaError(f"the snapshot's part {part.table}/{part.key} cannot be read: {error!r}") from error
 
-    def replica(self, session: str, clock: LogClock, manifest: Manifest) -> Replica:
+    def replica(self, session: str, clock: LogClock, manifest: Manifest, *, skip: Position | None = None) -> Replica:
         """All of it."""
         rows = self._rows
         if manifest.format != FORMAT:
@@ -113,9 +114,10 @@ class Loader:
                 for state in states
             ]
         events = {state.event.id: state.event for state in states}
-        replica = Replica(session, clock)
+        replica = Replica(session, clock, skip=skip)
         clock.restore(manifest.at_ts)
         replica.position = manifest.position
+        replica.last = dict(fold.fingerprints)
         replica.settings, replica.applied, replica.skipped = fold.settings, fold.applied, fold.skipped
         replica.marks = list(fold.marks)
         replica.attached = {one.event_id: one for one in fold.attached}

@@ -48,6 +48,8 @@ class FoldRow(msgspec.Struct, frozen=True, kw_only=True):
     held: list[tuple[str, list[int]]]
     event_locks: list[tuple[str, LockClaim]]
     positions: dict[str, str]
+    fingerprints: dict[str, int]
+    """Of the newest record of each lane."""
 
 
 class BusRow(msgspec.Struct, frozen=True, array_like=True):

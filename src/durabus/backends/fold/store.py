@@ -41,11 +41,12 @@ class FoldStore(FoldReads):
             timeout=options.timeout,
             snapshot_every=options.snapshot_every,
             public_kept=options.public_kept,
+            skip=options.skipped_position,
         )
 
     @property
     def skipped_records(self) -> int:
-        """How many records of the log were none of ours, damaged, or failed: void on every node alike."""
+        """How many records of the log were none of ours, or failed: void on every node alike."""
         return self._node.replica.skipped
 
     async def snapshot(self) -> bool:

@@ -25,6 +25,10 @@ class ToldTime:
         self._clock = clock
 
     @property
+    def name(self) -> str:
+        return self._transport.name
+
+    @property
     def largest(self) -> int:
         return self._transport.largest
 

@@ -68,6 +68,11 @@ class Transport(Protocol):
     """One log on a broker. All methods run in the node's own thread and loop."""
 
     @property
+    def name(self) -> str:
+        """What the log is called in errors, with its stream or topics."""
+        ...
+
+    @property
     def largest(self) -> int:
         """How many bytes a record may have."""
         ...
@@ -105,9 +110,12 @@ class Transport(Protocol):
         ...
 
     async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
-        """Deliver every record after ``after``, in order, for ever. Ends by being cancelled, or with ``GapError``.
+        """Deliver every record after ``after``, in order, for ever; ``deliver`` runs in this loop.
 
-        Heals by itself from everything that passes; ``deliver`` runs in this loop.
+        Each time the reading begins, also after an interruption, it begins with the last record that was delivered (on
+        Kafka the last one of each lane), so that the replica sees whether the log is still the one that it has read.
+        Heals by itself from everything that passes. Ends by being cancelled, with ``GapError`` if records after
+        ``after``, or the one there, are gone, or with ``Damage`` if the log is not the one that was read.
         """
         ...
 

@@ -4,6 +4,7 @@ from durabus.store.guarantees import CRASHES, Card
 
 SUITE = "conformance/test_kafka.py::TestKafkaStore"
 BROKER = "kafka/test_broker.py::TestKafka"
+DAMAGE = "kafka/test_damage.py::TestKafkaDamage"
 
 CARD = Card(
     title="Kafka",
@@ -12,7 +13,8 @@ CARD = Card(
     ),
     lost=(
         "nothing by kill -9 of clients or broker. With `replication=1` a power cut takes the newest records; with 3 "
-        "and `min.insync.replicas=2` nothing, unless all copies go at once."
+        "and `min.insync.replicas=2` nothing, unless all copies go at once. "
+        "A log that is damaged, shortened or made anew stops the nodes that see it (`DamagedLogError`)."
     ),
     order="one log for all buses of a prefix (one partition): its order decides every claim, by priority, then by id.",
     unknown_outcome=(
@@ -35,6 +37,8 @@ CARD = Card(
         "lost": (
             f"{CRASHES}[kafka]",
             f"{BROKER}::test_nothing_is_lost_while_the_server_is_killed_and_restarted",
+            f"{DAMAGE}::test_garbage_with_our_header_stops_every_node",
+            f"{DAMAGE}::test_a_log_that_was_made_anew_stops_the_node",
             "not tested: a power cut",
         ),
         "order": (

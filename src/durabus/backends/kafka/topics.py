@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._topic import TopicDescription
 from confluent_kafka.cimpl import NewTopic
 
 from durabus.backends.kafka.driver import QUIET
@@ -19,7 +20,7 @@ from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreUnavailableError
 
 LOOK_EVERY = 0.02
-_ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC})  # noqa: SLF001
+ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(LARGEST + ROOM), "min.cleanable.dirty.ratio": "0.2"}
 
 
@@ -86,7 +87,7 @@ class Topics:
         try:
             (described,) = [future.result() for future in asked.values()]
         except KafkaException as error:
-            if error.args[0].code() in _ABSENT:
+            if error.args[0].code() in ABSENT:
                 raise SchemaError(f"the topic {name!r} is missing: never made, or deleted with what it held") from error
             raise StoreUnavailableError(f"cannot check the topic {name!r}: {_words(error)}") from error
         return {setting: str(entry.value) for setting, entry in described.items()}
@@ -136,14 +137,23 @@ class Topics:
             time.sleep(LOOK_EVERY)
 
     def partitions(self, names: list[str]) -> dict[str, list[TopicPartitionInfo]]:
-        """Those of the topics that are there. Not by a list of all topics: a cluster may have thousands."""
-        found: dict[str, list[TopicPartitionInfo]] = {}
+        """Those of the topics that are there."""
+        return {name: topic.partitions for name, topic in self._described(names).items()}
+
+    def lane_ids(self) -> list[str]:
+        """Of the lanes that are there; a topic that is deleted and made anew gets another one."""
+        lanes = [self._layout.control, self._layout.public]
+        return [str(topic.topic_id) for topic in self._described(lanes).values()]
+
+    def _described(self, names: list[str]) -> dict[str, TopicDescription]:
+        """Not by a list of all topics: a cluster may have thousands."""
+        found: dict[str, TopicDescription] = {}
         asked = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
         for name, future in asked.items():
             try:
-                found[name] = future.result().partitions
+                found[name] = future.result()
             except KafkaException as error:
-                if error.args[0].code() not in _ABSENT:
+                if error.args[0].code() not in ABSENT:
                     raise StoreUnavailableError(f"cannot look for the topic {name!r}: {_words(error)}") from error
         return found
 

@@ -12,14 +12,24 @@ from typing import NamedTuple, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from durabus.backends.fold.damage import Damage, Doubt, label
 from durabus.backends.fold.envelope import seal
-from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord, UnknownOutcomeError
+from durabus.backends.fold.transport import (
+    BEGINNING,
+    Entry,
+    GapError,
+    Manifest,
+    Part,
+    Position,
+    PublicRecord,
+    UnknownOutcomeError,
+)
 from durabus.backends.kafka.driver import QUIET
 from durabus.backends.kafka.follower import Follower
 from durabus.backends.kafka.layout import LARGEST, Layout
 from durabus.backends.kafka.producer import LaneProducer, Outgoing
 from durabus.backends.kafka.snapshots import Snapshots
-from durabus.backends.kafka.topics import Topics
+from durabus.backends.kafka.topics import ABSENT, Topics
 from durabus.errors import SchemaError, StoreUnavailableError
 
 T = TypeVar("T")
@@ -28,8 +38,22 @@ logger = logging.getLogger("durabus.kafka")
 
 ANSWER_WITHIN = 5.0
 PLACE_AGAIN_AFTER = (0.1, 0.5, 1.0)
+WATCH_EVERY = 3.0
 UNPLACED_FOR = 0.05
 """How long public records that nobody referred to are left to others."""
+
+
+class _MissingError(StoreUnavailableError):
+    """A topic is not there, or not known to this broker yet."""
+
+
+class _Ends(NamedTuple):
+    """Of a lane."""
+
+    first: int
+    """The offset of the oldest record that was not trimmed."""
+    next: int
+    """The offset that the next record will get."""
 
 
 class _Clients(NamedTuple):
@@ -54,7 +78,13 @@ class KafkaTransport:
         self._timeout = timeout
         self._opened: _Clients | None = None
         self._follower: Follower | None = None
+        self._reached: Position = BEGINNING
+        self._ids: list[str] = []
         self._public_sent = 0
+
+    @property
+    def name(self) -> str:
+        return f"the Kafka topics {self._layout.control!r} and {self._layout.public!r}"
 
     @property
     def _clients(self) -> _Clients:
@@ -111,35 +141,41 @@ class KafkaTransport:
         await self._clients.producer.send([Outgoing(self._layout.control, key.encode(), headers, record)])
 
     async def head(self) -> Position:
-        lane = TopicPartition(self._layout.control, 0)
-        ask = partial(self._clients.asker.get_watermark_offsets, lane, timeout=ANSWER_WITHIN, cached=False)
+        reached = self._reached
         try:
-            ends = await self._in_thread(ask)
-        except KafkaException as error:
-            raise StoreUnavailableError(f"Kafka: {error.args[0].str()}") from error
-        if ends is None:
-            raise StoreUnavailableError("Kafka did not say where the control lane ends")
-        return (ends[1] - 1,)
+            last = (await self._ends(self._layout.control)).next - 1
+        except _MissingError as error:
+            self._look_again(error)
+            raise
+        if reached and last < reached[0]:
+            shorter = StoreUnavailableError(
+                f"the control lane ends at {last}, but this node has read up to {reached[0]}"
+            )
+            self._look_again(shorter)
+            raise shorter
+        return (last,)
 
     def public_seen(self) -> int:
         return max(self._public_sent, 0 if self._follower is None else self._follower.public_read)
 
     async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
-        reached = after
+        self._reached = after
 
         def deliver_and_remember(entries: Sequence[Entry]) -> None:
-            nonlocal reached
-            reached = entries[-1].position
+            self._reached = entries[-1].position
             deliver(entries)
 
         while True:
             try:
-                self._check_end(await self.head(), reached)
-                self._follower = Follower(self._client, self._layout, reached, deliver_and_remember)
+                public = await self._check_ends()
+                self._follower = Follower(
+                    self._client, self._layout, self._reached, deliver_and_remember, public_first=public.first
+                )
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._place_what_waits())
+                    group.create_task(self._watch())
                     group.create_task(self._follower.run())
-            except* (SchemaError, GapError) as errors:
+            except* (SchemaError, GapError, Damage) as errors:
                 raise errors.exceptions[0] from None
             except* StoreUnavailableError as errors:
                 logger.info("reading the topics again: %s", errors.exceptions[0])
@@ -160,12 +196,76 @@ class KafkaTransport:
             offsets[self._layout.public] = public[1] + 1
         await self._in_thread(partial(self._clients.topics.delete_before, offsets))
 
-    def _check_end(self, head: Position, reached: Position) -> None:
-        if reached and head < reached[:1]:
-            raise SchemaError(
-                f"the topic {self._layout.control!r} ends at {head[0]}, but this node has read up to {reached[0]}: "
-                "it was deleted and made anew, or its disk lost acknowledged records"
+    async def _ends(self, topic: str) -> _Ends:
+        lane = TopicPartition(topic, 0)
+        ask = partial(self._clients.asker.get_watermark_offsets, lane, timeout=ANSWER_WITHIN, cached=False)
+        try:
+            ends = await self._in_thread(ask)
+        except KafkaException as error:
+            if error.args[0].code() in ABSENT:
+                raise _MissingError(f"the topic {topic!r} does not exist any more") from error
+            raise StoreUnavailableError(f"Kafka: {error.args[0].str()}") from error
+        if ends is None:
+            raise StoreUnavailableError(f"Kafka did not say where the topic {topic!r} ends")
+        return _Ends(*ends)
+
+    async def _check_ends(self) -> _Ends:
+        """Those of the public lane. Raises ``Damage`` if a lane ends before what was read, and stays so."""
+        lanes, read, doubt = (
+            [self._layout.control, self._layout.public],
+            self._reached or (-1, -1),
+            Doubt(self._reached),
+        )
+        while True:
+            try:
+                ends = [await self._ends(lane) for lane in lanes]
+            except _MissingError as error:
+                await doubt.missing(str(error))
+                continue
+            short = [
+                f"the topic {lane!r} ends at {end.next - 1}, but this node has read up to {offset}"
+                for lane, end, offset in zip(lanes, ends, read, strict=True)
+                if end.next - 1 < offset
+            ]
+            if not short:
+                self._ids = await self._in_thread(self._clients.topics.lane_ids)
+                self._check_beginning(ends[1])
+                return ends[1]
+            await doubt.shorter("; ".join(short))
+
+    def _check_beginning(self, public: _Ends) -> None:
+        """Refuse if public records were trimmed before they were read. Of the control lane, the driver tells it."""
+        read = self._reached[1] if self._reached else -1
+        if public.first > read + 1:
+            raise GapError(f"records {read + 1} to {public.first - 1} of {self._layout.public!r} are gone")
+
+    def _look_again(self, why: StoreUnavailableError) -> None:
+        """Begin the reading again: that shows whether the log is the one that was read."""
+        if self._follower is not None:
+            self._follower.end(why)
+
+    async def _watch(self) -> None:
+        """Look now and then for what the driver does not notice: topics that were made anew, public records lost."""
+        awaited = 0
+        while True:
+            await asyncio.sleep(WATCH_EVERY)
+            awaited_before, awaited = awaited, 0 if self._follower is None else self._follower.awaited
+            try:
+                if await self._in_thread(self._clients.topics.lane_ids) != self._ids:
+                    self._look_again(StoreUnavailableError("a topic was deleted or made anew"))
+                if awaited and awaited == awaited_before:
+                    self._check_awaited(awaited, await self._ends(self._layout.public))
+            except StoreUnavailableError as error:
+                logger.info("cannot look after the topics: %s", error)
+
+    def _check_awaited(self, awaited: int, public: _Ends) -> None:
+        """A control record refers to public records that its sender has read: if they are not there, they were lost."""
+        if awaited > public.next:
+            problem = (
+                f"the topic {self._layout.public!r} ends at {public.next - 1}, but the next record of "
+                f"{self._layout.control!r} was written when it had {awaited - 1}"
             )
+            raise Damage(self._reached, problem)
 
     async def _place_what_waits(self) -> None:
         """Refer to public records that nobody referred to: those of foreign producers, and of nodes that died."""
@@ -180,7 +280,7 @@ class KafkaTransport:
     async def _place(self) -> None:
         """An empty control record: it gives the public records before it their place in the order."""
         for record in seal(b"", session="", number=1, low=0, public_seen=self.public_seen(), largest=self.largest):
-            await self._clients.producer.send([Outgoing(self._layout.control, None, {}, record)])
+            await self._clients.producer.send([Outgoing(self._layout.control, None, label(record), record)])
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._clients.threads, work)

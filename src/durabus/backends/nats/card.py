@@ -4,13 +4,15 @@ from durabus.store.guarantees import CRASHES, Card
 
 SUITE = "conformance/test_nats.py::TestNatsStore"
 BROKER = "nats/test_broker.py::TestNats"
+DAMAGE = "nats/test_damage.py::TestNatsDamage"
 
 CARD = Card(
     title="NATS",
     durability="in a JetStream stream: with one server in its page cache, with `replicas=3` on a majority of servers.",
     lost=(
         "nothing by kill -9 of clients or server. A power cut of all copies takes up to the server's `sync_interval` "
-        "(2 minutes unless set; `always` loses nothing)."
+        "(2 minutes unless set; `always` loses nothing). "
+        "A log that is damaged, shortened or made anew stops the nodes that see it (`DamagedLogError`)."
     ),
     order="one log for all buses of a prefix: its order decides every claim, by priority, then by id.",
     unknown_outcome=(
@@ -33,6 +35,8 @@ CARD = Card(
         "lost": (
             f"{CRASHES}[nats]",
             f"{BROKER}::test_nothing_is_lost_while_the_server_is_killed_and_restarted",
+            f"{DAMAGE}::test_garbage_with_our_header_stops_every_node",
+            f"{DAMAGE}::test_a_log_that_was_made_anew_stops_the_node",
             "not tested: a power cut",
         ),
         "order": (

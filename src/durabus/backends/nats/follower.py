@@ -37,6 +37,8 @@ class Follower:
         self._reached = reached
         self._deliver = deliver
         self._number = 0
+        self._next = max(reached, 1)
+        """The sequence that must come next: the reading begins with the last record that was read before."""
         self._heard = monotonic()
         self._entries: list[Entry] = []
         self._over = asyncio.Event()
@@ -70,7 +72,7 @@ class Follower:
             "name": name,
             "deliver_subject": inbox,
             "deliver_policy": "by_start_sequence",
-            "opt_start_seq": self._reached + 1,
+            "opt_start_seq": self._next,
             "ack_policy": "none",
             "replay_policy": "instant",
             "max_deliver": 1,
@@ -98,14 +100,14 @@ class Follower:
             self._over.set()  # the connection dropped something: ask again from where we are
             return
         self._number = number
-        if sequence != self._reached + 1:
+        if sequence != self._next:
             self._gap = GapError(
-                f"records {self._reached + 1} to {sequence - 1} of the stream {self._layout.stream!r} are gone: "
+                f"records {self._next} to {sequence - 1} of the stream {self._layout.stream!r} are gone: "
                 "trimmed while this node was away, or deleted by hand"
             )
             self._over.set()
             return
-        self._reached = sequence
+        self._reached, self._next = sequence, sequence + 1
         type_ = self._layout.type_of(message.subject)
         self._entries.append(Entry((sequence,), at_ns / NANOSECOND, type_, message.headers or {}, message.data))
         if not self._client.has_more:

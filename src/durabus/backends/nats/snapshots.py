@@ -6,6 +6,7 @@ A snapshotter that was overtaken fails at the manifest; what it wrote before is 
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import AsyncIterator
 
 import msgspec
@@ -16,7 +17,7 @@ from nats.errors import NoRespondersError
 from durabus.backends.fold.transport import GapError, Manifest, Part, UnknownOutcomeError
 from durabus.backends.nats.layout import Layout
 from durabus.backends.nats.stream import api
-from durabus.errors import StoreUnavailableError
+from durabus.errors import SchemaError, StoreUnavailableError
 
 ANSWER_WITHIN = 10.0
 CHUNK = 512 * 1024
@@ -34,6 +35,8 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     chunks: int
     fence: int
+    checksum: int
+    """Of all pieces."""
 
 
 class Snapshots:
@@ -54,13 +57,17 @@ class Snapshots:
         kept, _ = await self._kept()
         if kept is None or kept.manifest != manifest:
             raise GapError("the snapshot was replaced while it was read")
+        checksum = 0
         for first in range(0, kept.chunks, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, kept.chunks))
             for found in await asyncio.gather(*(self._get(self._layout.chunk(kept.name, n)) for n in numbers)):
                 if found is None:
                     raise GapError("the snapshot was replaced while it was read")
-                for part in _PARTS.decode(found[0]):
+                checksum = zlib.crc32(found[0], checksum)
+                for part in self._decoded(found[0]):
                     yield part
+        if checksum != kept.checksum:
+            raise self._damaged(f"its pieces have the checksum {checksum:08x}, not {kept.checksum:08x}")
 
     async def write(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
         """Write it and put it in place of the old one; False if another node was faster."""
@@ -68,16 +75,22 @@ class Snapshots:
         if before is not None and (before.fence > fence or before.manifest.position >= manifest.position):
             return False
         name = f"{fence}-{'-'.join(map(str, manifest.position))}"
-        chunks, size = 0, 0
+        chunks, size, checksum = 0, 0, 0
         pending: list[Part] = []
+
+        async def put_pending() -> int:
+            chunk = _ENCODER.encode(pending)
+            await self._put(self._layout.chunk(name, chunks), chunk)
+            return zlib.crc32(chunk, checksum)
+
         async for part in parts:
             if size + len(part.rows) > self._chunk and pending:
-                await self._put(self._layout.chunk(name, chunks), _ENCODER.encode(pending))
+                checksum = await put_pending()
                 chunks, pending, size = chunks + 1, [], 0
             pending.append(part)
             size += len(part.rows) + len(part.key) + 32
-        await self._put(self._layout.chunk(name, chunks), _ENCODER.encode(pending))
-        kept = Kept(manifest=manifest, name=name, chunks=chunks + 1, fence=fence)
+        checksum = await put_pending()
+        kept = Kept(manifest=manifest, name=name, chunks=chunks + 1, fence=fence, checksum=checksum)
         headers = {"Nats-Expected-Last-Subject-Sequence": str(sequence)}
         if not await self._put(self._layout.manifest, msgspec.json.encode(kept), headers):
             return False
@@ -86,7 +99,22 @@ class Snapshots:
 
     async def _kept(self) -> tuple[Kept | None, int]:
         found = await self._get(self._layout.manifest)
-        return (None, 0) if found is None else (msgspec.json.decode(found[0], type=Kept), found[1])
+        try:
+            return (None, 0) if found is None else (msgspec.json.decode(found[0], type=Kept), found[1])
+        except msgspec.MsgspecError as error:
+            raise self._damaged(f"the message of {self._layout.manifest!r} cannot be read: {error}") from error
+
+    def _decoded(self, chunk: bytes) -> list[Part]:
+        try:
+            return _PARTS.decode(chunk)
+        except msgspec.MsgspecError as error:
+            raise self._damaged(f"a piece cannot be read: {error}") from error
+
+    def _damaged(self, problem: str) -> SchemaError:
+        return SchemaError(
+            f"the snapshot in the stream {self._layout.snapshots!r} is damaged: {problem}. If a node still runs, purge "
+            "that stream: the node then writes a new snapshot. If none does, restore the stream from a backup"
+        )
 
     async def _get(self, subject: str) -> tuple[bytes, int] | None:
         try:

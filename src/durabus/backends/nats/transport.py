@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import msgspec
 from nats.errors import Error as NATSError
 
+from durabus.backends.fold.damage import Doubt
 from durabus.backends.fold.transport import (
     Entry,
     GapError,
@@ -24,7 +25,7 @@ from durabus.backends.nats.follower import Follower
 from durabus.backends.nats.lane_client import LaneClient, Outgoing
 from durabus.backends.nats.layout import Layout
 from durabus.backends.nats.snapshots import Snapshots
-from durabus.backends.nats.stream import api, ensure_streams, verify_log
+from durabus.backends.nats.stream import STREAM_NOT_FOUND, APIError, api, ensure_streams, verify_log
 from durabus.errors import SchemaError, StoreUnavailableError
 
 logger = logging.getLogger("durabus.nats")
@@ -59,7 +60,13 @@ class NatsTransport:
         self._connected: LaneClient | None = None
         self._snapshots: Snapshots | None = None
         self._follower: Follower | None = None
+        self._reached = 0
+        self._created = ""
         self.largest = 0
+
+    @property
+    def name(self) -> str:
+        return f"the NATS stream {self._layout.stream!r}"
 
     @property
     def _client(self) -> LaneClient:
@@ -126,24 +133,32 @@ class NatsTransport:
         await self._send(Outgoing(self._layout.control, {**headers, "Nats-Msg-Id": key}, record))
 
     async def head(self) -> Position:
-        state = (await api(self._client, f"STREAM.INFO.{self._layout.stream}", timeout=ANSWER_WITHIN))["state"]
-        return (int(state["last_seq"]),)
+        reached = self._reached
+        try:
+            last, created = await self._end()
+        except APIError as error:
+            if error.code == STREAM_NOT_FOUND:
+                self._look_again()
+            raise
+        if last < reached or created != self._created:
+            self._look_again()
+            raise StoreUnavailableError(f"the stream of {created} ends at {last}; this node has read up to {reached}")
+        return (last,)
 
     def public_seen(self) -> int:
         return 0
 
     async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
-        reached = after[0] if after else 0
+        self._reached = after[0] if after else 0
 
         def deliver_and_remember(entries: Sequence[Entry]) -> None:
-            nonlocal reached
-            (reached,) = entries[-1].position
+            (self._reached,) = entries[-1].position
             deliver(entries)
 
         while True:
             try:
-                self._check_end((await self.head())[0], reached)
-                self._follower = Follower(self._client, self._layout, reached, deliver_and_remember)
+                await self._check_end()
+                self._follower = Follower(self._client, self._layout, self._reached, deliver_and_remember)
                 await self._follower.run()
             except (SchemaError, GapError):
                 raise
@@ -171,15 +186,32 @@ class NatsTransport:
             self._connected.give_up()  # what was asked is asked again now, not when its time is over
 
     async def _reconnected(self) -> None:
-        if self._follower is not None:
-            self._follower.end()  # the server may have forgotten its consumer
+        self._look_again()  # the server may have forgotten the follower's consumer
 
-    def _check_end(self, head: int, reached: int) -> None:
-        if head < reached:
-            raise SchemaError(
-                f"the stream {self._layout.stream!r} ends at {head}, but this node has read up to {reached}: "
-                "it was deleted and made anew, or its disk lost acknowledged records"
-            )
+    def _look_again(self) -> None:
+        """Begin the reading again: that shows whether the log is the one that was read."""
+        if self._follower is not None:
+            self._follower.end()
+
+    async def _end(self) -> tuple[int, str]:
+        """The last sequence, and when the stream was made."""
+        info = await api(self._client, f"STREAM.INFO.{self._layout.stream}", timeout=ANSWER_WITHIN)
+        return int(info["state"]["last_seq"]), str(info["created"])
+
+    async def _check_end(self) -> None:
+        """Raise ``Damage`` if the stream is gone, or ends before what was read, and stays so."""
+        doubt = Doubt((self._reached,))
+        while True:
+            try:
+                last, self._created = await self._end()
+            except APIError as error:
+                if error.code != STREAM_NOT_FOUND:
+                    raise
+                await doubt.missing("the stream does not exist any more")
+                continue
+            if last >= self._reached:
+                return
+            await doubt.shorter(f"the stream ends at {last}, but this node has read up to {self._reached}")
 
     async def _send(self, last: Outgoing, before: Sequence[Outgoing] = ()) -> None:
         try:
