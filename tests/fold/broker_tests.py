@@ -130,7 +130,7 @@ class BrokerTests:
         assert reader.stdout is not None
         assert await asyncio.to_thread(reader.stdout.readline) == "reading\n"
         new = [new_event("order.placed", {"n": n}, metadata={"traceparent": f"00-{n}"}) for n in range(100)]
-        new += [new_event("odd type.", {"n": n}, bus="ünï bus", parent_id=new[0].event_id) for n in range(30)]
+        new += [new_event("odd.ünï%type", {"n": n}, bus="ünï bus", parent_id=new[0].event_id) for n in range(30)]
         done: list[int] = []
         worker = asyncio.create_task(work(store, done, 100))
         for start in range(0, 130, 13):

@@ -22,7 +22,7 @@ def entry(body: Any, headers: dict[str, str] | None = None, *, type_: str = "ord
 
 def full() -> NewEvent:
     return new_event(
-        "order placed ü",
+        "order.placed_ü",
         {"n": 1, "text": "ü\n"},
         bus=" bus with spaces ",
         metadata={"traceparent": "00-abc-def-01", "source": "web"},
