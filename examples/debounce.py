@@ -14,6 +14,11 @@ async def take(event: Event) -> None:
     await bus.emit("screenshot.taken", {"page": event.payload["page"], "number": len(taken)}).stored()
 
 
+@bus.on("screenshot.taken")
+async def note(event: Event) -> None:
+    """Nothing to do: ``find`` needs no handler. It only tells the bus that the type is known, or it would warn."""
+
+
 async def screenshot(page: str, not_older_than: float) -> int:
     """The number of a screenshot of ``page``; at most one is taken, however many ask at once."""
     found = await bus.find("screenshot.taken", page=page, past=not_older_than)

@@ -16,6 +16,7 @@ from durabus.model.limits import Duration, check_batch, seconds
 from durabus.model.result import HandlerResult
 from durabus.model.retry import RetryPolicy
 from durabus.model.settlement import Fail, Release
+from durabus.model.statuses import OnUnhandled
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.execution import NotStarted
 from durabus.worker.handler import Handler, HandlerFunction
@@ -24,6 +25,7 @@ from durabus.worker.metrics import Metrics
 from durabus.worker.registry import HANDLERS_KEPT_FOR, RETRY, Registry
 from durabus.worker.slots import TROUBLE_PAUSE
 from durabus.worker.threads import HandlerThreads
+from durabus.worker.unhandled import Unhandled
 
 logger = logging.getLogger("durabus.manager")
 
@@ -68,12 +70,13 @@ class EventManager:
         self._timeout = timeout
         self._concurrency = concurrency
         self._registry = Registry(queue.store, queue.bus, kept_for=HANDLERS_KEPT_FOR)
+        self.metrics = Metrics()
         self._dispatcher = Dispatcher(
             worker_id=queue.worker_id,
             elsewhere=self._registry,
             threads=HandlerThreads(check_batch(concurrency, "concurrency"), "durabus-manager"),
+            unhandled=Unhandled(OnUnhandled.COMPLETE, self.metrics),
         )
-        self.metrics = Metrics()
         self._stop = asyncio.Event()
         self._died: DurabusError | None = None
 

@@ -9,7 +9,7 @@ from tests.cli.conftest import Durabus
 from durabus import EventQueue, EventStatus, EventStore, new_event
 from durabus.cli.options import Common, shown_url
 from durabus.model.claim import ClaimRequest, new_token
-from durabus.model.settlement import Fail, Release
+from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release
 
 
 async def test_publish_stores_an_event_with_all_its_options(durabus: Durabus, store: EventStore) -> None:
@@ -233,3 +233,14 @@ def test_db_sql_prints_every_step_both_ways(durabus: Durabus, tmp_path: Path) ->
 async def test_statuses_are_named_as_everywhere_else(durabus: Durabus, queue: EventQueue) -> None:
     for status in EventStatus:
         assert durabus("events", "list", "--status", status.value, "--json").code == 0
+
+
+async def test_an_event_that_nobody_handled_is_shown_as_such(durabus: Durabus, store: EventStore) -> None:
+    await store.add_events([new_event("order.plcaed"), new_event("order.placed")])
+    claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2))
+    await store.settle_events([Complete(claims[0].ref, reason=NO_HANDLER), Complete(claims[1].ref)])
+    assert [event["reason"] for event in durabus("events", "list", "--json").json["events"]] == [None, "no handler"]
+    rows = [line for line in durabus("events", "list").out.splitlines() if "COMPLETED" in line]
+    assert ["no handler" in row for row in rows] == [False, True]
+    assert "no handler" in durabus("events", "show", "1").out
+    assert "no handler" not in durabus("events", "show", "2").out

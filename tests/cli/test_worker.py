@@ -84,7 +84,7 @@ async def test_a_signal_lets_the_running_handler_finish(
         (tmp_path / "it is told to stop").touch()
         _, words = process.communicate(timeout=20)
     assert process.returncode == 0
-    assert "stopped: 1 completed, 0 retried, 0 dead letters, 0 claims lost" in words
+    assert "stopped: 1 completed, 0 retried, 0 dead letters, 0 claims lost, 0 without a handler" in words
     ended = await store.get_event(running.id)
     assert ended is not None
     assert (ended.status, ended.attempts) == ("COMPLETED", 1)
@@ -124,7 +124,7 @@ async def test_programs_read_when_it_serves_and_what_it_did(store: EventStore, t
         out, _ = process.communicate(timeout=20)
     assert [json.loads(line) for line in out.splitlines()] == [
         {"bus": "default", "pid": process.pid},
-        {"completed": 1, "retried": 0, "dead_letters": 0, "claims_lost": 0},
+        {"completed": 1, "retried": 0, "dead_letters": 0, "claims_lost": 0, "without_a_handler": 0},
     ]
 
 
@@ -138,7 +138,7 @@ async def test_a_bus_for_scripts_that_only_publishes_elsewhere_is_served_and_its
         os.kill(process.pid, signal.SIGTERM)
         _, words = process.communicate(timeout=20)
     assert process.returncode == 0
-    assert "stopped: 2 completed, 0 retried, 0 dead letters, 0 claims lost" in words
+    assert "stopped: 2 completed, 0 retried, 0 dead letters, 0 claims lost, 0 without a handler" in words
 
 
 FAILING_APP = """

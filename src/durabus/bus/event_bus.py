@@ -24,7 +24,7 @@ from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.retry import RetryPolicy
 from durabus.model.settlement import Settled, Settlement
-from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode
+from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode, OnUnhandled
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.worker.appetite import POLL_FLOOR
@@ -35,6 +35,7 @@ from durabus.worker.nesting import event_lock, handled_here
 from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, metadata_of, tell_settled
+from durabus.worker.unhandled import Unhandled
 
 logger = logging.getLogger("durabus.bus")
 
@@ -75,6 +76,7 @@ class EventBus(Subscribing):
         mode: EventMode | str = EventMode.PARALLEL,
         handler_mode: HandlerMode | str = HandlerMode.SERIAL,
         completion: Completion | str = Completion.ALL,
+        unhandled: OnUnhandled | str = OnUnhandled.COMPLETE,
         max_depth: int = MAX_DEPTH,
         event_timeout: Duration | None = None,
         event_slow_timeout: Duration | None = None,
@@ -92,6 +94,7 @@ class EventBus(Subscribing):
         self.shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         kept_for = None if handlers_kept_for is None else seconds(handlers_kept_for, "handlers_kept_for")
         self._registry = Registry(self.store, self.name, kept_for=kept_for)
+        self.metrics = Metrics()
         dispatcher = Dispatcher(
             worker_id=default_worker_id(),
             threads=HandlerThreads(check_batch(concurrency, "concurrency"), f"durabus-{self.name}"),
@@ -102,6 +105,7 @@ class EventBus(Subscribing):
             event_slow_timeout=_seconds(event_slow_timeout, "event_slow_timeout"),
             tracing=tracing,
             emitter=self.emit,
+            unhandled=Unhandled(choice(OnUnhandled, unhandled, "unhandled"), self.metrics),
         )
         super().__init__(
             dispatcher,
@@ -111,7 +115,6 @@ class EventBus(Subscribing):
         )
         self._tracing = tracing
         self._archive_after = check_archive_after(seconds(archive_after, "archive_after"))
-        self.metrics = Metrics()
         self._worker_options: dict[str, Any] = {
             "concurrency": concurrency,
             "lease": seconds(lease, "lease", allow_zero=False),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -77,8 +78,9 @@ async def list_events(
     query = EventQuery(bus=bus, statuses=status, type=event_type, tags=tag, before_id=before, limit=check_batch(limit))
     async with opened_store(common) as store:
         page, now = await store.find(query), await store.now()
+        reasons = {event.id: await _reason(store, event) for event in page.events}
     if common.json:
-        found = [event_document(event) for event in page.events]
+        found = [{**event_document(event), "reason": reasons[event.id]} for event in page.events]
         print_json({"events": found, "next_before_id": page.next_before_id})
         return
     if not page.events:
@@ -87,7 +89,7 @@ async def list_events(
             + (" match" if query != EventQuery(limit=limit) else ": publish one with `durabus publish TYPE`")
         )
         return
-    console().print(event_table(page.events, now))
+    console().print(event_table(page.events, now, reasons))
     if page.next_before_id is not None:
         say(f"more: --before {page.next_before_id}")
 
@@ -189,7 +191,15 @@ async def retry(
         print(f"{len(requeued)} back in the queue")
 
 
-def event_table(found: list[Event], now: float) -> Table:
+async def _reason(store: EventStore, event: Event) -> str | None:
+    """Why a completed event had no work, such as "no handler"."""
+    if event.status is not EventStatus.COMPLETED:
+        return None
+    trail = await store.read_event_log(event.id)
+    return trail[-1].reason if trail else None
+
+
+def event_table(found: list[Event], now: float, reasons: Mapping[int, str | None] | None = None) -> Table:
     """Events as rows that fit 80 columns."""
     made = table(
         ("id", {"justify": "right"}),
@@ -201,13 +211,14 @@ def event_table(found: list[Event], now: float) -> Table:
     )
     for event in found:
         error = plain(event.errors[-1]) if event.errors else ""
+        reason = reasons.get(event.id) if reasons else None
         made.add_row(
             str(event.id),
             status_text(event.status),
             plain(event.type),
             str(event.attempts),
             age(now - event.created_ts),
-            error,
+            reason or error,
         )
     return made
 

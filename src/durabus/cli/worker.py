@@ -68,6 +68,7 @@ async def worker(
         "retried": sum(done.retries.values()),
         "dead letters": sum(done.dead_letters.values()),
         "claims lost": sum(done.lease_lost.values()),
+        "without a handler": sum(done.unhandled.values()),
     }
     if json:
         print_json_line({name.replace(" ", "_"): number for name, number in totals.items()})

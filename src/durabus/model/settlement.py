@@ -8,6 +8,9 @@ from durabus.model.claim import ClaimRef
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import EventStatus
 
+NO_HANDLER = "no handler"
+"""The reason of an event that completed because no node had a handler for it."""
+
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
     """Every handler is done. COMPLETED, or COMPLETED_WITH_ERRORS if ``errors`` or an unrecoverable result say so."""

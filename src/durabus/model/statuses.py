@@ -69,6 +69,13 @@ class HandlerMode(StrEnum):
     PARALLEL = "parallel"
 
 
+class OnUnhandled(StrEnum):
+    """What becomes of an event that no node has a handler for."""
+
+    COMPLETE = "complete"
+    DEAD_LETTER = "dead_letter"
+
+
 class Completion(StrEnum):
     """When an event is done: after all of its handlers, or with the first answer."""
 

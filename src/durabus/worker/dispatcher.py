@@ -15,15 +15,17 @@ from durabus.model.event import Event
 from durabus.model.pattern import matches
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
-from durabus.model.statuses import SETTLED, Completion, HandlerMode, ResultStatus
+from durabus.model.statuses import SETTLED, Completion, HandlerMode, OnUnhandled, ResultStatus
 from durabus.worker.context import Context
 from durabus.worker.course import Attempt, Course, used_up
 from durabus.worker.execution import Outcome, execute, result_of
 from durabus.worker.handler import Handler
+from durabus.worker.metrics import Metrics
 from durabus.worker.retry_log import log_failed_attempt
 from durabus.worker.slowness import SlowWarning
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing
+from durabus.worker.unhandled import Unhandled
 
 ELSEWHERE_DELAY = 0.1
 """How long an event rests for handlers that only other nodes have; twice as long every time it comes back."""
@@ -71,6 +73,7 @@ class Dispatcher:
         event_slow_timeout: float | None = None,
         tracing: Tracing | None = None,
         emitter: Callable[..., Any] | None = None,
+        unhandled: Unhandled | None = None,
     ) -> None:
         self.worker_id = worker_id or default_worker_id()
         self._threads = threads or HandlerThreads()
@@ -81,6 +84,7 @@ class Dispatcher:
         self._slow_timeout = event_slow_timeout
         self._tracing = tracing
         self._emitter = emitter
+        self._unhandled = unhandled or Unhandled(OnUnhandled.COMPLETE, Metrics())
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
         self.gave_away = False
@@ -163,6 +167,8 @@ class Dispatcher:
         if self._elsewhere is not None:
             found = self._elsewhere.elsewhere(event.type, claim.revision)
             others = await self._learn(claim) if found is None else found
+        if not (handlers or others or claim.results):
+            return self._unhandled.settlement(claim)
         if len(handlers) == 1 and not claim.results and not others and course is None and self._tracing is None:
             handler = handlers[0]
             wait = handler.breaker.admit()

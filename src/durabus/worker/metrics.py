@@ -18,6 +18,8 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     success_after_retry: dict[str, int]
     dead_letters: dict[str, int]
     lease_lost: dict[str, int]
+    unhandled: dict[str, int]
+    """Claims on events that no node had a handler for."""
 
 
 class Metrics:
@@ -29,6 +31,7 @@ class Metrics:
         self._success_after_retry: Counter[str] = Counter()
         self._dead_letters: Counter[str] = Counter()
         self._lease_lost: Counter[str] = Counter()
+        self._unhandled: Counter[str] = Counter()
 
     def settled(self, event: Event, status: EventStatus, *, failed: bool) -> None:
         """An attempt of ``event`` was settled and left it in ``status``."""
@@ -45,6 +48,10 @@ class Metrics:
         """The claim on ``event`` was lost before it was settled."""
         self._lease_lost[event.type] += 1
 
+    def unhandled(self, event: Event) -> None:
+        """``event`` was claimed, and no node has a handler for it."""
+        self._unhandled[event.type] += 1
+
     def snapshot(self) -> MetricsSnapshot:
         """The counters as they stand."""
         return MetricsSnapshot(
@@ -53,4 +60,5 @@ class Metrics:
             success_after_retry=dict(self._success_after_retry),
             dead_letters=dict(self._dead_letters),
             lease_lost=dict(self._lease_lost),
+            unhandled=dict(self._unhandled),
         )

@@ -1,0 +1,50 @@
+"""Events that no node has a handler for: completed, kept or made dead letters, as the bus says."""
+
+from __future__ import annotations
+
+import logging
+
+from durabus.model.claim import Claim
+from durabus.model.settlement import NO_HANDLER, Complete, Fail, Settlement
+from durabus.model.statuses import OnUnhandled
+from durabus.worker.metrics import Metrics
+
+logger = logging.getLogger("durabus.worker")
+
+MAX_TOLD = 10_000
+"""Types made up at run time must not fill the memory."""
+
+WHAT_HAPPENS = {
+    OnUnhandled.COMPLETE: "it completes without work",
+    OnUnhandled.DEAD_LETTER: "it becomes a dead letter",
+}
+
+
+class Unhandled:
+    """Settles such events, counts them, and warns once for each type: the type may be misspelt."""
+
+    def __init__(self, choice: OnUnhandled, metrics: Metrics) -> None:
+        self._choice = choice
+        self._metrics = metrics
+        self._told: set[str] = set()
+
+    def settlement(self, claim: Claim) -> Settlement:
+        """What becomes of an event without a handler."""
+        event = claim.event
+        self._metrics.unhandled(event)
+        if event.type not in self._told:
+            if len(self._told) >= MAX_TOLD:
+                self._told.clear()
+            self._told.add(event.type)
+            logger.warning(
+                "event %s of type %r has no handler on any node of bus %r: %s (unhandled=%r). Is the type misspelt? "
+                "Further events of this type are not told",
+                event.event_id,
+                event.type,
+                event.bus,
+                WHAT_HAPPENS[self._choice],
+                self._choice.value,
+            )
+        if self._choice is OnUnhandled.DEAD_LETTER:
+            return Fail(claim.ref, f"{NO_HANDLER} for type {event.type!r} on any node of bus {event.bus!r}", None)
+        return Complete(claim.ref, reason=NO_HANDLER)
