@@ -24,12 +24,15 @@ Apply = Callable[[Sequence[LogEntry]], Awaitable[None] | None]
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a projection has come. ``lag`` counts log entries it has not seen."""
+    """How far a projection has come. ``lag`` counts log entries it has not seen.
+
+    It is None, not known, while an open transaction keeps entries from all readers: ``EventStore.log_hold`` names it.
+    """
 
     name: str
     version: int
     position: str
-    lag: int
+    lag: int | None
 
 
 class EventLogProjectionBuilder:
@@ -77,7 +80,7 @@ class EventLogProjectionBuilder:
     async def status(self) -> ProjectionStatus:
         """Position and lag."""
         position = await self._store.read_position(self._key)
-        lag = await self._store.log_lag(position)
+        lag = None if await self._store.log_hold() is not None else await self._store.log_lag(position)
         return ProjectionStatus(name=self.name, version=self.version, position=position, lag=lag)
 
     async def run_once(self) -> int | None:

@@ -28,6 +28,8 @@ NOT_SEEN_FROM_OUTSIDE = {
     "Raises ``SchemaError``": "the back end tests how its own schema can be damaged",
     "The store's clock": "proved with the leases",
     "runs them one at a time, in their order": "the worker's part: tests/runtime/test_serial_batches.py",
+    "Such entries are committed, but neither": "only PostgreSQL's: tests/postgresql/test_log_hold.py",
+    "Only where the log waits for open transactions": "only PostgreSQL's: tests/postgresql/test_log_hold.py",
     "Whether ``get_event`` would answer with an event": "proved with get_event",
 }
 

@@ -89,14 +89,6 @@ async def test_a_late_commit_is_not_skipped_by_a_reader_that_is_already_past_its
     assert [entry.type for entry in entries] == ["late", "early"]
 
 
-async def test_how_long_the_log_has_been_waiting_can_be_asked(store: PostgreSQLStore, postgresql_url: str) -> None:
-    with psycopg.connect(postgresql_url) as slow:
-        await store.add_events([new_event("late")], connection=slow)
-        await asyncio.sleep(0.3)
-        assert 0.2 < await store.log_horizon_age() < 30
-        slow.rollback()
-
-
 async def test_counts_do_not_count_rows(store: PostgreSQLStore, admin: psycopg.Connection) -> None:
     for _ in range(3):
         await store.add_events([new_event("a") for _ in range(4)])

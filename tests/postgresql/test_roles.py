@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from durabus.backends.postgresql import log
 from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import StoreError
 from durabus.model.claim import ClaimRequest, new_token
@@ -88,3 +89,16 @@ async def test_a_reader_reads_everything_and_writes_nothing(roles: dict[str, Pos
     ):
         with pytest.raises(StoreError, match="may not do that"):
             await call
+
+
+async def test_a_reader_is_told_who_holds_the_log_back(
+    roles: dict[str, PostgreSQLStore], admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others' sessions are mostly hidden from it, not their pids and names."""
+    monkeypatch.setattr(log, "HELD_AFTER", 0.0)
+    with admin.transaction():
+        admin.execute("SET application_name = 'reports'; SELECT pg_current_xact_id()")
+        await roles["publisher"].add_events([new_event("a")])
+        hold = await roles["reader"].log_hold()
+        assert hold is not None
+        assert (hold.pid, hold.application, hold.age) == (admin.info.backend_pid, "reports", hold.waiting)

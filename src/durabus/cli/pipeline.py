@@ -103,7 +103,9 @@ def status(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -
         return
     facts = {
         "archived": f"{found.archived:,} log entries",
-        "behind the store": f"{found.behind:,}",
+        "behind the store": "not known: an open transaction holds the log back"
+        if found.behind is None
+        else f"{found.behind:,}",
         "not verified": f"{found.unverified:,}",
         "quarantined": f"{found.quarantined:,}",
     }

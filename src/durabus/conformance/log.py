@@ -79,6 +79,12 @@ class LogTests:
         assert await other_node.log_lag(START) == 5
         assert [await lab.store.log_lag(entry.position) for entry in entries] == [4, 3, 2, 1, 0]
 
+    async def test_nobody_holds_the_log_back_by_what_is_over(self, lab: Lab) -> None:
+        """The transaction that has kept entries from readers for ``HELD_AFTER`` seconds or more; None if none does."""
+        assert await lab.store.log_hold() is None
+        await lab.publish(2)
+        assert await lab.store.log_hold() is None
+
     async def test_every_entry_has_a_position_of_its_own_and_both_nodes_agree(
         self, lab: Lab, other_node: EventStore
     ) -> None:

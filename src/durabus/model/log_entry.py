@@ -67,6 +67,29 @@ class LogPage(msgspec.Struct, frozen=True):
     next: str
 
 
+HELD_AFTER = 1.0
+"""Seconds. Every transaction holds the log back while it commits; one that takes longer is worth a word."""
+
+
+class LogHold(msgspec.Struct, frozen=True, kw_only=True):
+    """A transaction that is still open and keeps the readers of a log from entries that are committed already."""
+
+    pid: int | None
+    """Of its session; None for a prepared transaction, which has none."""
+    application: str
+    """The name that its session gave itself; for a prepared transaction, its own name."""
+    age: float
+    """Seconds since it began."""
+    waiting: float
+    """Seconds since the oldest entry that it holds back was written."""
+
+    @property
+    def holder(self) -> str:
+        """Pid, age and application, for a message."""
+        session = "a prepared transaction" if self.pid is None else f"the transaction of pid {self.pid}"
+        return f"{session} ({self.application}), open for {self.age:.0f} s"
+
+
 LOG_COLUMNS: tuple[str, ...] = LogEntry.__struct_fields__
 """What a row of ``LogRows`` holds, in this order; tags, errors and results are JSON text, None when there are none."""
 

@@ -27,10 +27,13 @@ class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LakeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``behind``: log entries of the store that are not archived; ``unverified``: archived but not compared yet."""
+    """``behind``: log entries of the store that are not archived; ``unverified``: archived but not compared yet.
+
+    ``behind`` is None, not known, while an open transaction keeps entries from all readers.
+    """
 
     archived: int
-    behind: int
+    behind: int | None
     unverified: int
     quarantined: int
     steps: list[StepStatus]
@@ -54,7 +57,7 @@ async def lake_status(lake: Lake, store: EventStore) -> LakeStatus:
     unverified = await store.log_lag(verified) - behind
     return LakeStatus(
         archived=bronze.rows,
-        behind=behind,
+        behind=None if await store.log_hold() is not None else behind,
         unverified=max(unverified, 0),
         quarantined=int(lake.value("bronze.quarantine", "count(*)") or 0),
         steps=_steps(lake, bronze.rows),

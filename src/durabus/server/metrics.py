@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from durabus.model.log_entry import LogHold
 from durabus.model.query import Counts
 
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
@@ -26,14 +27,20 @@ class Metrics:
             buckets=BUCKETS,
         )
         self._events = Gauge("durabus_events", "Events of a bus", ("bus", "status"), registry=self._registry)
+        self._held = Gauge(
+            "durabus_log_held_seconds",
+            "How long an open transaction has kept entries from the readers of the log",
+            registry=self._registry,
+        )
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
-    def text(self, bus: str, counts: Counts) -> bytes:
+    def text(self, bus: str, counts: Counts, hold: LogHold | None) -> bytes:
         """In the format that Prometheus reads."""
+        self._held.set(0.0 if hold is None else hold.waiting)
         for status in counts.__struct_fields__:
             self._events.labels(bus, status).set(getattr(counts, status))
         return generate_latest(self._registry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from durabus.model.claim import LockClaim
-from durabus.model.log_entry import LogEntry, LogPage, LogRows
+from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
 from durabus.store.events import EventRef
 
 START = ""
@@ -45,6 +45,14 @@ class Log(Protocol):
 
     async def log_lag(self, after: str) -> int:
         """How many readable entries lie after ``after``."""
+        ...
+
+    async def log_hold(self) -> LogHold | None:
+        """The transaction that has kept entries from readers for ``HELD_AFTER`` seconds or more; None if none does.
+
+        Such entries are committed, but neither ``read_log`` nor ``log_head`` nor ``log_lag`` knows of them. Only where
+        the log waits for open transactions (PostgreSQL); elsewhere None.
+        """
         ...
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:

@@ -9,7 +9,7 @@ from durabus.backends.fold.node import Node
 from durabus.model.claim import ClaimRef, LockClaim
 from durabus.model.event import Event
 from durabus.model.handler import BusInfo, Registered
-from durabus.model.log_entry import LogEntry, LogPage, LogRows
+from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
 from durabus.model.result import HandlerResult
 from durabus.store.events import EventRef
@@ -76,6 +76,9 @@ class FoldReads:
 
     async def log_lag(self, after: str) -> int:
         return await (await self._current()).log_lag(after)
+
+    async def log_hold(self) -> LogHold | None:
+        return await (await self._current()).log_hold()
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         return await (await self._current()).read_event_log(ref)

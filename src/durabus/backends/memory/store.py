@@ -14,7 +14,7 @@ from durabus.kernel.state import Refused, Requeue
 from durabus.kernel.transition import publish, transition
 from durabus.model.claim import LockClaim
 from durabus.model.event import Event, NewEvent
-from durabus.model.log_entry import LogEntry, LogPage, LogRows, row_of
+from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows, row_of
 from durabus.model.pattern import matches
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
 from durabus.model.statuses import LIVE, Action, EventStatus
@@ -207,6 +207,11 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
         with self._lock:
             self._check_open()
             return self._log.count_after(after)
+
+    async def log_hold(self) -> LogHold | None:
+        """See ``Log``."""
+        self._check_open()
+        return None
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         """See ``Log``."""

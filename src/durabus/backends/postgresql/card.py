@@ -50,7 +50,7 @@ CARD = Card(
             "postgresql/test_listening.py::test_without_listening_own_events_still_wake_and_others_wait_for_the_poll",
         ),
         "limits": (
-            "postgresql/test_log.py::test_how_long_the_log_has_been_waiting_can_be_asked",
+            "postgresql/test_log_hold.py::test_the_holder_is_known_by_pid_age_and_application",
             "postgresql/test_doctor.py::test_a_transaction_that_is_kept_open_is_found",
         ),
         "not_for": ("postgresql/test_connections.py::test_a_read_only_server_is_one_clear_line",),

@@ -5,7 +5,9 @@ from __future__ import annotations
 from durabus.backends.postgresql import schema
 from durabus.backends.postgresql.address import Address, parse_url
 from durabus.backends.postgresql.connection import DRIVER_ERRORS, Connection, connect, let_go, store_error
+from durabus.backends.postgresql.sql import Statements
 from durabus.errors import SchemaError
+from durabus.model.log_entry import HELD_AFTER, LogHold
 from durabus.store.doctor import Finding, Level
 
 LONG_TRANSACTION = 600.0
@@ -39,6 +41,7 @@ async def examine(url: str) -> list[Finding]:
             *await _replicas(connection),
             *await _schema(connection, address),
             *await _transactions(connection),
+            *await _hold(connection, address),
         ]
     except DRIVER_ERRORS as error:
         raise store_error(error, address.shown) from error
@@ -91,3 +94,15 @@ async def _transactions(connection: Connection) -> list[Finding]:
         advice = "a prepared transaction that nobody ends holds the log back for ever: see pg_prepared_xacts"
         found.append(Finding(level="warning", setting="prepared_transactions", value=str(prepared), advice=advice))
     return found
+
+
+async def _hold(connection: Connection, address: Address) -> list[Finding]:
+    """Who keeps the readers of the log waiting at this moment, if the tables are there."""
+    if await connection.fetchval("SELECT to_regnamespace($1)", address.schema) is None:
+        return []
+    rows = await connection.fetch(Statements(address.schema)["log_hold"], None, HELD_AFTER)
+    if not rows:
+        return []
+    hold = LogHold(**dict(rows[0]))
+    advice = f"projections, the pipeline and the dashboard wait for {hold.holder}: commit or end it"
+    return [Finding(level="warning", setting="log", value=f"held back for {hold.waiting:.0f} s", advice=advice)]

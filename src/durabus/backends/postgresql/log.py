@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 
+from durabus.backends.postgresql.address import Address
 from durabus.backends.postgresql.core import PostgreSQLCore
 from durabus.backends.postgresql.forgetting import in_parts
+from durabus.backends.postgresql.holds import Holds
 from durabus.backends.postgresql.publishing import known_events
 from durabus.backends.postgresql.rows import Row, entry_of
 from durabus.backends.postgresql.session import Session
+from durabus.clock import Clock
 from durabus.errors import InvalidEventError, LeaseLost
 from durabus.model.claim import LockClaim
-from durabus.model.log_entry import LogEntry, LogPage, LogRows
+from durabus.model.log_entry import HELD_AFTER, LogEntry, LogHold, LogPage, LogRows
 from durabus.store.events import EventRef
 from durabus.store.log import START
 
@@ -29,8 +32,12 @@ class PostgreSQLLog(PostgreSQLCore):
 
     A position is (transaction, number). Readable is what belongs to transactions below the oldest one that still runs:
     nothing can be committed there any more, so nothing is ever skipped. A transaction that is kept open holds readers
-    up, and ``log_horizon_age`` tells for how long.
+    up, and ``log_hold`` tells which one, and for how long.
     """
+
+    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+        super().__init__(address, clock)
+        self._holds = Holds(self.log_hold)
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         entries = [entry_of(row) for row in await self._page(after, until, limit)]
@@ -51,9 +58,9 @@ class PostgreSQLLog(PostgreSQLCore):
     async def log_lag(self, after: str) -> int:
         return int((await self._ask("log_lag", *await self._span(after, None)))[0][0])
 
-    async def log_horizon_age(self) -> float:
-        """Seconds since the oldest transaction began that the log must wait for; 0 if it waits for none."""
-        return float((await self._ask("log_horizon_age"))[0][0])
+    async def log_hold(self) -> LogHold | None:
+        rows = await self._ask("log_hold", self._clock_argument(), HELD_AFTER)
+        return LogHold(**dict(rows[0])) if rows else None
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         async def read(session: Session) -> list[LogEntry]:
@@ -105,7 +112,10 @@ class PostgreSQLLog(PostgreSQLCore):
             days += 1
 
     async def _page(self, after: str, until: str | None, limit: int) -> list[Row]:
-        return await self._ask("read_log", *await self._span(after, until), max(limit, 0))
+        rows = await self._ask("read_log", *await self._span(after, until), max(limit, 0))
+        if not rows:
+            await self._holds.look()
+        return rows
 
     async def _span(self, after: str, until: str | None) -> tuple[str, int, str, int]:
         """Both ends of a stretch of the log. Only positions that are not in the past need a look at the server."""

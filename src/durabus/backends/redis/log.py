@@ -9,7 +9,7 @@ from durabus.backends.redis.events import FORGET_AT_ONCE, LARGEST_ID, known_ref
 from durabus.backends.redis.log_records import LogReader
 from durabus.errors import InvalidEventError, LeaseLost
 from durabus.model.claim import LockClaim
-from durabus.model.log_entry import LogEntry, LogPage, LogRows
+from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
 from durabus.store.events import EventRef
 from durabus.store.log import START
 
@@ -51,6 +51,10 @@ class RedisLog(RedisCore):
         if lag < 0:
             raise _foreign(after)
         return lag
+
+    async def log_hold(self) -> LogHold | None:
+        self._check_open()
+        return None
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         _, *records = await self._call("read_event_log", known_ref(ref))

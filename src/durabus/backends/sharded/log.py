@@ -11,7 +11,7 @@ from durabus.backends.sharded.core import ShardedCore
 from durabus.backends.sharded.positions import join, newest, saved, split
 from durabus.model.claim import LockClaim
 from durabus.model.limits import check_name
-from durabus.model.log_entry import LOG_COLUMNS, LogEntry, LogPage, LogRows
+from durabus.model.log_entry import LOG_COLUMNS, LogEntry, LogHold, LogPage, LogRows
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
 from durabus.store.log import START
@@ -68,6 +68,10 @@ class ShardedLog(ShardedCore):
     async def log_lag(self, after: str) -> int:
         begins = self._split(after)
         return sum(await self._all(lambda shard, number: shard.log_lag(begins[number])))
+
+    async def log_hold(self) -> LogHold | None:
+        held = [hold for hold in await self._all(lambda shard, _: shard.log_hold()) if hold is not None]
+        return max(held, key=lambda hold: hold.waiting, default=None)
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         """See ``Log``. Read on from such a position, the other shards are read from their beginning."""

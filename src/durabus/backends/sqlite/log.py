@@ -13,7 +13,7 @@ from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.transaction import Transaction
 from durabus.errors import InvalidEventError, LeaseLost
 from durabus.model.claim import LockClaim
-from durabus.model.log_entry import LogEntry, LogPage, LogRows
+from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
 from durabus.store.events import EventRef
 from durabus.store.log import START
 
@@ -87,6 +87,10 @@ class SQLiteLog(SQLiteCore):
 
     async def log_lag(self, after: str) -> int:
         return await self._read(lambda tx: int(tx.value(_LAG, (_number(after, _last(tx)),))))
+
+    async def log_hold(self) -> LogHold | None:
+        self._check_open()
+        return None
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         def read(tx: Transaction) -> list[LogEntry]:

@@ -8,6 +8,7 @@ from collections import Counter
 import msgspec
 
 from durabus.model.event import Event
+from durabus.model.log_entry import LogHold
 from durabus.server.api import api_of, principal_of
 from durabus.server.dashboard import words
 from durabus.server.dashboard.board import board_of
@@ -43,8 +44,9 @@ class Notice(msgspec.Struct, frozen=True):
 async def overview(request: AnyRequest) -> Page:
     """The first page."""
     bus, principal, board = bus_of(request), principal_of(request), board_of(request)
-    pulse, counted, in_flight = await asyncio.gather(
+    pulse, hold, counted, in_flight = await asyncio.gather(
         board.pulse(bus),
+        board.readings.log_hold(bus, principal),
         board.readings.counts(bus, principal),
         board.readings.in_flight(bus, principal),
     )
@@ -70,8 +72,8 @@ async def overview(request: AnyRequest) -> Page:
         total=total,
         latencies=latencies(total),
         charts=charts(series, begin, step, pulse.since_ts),
-        # Which types there are is not for those who see only some tags.
-        notices=notices(now, [] if principal.tags else failing(pulse, now), counted, in_flight),
+        # Which types there are, and who else uses the server, is not for those who see only some tags.
+        notices=notices(now, [] if principal.tags else [*held(hold), *failing(pulse, now)], counted, in_flight),
         span=span,
         ranges=list(RANGES),
         pulse=pulse,
@@ -146,6 +148,14 @@ def notices(now: float, failing: list[Notice], counted: Counted | None, in_fligh
         if dead:
             found.append(Notice(f"{dead:,} dead letters wait for a decision", "/dashboard/dead-letters", {}))
     return found
+
+
+def held(hold: LogHold | None) -> list[Notice]:
+    """Why the charts stand still."""
+    if hold is None:
+        return []
+    text = f"Charts and the log stand still for {words.duration(hold.waiting)}: they wait for {hold.holder}"
+    return [Notice(text, "/dashboard/live", {})]
 
 
 def failing(pulse: Pulse, now: float) -> list[Notice]:

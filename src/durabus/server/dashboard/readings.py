@@ -11,6 +11,7 @@ import msgspec
 from durabus.clock import monotonic
 from durabus.errors import StoreError
 from durabus.model.event import Event
+from durabus.model.log_entry import LogHold
 from durabus.model.query import Counts, EventQuery
 from durabus.model.statuses import EventStatus
 from durabus.server.access import Principal
@@ -116,6 +117,10 @@ class Readings:
 
         found: list[Event] | None = await self._reading("in flight", bus, principal, look).newest()
         return found or []
+
+    async def log_hold(self, bus: str, principal: Principal) -> LogHold | None:
+        """The open transaction that all readers of the log wait for; None also if it is not known yet."""
+        return await self._reading("log hold", bus, principal, self._api.store.log_hold).newest()
 
     async def stop(self) -> None:
         """Before the store is closed."""

@@ -66,7 +66,8 @@ async def metrics(request: AnyRequest) -> Response[bytes]:
     api, principal = api_of(request), principal_of(request)
     principal.check_whole_bus("/metrics")
     bus = api.bus(None, principal)
-    return Response(api.metrics.text(bus, await api.store.counts(bus)), media_type=METRICS_TYPE)
+    counts, hold = await api.store.counts(bus), await api.store.log_hold()
+    return Response(api.metrics.text(bus, counts, hold), media_type=METRICS_TYPE)
 
 
 @get("/stats", opt=described(Scope.READ, {}))
