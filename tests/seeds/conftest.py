@@ -1,11 +1,15 @@
-"""Every behaviour is shown on the store without a disk and on the one with it."""
+"""Every behaviour is shown on the store without a disk, on the one with a file, and on the one with a server."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
+from tests.postgresql.emptied import empty
 
 from durabus import EventBus, EventStore, ManualClock, open_store
+
+SCHEMA = "seeds"
 
 
 @pytest.fixture(autouse=True)
@@ -26,9 +30,19 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'bus.db'}"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="session")
+def emptier(postgresql_url: str) -> Iterator[psycopg.Connection]:
+    """A connection that empties the one schema of these tests: to make one for each would take longer than they do."""
+    with psycopg.connect(postgresql_url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def store_url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
-    return "memory://" if request.param == "memory" else sqlite_url
+    if request.param != "postgresql":
+        return "memory://" if request.param == "memory" else sqlite_url
+    empty(request.getfixturevalue("emptier"), SCHEMA)
+    return f"{request.getfixturevalue('postgresql_url')}?schema={SCHEMA}"
 
 
 @pytest.fixture

@@ -74,7 +74,8 @@ async def test_the_abandonment_timeout_is_one_minute_by_default(queue: EventQueu
     assert await queue.poll() is None
     clock.advance(0.2)
     again = await polled(queue)
-    assert (again.id, again.attempts, again.updated_ts) == (first.id, 2, clock.now())
+    assert (again.id, again.attempts) == (first.id, 2)
+    assert again.updated_ts == pytest.approx(clock.now(), abs=1e-6)  # PostgreSQL keeps whole microseconds
 
 
 async def test_the_abandonment_timeout_is_configurable(timed_store: EventStore, clock: ManualClock) -> None:
