@@ -22,7 +22,8 @@ from durabus.worker.execution import NotStarted
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
-from durabus.worker.registry import HANDLERS_KEPT_FOR, RETRY, Registry
+from durabus.worker.outage import Outage
+from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry
 from durabus.worker.slots import TROUBLE_PAUSE
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.unhandled import Unhandled
@@ -186,15 +187,16 @@ class EventManager:
 
     async def _announce(self) -> None:
         """Let the others know of these handlers before the first claim, however long the store is away."""
+        outage = Outage(logger, "handlers cannot be announced")
         while not self._stop.is_set():
             try:
                 await self._registry.announced()
             except StoreClosedError:
                 raise
             except StoreError as error:
-                logger.warning("handlers not announced, trying again in %s s: %s", RETRY, error)
+                pause = outage.failed(error)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(RETRY):
+                    async with asyncio.timeout(pause):
                         await self._stop.wait()
             else:
                 return

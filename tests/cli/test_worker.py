@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -179,3 +180,40 @@ async def test_failed_attempts_are_logged_with_event_handler_attempt_and_the_las
     assert (first["attempt"], last["attempt"], last["delay_ms"], last["error"]) == (1, 2, None, "KeyError: 's'")
     assert "traceback" not in first
     assert 'app.py", line 8, in mail' in last["traceback"]
+
+
+AWAY_APP = """
+from pathlib import Path
+from durabus import EventBus, StoreUnavailableError
+from durabus.backends.memory.store import MemoryStore
+
+def failing(verb):
+    async def call(self, *arguments, **options):
+        if Path("away").exists():
+            raise StoreUnavailableError("connection refused")
+        return await getattr(MemoryStore, verb)(self, *arguments, **options)
+    return call
+
+VERBS = ("claim_next_events", "settle_events", "wait_for_work", "counts", "register_handlers", "list_handlers")
+bus = EventBus(type("Away", (MemoryStore,), {verb: failing(verb) for verb in VERBS})(), poll_interval=0.1)
+
+@bus.on("order.*", id="serve")
+async def serve(event) -> None: ...
+"""
+
+
+def test_a_worker_whose_store_is_away_says_little_and_stops_within_five_seconds(tmp_path: Path) -> None:
+    with worker(tmp_path, app=AWAY_APP) as process:
+        (tmp_path / "away").touch()
+        assert process.stderr is not None
+        lines = [process.stderr.readline()]
+        while "fails for 1." not in lines[-1]:
+            lines.append(process.stderr.readline())
+        assert len(lines) <= 4, "after 0, 0.5 and 1 seconds, and one that hints are missing"
+        begun = time.monotonic()
+        process.terminate()
+        _, words = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert time.monotonic() - begun < 5
+    assert "stopping: the store does not answer" in words
+    assert "stopped: 0 completed" in words

@@ -16,7 +16,7 @@ from durabus.model.handler import HandlerInfo
 from durabus.model.log_entry import LogPage
 from durabus.store.events import EventRef
 from durabus.store.log import START
-from durabus.worker import registry
+from durabus.worker import outage, registry
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -53,7 +53,7 @@ class OddStore(MemoryStore):
 
 
 async def test_handlers_are_announced_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "RETRY", 0.01)
+    monkeypatch.setattr(outage, "FIRST_PAUSE", 0.01)
     store = OddStore()
     store.odd["register"] = 2
     node = registry.Registry(store, "default", kept_for=60.0)

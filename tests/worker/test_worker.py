@@ -8,14 +8,14 @@ from tests.worker.support import Calls, WatchedStore, all_completed, filled, unt
 
 from durabus import Action, Event
 from durabus.errors import ConfigurationError
-from durabus.worker import loop
+from durabus.worker import outage
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.loop import Worker
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "STORE_PAUSE", 0.01)
+    monkeypatch.setattr(outage, "FIRST_PAUSE", 0.01)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from durabus.errors import StoreClosedError, StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.settlement import Settled, Settlement
 from durabus.store.claims import SettleAnswer
-from durabus.worker import loop
+from durabus.worker import loop, outage
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import SAFETY
 from durabus.worker.loop import Worker
@@ -22,7 +22,7 @@ from durabus.worker.loop import Worker
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "STORE_PAUSE", 0.01)
+    monkeypatch.setattr(outage, "FIRST_PAUSE", 0.01)
 
 
 @pytest.fixture

@@ -317,7 +317,8 @@ class EventBus(Subscribing):
                 self._outbox.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
                 self._finder.close()
                 await self._history.close()
-                if await self._registry.close():
+                away = self._worker is not None and self._worker.store_is_away
+                if await self._registry.close(tell=not away) and not away:
                     await leave(self.store, self.name, archive_after=self._archive_after)
             finally:
                 self._dispatcher.close()

@@ -56,10 +56,7 @@ async def worker(
     tell(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")
     try:
         await stop.wait()
-        counts = await _call(found, lambda: bus.store.counts(bus.name))
-        tell(
-            f"stopping: {counts.processing} in progress on all workers, {counts.pending} waiting; again = quit at once"
-        )
+        tell(f"stopping: {await _call(found, lambda: _work(bus))}; again = quit at once")
     finally:
         await _call(found, lambda: bus.shutdown(shutdown_timeout))
     done = bus.metrics.snapshot()

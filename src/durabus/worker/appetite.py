@@ -10,6 +10,7 @@ from collections.abc import Callable
 from durabus.clock import monotonic
 from durabus.errors import StoreClosedError
 from durabus.store.contract import EventStore
+from durabus.worker.outage import Outage
 
 logger = logging.getLogger("durabus.worker")
 
@@ -45,12 +46,15 @@ class Appetite:
         poll_interval: float,
         wake: Callable[[], None],
         nodes: Callable[[], int],
+        outage: Outage | None = None,
     ) -> None:
         self._store = store
         self._bus = bus
         self._poll_interval = poll_interval
         self._wake = wake
         self._nodes = nodes
+        self._outage = outage
+        self._no_hints = Outage(logger, f"the store gives no hints of new work, bus {bus!r} is polled")
         # It begins with a look: most buses have nothing when they start, and a look costs less than a claim.
         self._hungry = False
         self._resting = False
@@ -131,10 +135,13 @@ class Appetite:
 
     async def _hint(self, seconds: float) -> bool:
         try:
-            return await self._store.wait_for_work(self._bus, timeout=seconds)
+            heard = await self._store.wait_for_work(self._bus, timeout=seconds)
         except StoreClosedError:
             raise
         except Exception as error:  # noqa: BLE001  (hints may fail in any way; the poll floor stands behind them)
-            logger.warning("no hints from the store, polling: %s", error)
+            if self._outage is None or self._outage.since is None:  # else it is told already that the store fails
+                self._no_hints.failed(error)
             await asyncio.sleep(self._poll_interval)
             return False
+        self._no_hints.answered()
+        return heard

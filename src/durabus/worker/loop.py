@@ -30,16 +30,20 @@ from durabus.worker.appetite import POLL_FLOOR, Appetite
 from durabus.worker.awaited_runs import AwaitedRuns
 from durabus.worker.children import Children
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.exchange import STORE_PAUSE, Exchange, Outcome
+from durabus.worker.exchange import Exchange, Outcome
 from durabus.worker.heartbeat import SAFETY, TICK, Heartbeat
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock
+from durabus.worker.outage import Outage
 from durabus.worker.serial_batch import SerialBatch
 from durabus.worker.slots import EventLock, Running, Slots
 
 logger = logging.getLogger("durabus.worker")
 
 TAKE_BACK_STEP = 0.005
+DRAIN_STEP = 0.1
+AWAY_PATIENCE = 1.5
+"""How long a shutdown waits for a store that is away."""
 GRACE = 2.0
 """How long a shutdown waits for handlers that it had to cancel."""
 
@@ -103,7 +107,15 @@ class Worker:
         self._wake = asyncio.Event()
         self._calls_at_once = 2 if halves and self._serial is None else 1
         self._exchange = Exchange(store, enough=self._batch if self._calls_at_once > 1 else None, wake=self._wake.set)
-        self._appetite = Appetite(store, bus, poll_interval=poll_interval, wake=self._wake.set, nodes=dispatcher.nodes)
+        self._outage = Outage(logger, f"the store of bus {bus!r} fails")
+        self._appetite = Appetite(
+            store,
+            bus,
+            poll_interval=poll_interval,
+            wake=self._wake.set,
+            nodes=dispatcher.nodes,
+            outage=self._outage,
+        )
         self._slots = Slots(
             dispatcher,
             concurrency,
@@ -113,6 +125,8 @@ class Worker:
             lock=event_lock(store, mode, bus),
             children=Children(store, may_wait=mode is EventMode.PARALLEL) if waits_for_children else None,
         )
+        self.store_is_away = False
+        """Whether the worker was stopped and could not reach the store any more."""
         self._stopping = False
         self._died = False
         self._heartbeat = Heartbeat(
@@ -251,8 +265,7 @@ class Worker:
         self._stopping = True
         self._wake.set()
         self._listening.cancel()
-        _, pending = await asyncio.wait(self._serving, timeout=timeout)
-        if pending:
+        if await self._drain(timeout):
             for running in list(self._running.values()):
                 self._slots.give_back(running)
             await asyncio.wait(self._serving, timeout=GRACE)
@@ -263,6 +276,25 @@ class Worker:
         # A handler that refuses to be cancelled is left behind: what it holds runs out with its lease.
         await asyncio.wait(left, timeout=GRACE)
         await self._heartbeat.stop()
+
+    async def _drain(self, timeout: float) -> bool:  # noqa: ASYNC109  (it says whether something is left)
+        """Wait until what runs is settled; whether something is left that can be given back.
+
+        Nobody waits long for a store that is away: one that fails while no handler runs, or that does not answer a
+        claim while nothing is held here.
+        """
+        left, only_the_store = timeout, 0.0
+        while pending := (await asyncio.wait(self._serving, timeout=min(DRAIN_STEP, left)))[1]:
+            left -= DRAIN_STEP
+            fails = self._outage.since is not None and not any(map(self._is_at_work_on, self._running.values()))
+            only_the_store = only_the_store + DRAIN_STEP if fails or not self._running else 0.0
+            self.store_is_away = only_the_store >= AWAY_PATIENCE
+            if self.store_is_away:
+                logger.warning("the store is away: %s events come back when their lease is over", len(self._running))
+                return False
+            if left <= 0:
+                break
+        return bool(pending)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
         cause = None if task.cancelled() else task.exception()
@@ -309,16 +341,12 @@ class Worker:
             try:
                 await self._settle_and_claim(asked)
                 unanswered = None
+                self._outage.answered()
             except StoreClosedError:
                 raise
-            except StoreError as error:
+            except Exception as error:  # noqa: BLE001  (whatever it was, the worker lives)
                 unanswered = asked
-                logger.warning("store failed, trying again in %s s: %s", STORE_PAUSE, error)
-                await asyncio.sleep(STORE_PAUSE)
-            except Exception:
-                unanswered = asked
-                logger.exception("worker of bus %r failed, trying again in %s s", self._bus, STORE_PAUSE)
-                await asyncio.sleep(STORE_PAUSE)
+                await asyncio.sleep(self._outage.failed(error, unforeseen=not isinstance(error, StoreError)))
 
     def _free(self) -> int:
         """How many events may be claimed: what is done frees its slot in the very call that claims the next."""

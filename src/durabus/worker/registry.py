@@ -14,13 +14,13 @@ from durabus.model.handler import HandlerInfo
 from durabus.model.pattern import matches
 from durabus.store.contract import EventStore
 from durabus.worker.handler import Handler
+from durabus.worker.outage import Outage
 
 logger = logging.getLogger("durabus.worker")
 
 HANDLERS_KEPT_FOR = 300.0
 """How long events wait for the handlers of a node that is not heard of any more."""
 REFRESH = 10.0
-RETRY = 2.0
 HEARD = 3 * REFRESH
 """A node that was not heard of for so long is counted no more."""
 MAX_TYPES = 10_000
@@ -47,6 +47,7 @@ class Registry:
         self._told_at = 0.0
         self._spoke = False
         """Whether the store may know this node."""
+        self._outage = Outage(logger, f"handlers of bus {bus!r} cannot be announced")
         self._changed = asyncio.Event()
         self._talking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -96,8 +97,11 @@ class Registry:
             self._told = 0
         await self.announced()
 
-    async def close(self) -> bool:
-        """Announce for the last time, then stop. Whether this node served the bus, or was about to."""
+    async def close(self, *, tell: bool = True) -> bool:
+        """Announce for the last time, then stop. Whether this node served the bus, or was about to.
+
+        ``tell=False``: the store is away, so nothing is announced to it.
+        """
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -105,7 +109,7 @@ class Registry:
             return False
         self._task = None
         try:
-            if self._mine or self._told < self._changes:
+            if tell and (self._mine or self._told < self._changes):
                 await self._tell(RESTART)
         except DurabusError as error:
             logger.warning("the shutdown of a node of bus %r was not announced: %s", self._bus, error)
@@ -161,12 +165,9 @@ class Registry:
                         await self._tell()
                     if self._mine:  # without handlers nothing is claimed, and nobody asks
                         await self._look()
-            except DurabusError as error:
-                pause = RETRY
-                logger.warning("handlers of bus %r not announced, trying again in %s s: %s", self._bus, pause, error)
-            except Exception:
-                pause = RETRY
-                logger.exception("handlers of bus %r not announced, trying again in %s s", self._bus, pause)
+                self._outage.answered()
+            except Exception as error:  # noqa: BLE001  (whatever it was, the next announcement is due)
+                pause = self._outage.failed(error, unforeseen=not isinstance(error, DurabusError))
             try:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()

@@ -1,0 +1,80 @@
+"""A store that is away: few questions, few lines, and a worker that still stops."""
+
+import asyncio
+import logging
+
+import pytest
+from tests.worker.support import Calls, WatchedStore, all_completed, filled, until, working
+
+from durabus import EventBus, ManualClock
+from durabus.errors import StoreUnavailableError
+from durabus.worker.outage import LONGEST_PAUSE, Outage
+
+FOR_EVER = 1_000_000_000
+
+
+def test_lines_come_at_each_doubling_and_pauses_grow_to_their_limit(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(0.0)
+    outage, pauses = Outage(logging.getLogger("test"), "the store fails", clock.now), []
+    while clock.now() < 600:
+        pauses.append(outage.failed(StoreUnavailableError("connection refused")))
+        clock.advance(pauses[-1])
+    assert pauses[:5] == [0.5, 0.5, 1.0, 2.0, 4.0]
+    assert set(pauses[4:]) == {LONGEST_PAUSE}
+    assert len(caplog.records) == 12, "a line after 0, 0.5, 1, 2, 4, 8, 16, … seconds"
+    assert caplog.records[0].getMessage() == "the store fails for 0.0 s now, trying again: connection refused"
+    caplog.clear()
+    caplog.set_level(logging.INFO)
+    outage.answered()
+    outage.answered()
+    assert [record.getMessage() for record in caplog.records] == ["the store fails no longer: it lasted 600.0 s"]
+    assert outage.failed(StoreUnavailableError("again")) == 0.5
+
+
+def test_all_that_ask_one_store_share_its_lines(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(0.0)
+    outage = Outage(logging.getLogger("test"), "the store fails", clock.now)
+    for _ in range(100):
+        outage.failed(StoreUnavailableError("x"))
+    assert len(caplog.records) == 1
+    assert caplog.records[0].exc_info is None
+
+
+def test_an_error_that_no_store_raises_shows_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    Outage(logging.getLogger("test"), "the store fails").failed(ValueError("a bug"), unforeseen=True)
+    assert caplog.records[0].exc_info is not None
+
+
+async def test_a_worker_whose_store_went_away_stops_soon_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    store = WatchedStore()
+    async with asyncio.timeout(20):
+        async with working(store, Calls()) as worker:
+            await filled(store, 3)
+            await all_completed(store, 3)
+            store.failing.update({"claim": FOR_EVER, "settle": FOR_EVER, "wait": FOR_EVER})
+            await until(lambda: "store of bus 'default' fails for" in caplog.text)
+            await worker.stop(600.0)
+    assert "the store is away" in caplog.text
+
+
+async def test_a_handler_that_runs_may_finish_while_the_store_is_away_and_counts_when_it_is_back() -> None:
+    store, begun, go_on = WatchedStore(), asyncio.Event(), asyncio.Event()
+    bus = EventBus(store, shutdown_timeout=30.0)
+
+    @bus.on("job")
+    async def handler(_: object) -> None:
+        begun.set()
+        await go_on.wait()
+
+    await bus.start()
+    handle = bus.emit("job")
+    await begun.wait()
+    store.failing.update({"claim": FOR_EVER, "settle": 2, "wait": FOR_EVER})
+    stopping = asyncio.create_task(bus.shutdown())
+    await asyncio.sleep(0)
+    go_on.set()
+    async with asyncio.timeout(20):
+        await stopping
+    found = await store.get_event(handle.event_id)
+    assert found is not None
+    assert found.status == "COMPLETED"
