@@ -9,7 +9,7 @@ from durabus.model.result import HandlerResult
 from durabus.model.statuses import EventStatus
 
 NO_HANDLER = "no handler"
-"""The reason of an event that completed because no node had a handler for it."""
+"""The reason of an event that completed, or went back to the queue, because no node had a handler for it."""
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):

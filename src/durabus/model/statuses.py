@@ -73,6 +73,7 @@ class OnUnhandled(StrEnum):
     """What becomes of an event that no node has a handler for."""
 
     COMPLETE = "complete"
+    KEEP = "keep"
     DEAD_LETTER = "dead_letter"
 
 

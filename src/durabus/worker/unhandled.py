@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 
 from durabus.model.claim import Claim
-from durabus.model.settlement import NO_HANDLER, Complete, Fail, Settlement
+from durabus.model.event import Event
+from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release, Settlement
 from durabus.model.statuses import OnUnhandled
 from durabus.worker.metrics import Metrics
 
@@ -14,8 +15,14 @@ logger = logging.getLogger("durabus.worker")
 MAX_TOLD = 10_000
 """Types made up at run time must not fill the memory."""
 
+KEPT_FIRST = 1.0
+"""Seconds until an event that is kept is claimed again. Each further wait is twice as long."""
+KEPT_DOUBLINGS = 12
+KEPT_LONGEST = 3600.0
+
 WHAT_HAPPENS = {
     OnUnhandled.COMPLETE: "it completes without work",
+    OnUnhandled.KEEP: "it waits in the queue",
     OnUnhandled.DEAD_LETTER: "it becomes a dead letter",
 }
 
@@ -47,4 +54,12 @@ class Unhandled:
             )
         if self._choice is OnUnhandled.DEAD_LETTER:
             return Fail(claim.ref, f"{NO_HANDLER} for type {event.type!r} on any node of bus {event.bus!r}", None)
+        if self._choice is OnUnhandled.KEEP:
+            return Release(claim.ref, _rest(event), reason=NO_HANDLER)
         return Complete(claim.ref, reason=NO_HANDLER)
+
+
+def _rest(event: Event) -> float:
+    """As long as the event has waited so far: a handler that comes late gets it soon, and the log grows slowly."""
+    returns = event.fence - event.attempts  # a release gives the attempt back, but not the fence
+    return min(KEPT_FIRST * 2.0 ** min(returns, KEPT_DOUBLINGS), KEPT_LONGEST)
