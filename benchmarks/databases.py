@@ -55,8 +55,8 @@ def settle(*urls: str) -> None:
 
 
 @contextmanager
-def postgresql(folder: Path) -> Iterator[Databases]:
-    with PostgreSQLServer(folder / "postgresql") as server:
+def postgresql(folder: Path, kind: type[PostgreSQLServer] = PostgreSQLServer) -> Iterator[Databases]:
+    with kind(folder / "postgresql") as server:
         databases = Databases(server.url)
         try:
             yield databases

@@ -20,6 +20,7 @@ from benchmarks.publishing import BATCH, PUBLISHERS, Publishing
 from benchmarks.results import Row, Target
 from benchmarks.seed003 import latency_in_another_process, latency_row, syncs
 from durabus import EventQueue, new_event, open_store
+from durabus.servers.postgresql import DistributionPostgreSQLServer
 
 UNFINISHED = {
     "drain": "SELECT EXISTS (SELECT FROM durabus.events)",
@@ -32,10 +33,18 @@ LOAD_BACKLOG = 5_000
 def run(bench: Bench) -> Iterator[Row]:
     with bench.fresh_folder() as folder, postgresql(folder) as databases:
         yield from _publish_rows(bench, databases)
-        yield from _drain_rows(bench, databases)
-        yield _latency_row(bench, databases)
+        yield from _drain_rows(bench, databases, "PostgreSQL")
+        yield _latency_row(bench, databases, "PostgreSQL")
         yield from _claim_rows(bench, databases)
         yield _open_transaction_row(bench, databases)
+    if not DistributionPostgreSQLServer.installed():
+        bench.say(DistributionPostgreSQLServer.missing())
+        return
+    # Another version, and one that compiles plans which count as expensive.
+    with bench.fresh_folder() as folder, postgresql(folder, DistributionPostgreSQLServer) as databases:
+        name = f"the distribution's PostgreSQL {databases.version().partition(' ')[0]}"
+        yield from _drain_rows(bench, databases, name)
+        yield _latency_row(bench, databases, name)
 
 
 def _publish_rows(bench: Bench, databases: Databases) -> list[Row]:
@@ -91,7 +100,7 @@ def _publish_rows(bench: Bench, databases: Databases) -> list[Row]:
     ]
 
 
-def _drain_rows(bench: Bench, databases: Databases) -> list[Row]:
+def _drain_rows(bench: Bench, databases: Databases, server: str) -> list[Row]:
     count = bench.size(50_000, 3_000)
     with databases.fresh() as ours, databases.fresh() as theirs:
         bench.say("filling what is to be drained")
@@ -112,7 +121,7 @@ def _drain_rows(bench: Bench, databases: Databases) -> list[Row]:
         figures = bench.alternate(sides, dict.fromkeys(sides, count), warm_up=False)  # every run is its own process
     return [
         Row(
-            name=f"PostgreSQL drain, {processes}",
+            name=f"{server} drain, {processes}",
             unit="/s",
             samples=figures[f"drain, {processes}"],
             peer=f"raw complete + claim, {processes}",
@@ -147,8 +156,8 @@ def _drain(kind: str, url: str, count: int, processes: int) -> float:
         return seconds
 
 
-def _latency_row(bench: Bench, databases: Databases) -> Row:
-    name = "PostgreSQL publish to start p99, worker in another process"
+def _latency_row(bench: Bench, databases: Databases, server: str) -> Row:
+    name = f"{server} publish to start p99, worker in another process"
     bench.say(name)
     count = bench.size(1_000, 150)
     with bench.fresh_folder() as folder, databases.fresh() as url, same_gc():
