@@ -185,3 +185,14 @@ async def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_does(st
         claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=1))
         assert len(claims) == 1
     assert (await store.counts()).processing == 10
+
+
+def test_a_function_that_tells_the_planner_what_to_do_is_never_compiled(filled: psycopg.Connection) -> None:
+    """What the planner is told not to do counts as endlessly expensive before PostgreSQL 18, if it must be done."""
+    rows = filled.execute(
+        "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND proconfig IS NOT NULL",
+        [SCHEMA],
+    ).fetchall()
+    told = {name: settings for name, settings in rows if any(one.startswith("enable_") for one in settings)}
+    assert len(told) >= 8
+    assert [name for name, settings in told.items() if "jit=off" not in settings] == []
