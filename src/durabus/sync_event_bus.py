@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
 from durabus.bus.loop_thread import ENDED, LoopThread
-from durabus.errors import EventBusShutdownError, StoreClosedError
+from durabus.errors import ConfigurationError, EventBusShutdownError, StoreClosedError
 from durabus.model.event import Event
 from durabus.model.pattern import ANY
 from durabus.model.result import HandlerResult
@@ -106,8 +106,17 @@ class SyncEventBus:
         metadata: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> str:
-        """As ``EventBus.publish``: returns when dispatch is over."""
-        return self._running().call(lambda: self._bus.publish(event_type, payload, metadata, **options))
+        """As ``EventBus.publish``: returns when dispatch is over.
+
+        A ``connection`` is used in the caller's own thread, as most of them demand.
+        """
+        if options.get("connection") is None:
+            return self._running().call(lambda: self._bus.publish(event_type, payload, metadata, **options))
+        self._running().call(self._bus.open)
+        return _without_waiting(
+            self._bus.publish(event_type, payload, metadata, **options),
+            ConfigurationError("an async connection needs an event loop: use EventBus, or a connection that blocks"),
+        )
 
     def emit(self, *args: Any, **options: Any) -> SyncHandle:
         """As ``EventBus.emit``: returns at once. The first use starts the bus."""
@@ -150,7 +159,9 @@ class SyncEventBus:
             except EventBusShutdownError:
                 if not self._ended:
                     raise
-        return _without_waiting(question())
+        return _without_waiting(
+            question(), EventBusShutdownError("this SyncEventBus is shut down, and the event's end is not known here")
+        )
 
     def __enter__(self) -> Self:
         """Start."""
@@ -203,12 +214,12 @@ def _coroutine(function: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]
     return call
 
 
-def _without_waiting(question: Coroutine[Any, Any, T]) -> T:
-    """The answer of a coroutine that has it already, as handles do after a shutdown."""
+def _without_waiting(question: Coroutine[Any, Any, T], otherwise: Exception) -> T:
+    """The result of a coroutine that waits for nothing, as a handle's after a shutdown; raises if it would wait."""
     try:
         question.send(None)
     except StopIteration as answer:
         known: T = answer.value
         return known
     question.close()
-    raise EventBusShutdownError("this SyncEventBus is shut down, and the event's end is not known here")
+    raise otherwise

@@ -1,20 +1,18 @@
 """Publishing and settling inside the caller's own transaction, whichever library the connection comes from."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
 import asyncpg
-import django  # type: ignore[import-untyped]
 import psycopg
 import pytest
-from django.conf import settings  # type: ignore[import-untyped]
-from sqlalchemy import create_engine, text
-from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.pool import NullPool
+from tests import caller_libraries as libraries
+from tests.caller_libraries import ORDER, Mine, django_database, later
 from tests.postgresql.emptied import empty
 
 from durabus.backends.postgresql.store import PostgreSQLStore
@@ -24,25 +22,6 @@ from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Settled, Settlement
 from durabus.model.statuses import EventStatus
-
-ORDER = "INSERT INTO orders VALUES (7)"
-Finish = Callable[[], Awaitable[None]]
-
-
-class Mine:
-    """A caller's connection with its transaction begun and an order in it."""
-
-    def __init__(self, connection: object, commit: Finish, rollback: Finish) -> None:
-        self.connection = connection
-        self.commit = commit
-        self.rollback = rollback
-
-
-def later(call: Callable[[], object]) -> Finish:
-    async def finish() -> None:
-        call()
-
-    return finish
 
 
 @asynccontextmanager
@@ -83,104 +62,49 @@ def sqlalchemy_url(url: str, driver: str) -> str:
     return url.replace("postgresql://", f"postgresql+{driver}://")
 
 
-@asynccontextmanager
-async def sqlalchemy_connection(url: str) -> AsyncIterator[Mine]:
-    engine = create_engine(sqlalchemy_url(url, "psycopg"), poolclass=NullPool)
-    with engine.connect() as connection:
-        connection.execute(text(ORDER))
-        yield Mine(connection, later(connection.commit), later(connection.rollback))
+def sqlalchemy_connection(url: str) -> Any:
+    return libraries.sqlalchemy_connection(sqlalchemy_url(url, "psycopg"))
 
 
-@asynccontextmanager
-async def sqlalchemy_session(url: str) -> AsyncIterator[Mine]:
-    engine = create_engine(sqlalchemy_url(url, "psycopg"), poolclass=NullPool)
-    with Session(engine) as session:
-        session.execute(text(ORDER))
-        yield Mine(session, later(session.commit), later(session.rollback))
+def sqlalchemy_session(url: str) -> Any:
+    return libraries.sqlalchemy_session(sqlalchemy_url(url, "psycopg"))
 
 
-@asynccontextmanager
-async def sqlalchemy_scoped_session(url: str) -> AsyncIterator[Mine]:
-    engine = create_engine(sqlalchemy_url(url, "psycopg"), poolclass=NullPool)
-    session = scoped_session(sessionmaker(engine))
-    session.execute(text(ORDER))
-    yield Mine(session, later(session.commit), later(session.rollback))
-    session.remove()
+def sqlalchemy_scoped_session(url: str) -> Any:
+    return libraries.sqlalchemy_scoped_session(sqlalchemy_url(url, "psycopg"))
 
 
-@asynccontextmanager
-async def sqlalchemy_async_connection(url: str, driver: str = "asyncpg") -> AsyncIterator[Mine]:
-    engine = create_async_engine(sqlalchemy_url(url, driver), poolclass=NullPool)
-    async with engine.connect() as connection:
-        await connection.execute(text(ORDER))
-        yield Mine(connection, connection.commit, connection.rollback)
+def sqlalchemy_async_connection(url: str) -> Any:
+    return libraries.sqlalchemy_async_connection(sqlalchemy_url(url, "asyncpg"))
 
 
-@asynccontextmanager
-async def sqlalchemy_async_session(url: str, driver: str = "asyncpg") -> AsyncIterator[Mine]:
-    engine = create_async_engine(sqlalchemy_url(url, driver), poolclass=NullPool)
-    async with AsyncSession(engine) as session:
-        await session.execute(text(ORDER))
-        yield Mine(session, session.commit, session.rollback)
+def sqlalchemy_async_session(url: str) -> Any:
+    return libraries.sqlalchemy_async_session(sqlalchemy_url(url, "asyncpg"))
 
 
-@asynccontextmanager
-async def sqlalchemy_async_scoped_session(url: str) -> AsyncIterator[Mine]:
-    engine = create_async_engine(sqlalchemy_url(url, "asyncpg"), poolclass=NullPool)
-    session = async_scoped_session(async_sessionmaker(engine), scopefunc=asyncio.current_task)
-    await session.execute(text(ORDER))
-    yield Mine(session, session.commit, session.rollback)
-    await session.remove()
+def sqlalchemy_async_scoped_session(url: str) -> Any:
+    return libraries.sqlalchemy_async_scoped_session(sqlalchemy_url(url, "asyncpg"))
 
 
 def sqlalchemy_psycopg_async_session(url: str) -> Any:
-    return sqlalchemy_async_session(url, "psycopg")
+    return libraries.sqlalchemy_async_session(sqlalchemy_url(url, "psycopg"))
 
 
 def django_connection(url: str) -> Any:
     parts = urlsplit(url)
-    if not settings.configured:
-        settings.configure(
-            DATABASES={
-                "default": {
-                    "ENGINE": "django.db.backends.postgresql",
-                    "NAME": parts.path[1:],
-                    "USER": parts.username,
-                    "PASSWORD": parts.password,
-                    "HOST": parts.hostname,
-                    "PORT": str(parts.port),
-                }
-            }
-        )
-        django.setup()
-    from django.db import connection  # type: ignore[import-untyped]
-
-    return connection
+    return django_database(
+        "default",
+        ENGINE="django.db.backends.postgresql",
+        NAME=parts.path[1:],
+        USER=parts.username,
+        PASSWORD=parts.password,
+        HOST=parts.hostname,
+        PORT=str(parts.port),
+    )
 
 
-@asynccontextmanager
-async def django_without_autocommit(url: str) -> AsyncIterator[Mine]:
-    connection = django_connection(url)
-    # Django refuses its own calls inside an event loop, so they are made in a thread, as sync_to_async does.
-    wrapper = connection._connections[connection._alias]
-    wrapper.inc_thread_sharing()
-
-    def begin() -> None:
-        wrapper.connect()
-        wrapper.set_autocommit(False)
-        with wrapper.cursor() as cursor:
-            cursor.execute(ORDER)
-
-    await asyncio.to_thread(begin)
-
-    async def commit() -> None:
-        await asyncio.to_thread(wrapper.commit)
-
-    async def rollback() -> None:
-        await asyncio.to_thread(wrapper.rollback)
-
-    yield Mine(wrapper, commit, rollback)
-    await asyncio.to_thread(wrapper.close)
+def django_without_autocommit(url: str) -> Any:
+    return libraries.django_without_autocommit(django_connection(url))
 
 
 LIBRARIES = [
@@ -329,7 +253,7 @@ async def test_a_sleeping_worker_wakes_after_the_callers_commit(
 
 
 def test_django_s_own_atomic_block_takes_an_event_along(url: str, postgresql_url: str) -> None:
-    from django.db import transaction
+    from django.db import transaction  # type: ignore[import-untyped]
 
     django_connection(postgresql_url)
 

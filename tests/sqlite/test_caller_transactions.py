@@ -155,7 +155,7 @@ async def test_the_callers_commits_do_not_checkpoint(store: SQLiteStore, mine: s
 
 async def test_what_is_no_connection_to_this_file_is_refused(store: SQLiteStore, tmp_path: Path) -> None:
     event = new_event("order.placed")
-    with pytest.raises(ConfigurationError, match=r"must be a sqlite3\.Connection"):
+    with pytest.raises(ConfigurationError, match="must be a connection to it from sqlite3 or aiosqlite"):
         await store.add_events([event], connection="bus.db")
     memory = sqlite3.connect(":memory:")
     with pytest.raises(ConfigurationError, match="a database in memory"):

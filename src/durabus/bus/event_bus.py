@@ -186,9 +186,7 @@ class EventBus(Subscribing):
             if serve and not self._serve:
                 self._serve = True
                 self._subscriptions_changed()
-            if not self._opened and self._owns_store:
-                await self.store.open()
-            self._opened = True
+            await self._open()
             if not self._started:
                 # Only now: between the bus and its start the process may have been forked.
                 self._dispatcher.worker_id = default_worker_id()
@@ -199,6 +197,18 @@ class EventBus(Subscribing):
                 self._started = True
                 self._start_worker()
         return self
+
+    async def open(self) -> None:
+        """Open the store and start nothing: enough for ``publish(connection=…)``, which does it by itself."""
+        if not self._opened:
+            async with self._opening:
+                self._refuse_if_shut("open")
+                await self._open()
+
+    async def _open(self) -> None:
+        if not self._opened and self._owns_store:
+            await self.store.open()
+        self._opened = True
 
     async def publish(
         self,
@@ -213,15 +223,16 @@ class EventBus(Subscribing):
 
         Retries included: after it returns, the event is COMPLETED or a dead letter. It only stores the event, and waits
         for nothing else, if the event has a ``delay``, if this bus has no subscriptions or does not serve, or if it
-        publishes on the caller's own ``connection``.
+        publishes on the caller's own ``connection``. The latter does not start the bus either.
         """
         self._refuse_if_shut("publish")
         new = self._new(event_type, payload, metadata, options)
-        if not self._started:
-            await self.start()
         if connection is not None:
             # Nothing is announced first: that write would wait for the caller's own transaction.
+            await self.open()
             return (await self.store.add_events([new], connection=connection))[0].event_id
+        if not self._started:
+            await self.start()
         handle = self._send(new, None)
         event = await handle.stored()
         if new.delay or self._worker is None or not self._dispatcher:
@@ -267,7 +278,7 @@ class EventBus(Subscribing):
         as soon as it is stored.
         """
         self._refuse_if_shut("find")
-        if not self._opened:
+        if not self._started:
             await self.start()
         ancestor = child_of if isinstance(child_of, str | None) else child_of.event_id
         wanted = Wanted(pattern_of(event_type), where, ancestor, fields, self.name)

@@ -1,29 +1,46 @@
-"""Taking part in the caller's own transaction, on the caller's own connection."""
+"""Taking part in the caller's own transaction, on the caller's own connection, whichever library it came from."""
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from durabus.backends.sqlite.connection import primary_code, store_error
 from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.transaction import Transaction
 from durabus.errors import ConfigurationError, StoreError, StoreUnavailableError
+from durabus.store.callers import NO_TRANSACTION, WRAPPED, driver_of, is_from
+
+T = TypeVar("T")
 
 _TAKE_WRITE_LOCK = statement("take_write_lock")
 _LEGACY = -1
 """``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 has not yet: a transaction begins with the first write."""
 
 
-@contextmanager
-def in_transaction_of(connection: object, path: Path, now: float) -> Iterator[Transaction]:
-    """The caller's open transaction. Runs in the caller's thread, because that is where its connection may be used."""
-    if not isinstance(connection, sqlite3.Connection):
+async def run_in_transaction_of(connection: object, path: Path, now: float, run: Callable[[Transaction], T]) -> T:
+    """Run in the caller's open transaction, in the thread in which its connection may be used."""
+    driver = await driver_of(connection, "sqlite")
+    if is_from(type(driver), "aiosqlite") and hasattr(driver, "_execute"):
+        try:
+            inner = driver._conn  # noqa: SLF001  (aiosqlite has no public name for it)
+        except ValueError as error:
+            raise ConfigurationError(f"connection cannot be used here: {error}. It must be open") from error
+        # Its public calls run one statement each. This one runs a function, in the connection's own thread.
+        result: T = await driver._execute(_run, inner, path, now, run)  # noqa: SLF001
+        return result
+    if not isinstance(driver, sqlite3.Connection):
         raise ConfigurationError(
-            f"connection={connection!r}: must be a sqlite3.Connection of the standard library to {path}"
+            f"connection={type(connection).__name__} for {path}: must be a connection to it from sqlite3 or aiosqlite, "
+            f"{WRAPPED}, or a Django connection"
         )
+    return _run(driver, path, now, run)
+
+
+def _run(connection: sqlite3.Connection, path: Path, now: float, run: Callable[[Transaction], T]) -> T:
     usual = connection.text_factory
     connection.text_factory = str
     try:
@@ -31,7 +48,7 @@ def in_transaction_of(connection: object, path: Path, now: float) -> Iterator[Tr
         tx = Transaction(connection, now)
         tx.run(_TAKE_WRITE_LOCK)
         with _all_or_nothing(tx):
-            yield tx
+            return run(tx)
     except sqlite3.Error as error:
         raise _error(error, path) from error
     finally:
@@ -49,10 +66,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             "one commit can span only one file, connect to that one"
         )
     if not connection.in_transaction and not _begins_by_itself(connection):
-        raise StoreError(
-            "connection has no open transaction and does not begin one by itself: "
-            'begin a transaction first, connection.execute("BEGIN IMMEDIATE")'
-        )
+        raise StoreError(f'{NO_TRANSACTION}, connection.execute("BEGIN IMMEDIATE")')
     # The caller's commits must not write the log back: that is done under the store's lock only.
     cursor.execute("PRAGMA wal_autocheckpoint = 0")
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from durabus.backends.sqlite.caller import in_transaction_of
+from durabus.backends.sqlite.caller import run_in_transaction_of
 from durabus.backends.sqlite.claiming import claim_next_events
 from durabus.backends.sqlite.core import SQLiteCore
 from durabus.backends.sqlite.publishing import get_event
@@ -57,8 +58,8 @@ class SQLiteClaims(SQLiteCore):
                     "claim in a call of its own"
                 )
             self._check_open()
-            with in_transaction_of(connection, self._path, self._now()) as tx:
-                return SettleAnswer(settle_events(tx, settlements), [])
+            run = partial(settle_events, settlements=settlements)
+            return SettleAnswer(await run_in_transaction_of(connection, self._path, self._now(), run), [])
         if not settlements and then_claim is None:
             self._check_open()
             return SettleAnswer([], [])

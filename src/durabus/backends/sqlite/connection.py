@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from durabus.backends.sqlite import presence
 from durabus.backends.sqlite.flock import BUSY_TIMEOUT
+from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
 
+OPENING_TIMEOUT = 5.0
+"""Seconds that opening a file waits for transactions of others. Only the first one to open it has to write there."""
+_TRY_EVERY = 0.01
 OLDEST_SQLITE = (3, 37, 0)
 CHECKPOINT_PAGES = 2_000
 _KEPT_WAL = 16 * 1024 * 1024
@@ -48,7 +53,7 @@ def check_version() -> None:
 def connect_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
     """The one connection of this store object that writes. Transactions are begun by hand."""
     with _connecting(path) as connection:
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        mode = _write_ahead(connection)
         if mode != "wal":
             raise StoreUnavailableError(
                 f"{path}: SQLite cannot use its write-ahead log here (it answered {mode!r}): "
@@ -63,6 +68,34 @@ def connect_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
         return connection
 
 
+def _write_ahead(connection: sqlite3.Connection) -> str:
+    """Change the journal's mode. SQLite does not wait for the transactions of others here, so this does."""
+    deadline = monotonic() + OPENING_TIMEOUT
+    while True:
+        try:
+            mode: str = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError as error:
+            if primary_code(error) != sqlite3.SQLITE_BUSY or monotonic() >= deadline:
+                raise
+            time.sleep(_TRY_EVERY)
+        else:
+            return mode
+
+
+@contextmanager
+def preparing(path: Path) -> Iterator[None]:
+    """Tell those whose own transaction keeps a file from getting its tables what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if primary_code(error) != sqlite3.SQLITE_BUSY:
+            raise
+        raise StoreUnavailableError(
+            f"{path}: the store cannot make its tables while another connection has a transaction open. If it is your "
+            "own, open the store before the transaction begins: `await bus.start()`, or `durabus db migrate` once"
+        ) from error
+
+
 def connect_reader(path: Path) -> sqlite3.Connection:
     """A connection that never writes and never checkpoints."""
     with _connecting(path) as connection:
@@ -70,6 +103,11 @@ def connect_reader(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA query_only = ON")
         connection.execute("PRAGMA cache_size = -8000")
         return connection
+
+
+def wait_for_others(connection: sqlite3.Connection, seconds: float) -> None:
+    """How long each statement waits for transactions of others."""
+    connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
 def is_about_the_disk(error: sqlite3.Error) -> bool:
@@ -92,7 +130,7 @@ def _connecting(path: Path) -> Iterator[sqlite3.Connection]:
     """A connection that is closed again if it cannot be set up."""
     # Threads hand the connection over only at open and close, with everything else at rest.
     connection = sqlite3.connect(
-        path, timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
+        path, timeout=OPENING_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
         _keep_log_at_close(connection)

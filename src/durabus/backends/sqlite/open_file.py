@@ -11,7 +11,7 @@ import weakref
 
 from durabus.backends.sqlite import schema
 from durabus.backends.sqlite.address import Address
-from durabus.backends.sqlite.connection import connect_reader, connect_writer, store_error
+from durabus.backends.sqlite.connection import connect_reader, connect_writer, preparing, store_error, wait_for_others
 from durabus.backends.sqlite.copied import ADVICE, came_alone, is_from_open_store
 from durabus.backends.sqlite.flock import BUSY_TIMEOUT, WriteLock
 from durabus.backends.sqlite.identity import Identity, refuse_second_name
@@ -73,11 +73,14 @@ class OpenFile:
     def _connect(self, address: Address, time: StoreTime) -> Identity:
         if self._path.exists():
             refuse_second_name(self._path)
-        writer = connect_writer(self._path, synchronous=address.synchronous)
-        self.connections.append(writer)
-        schema.migrate(writer, self._path, time.now_of_all(self.lock))
+        with preparing(self._path):
+            writer = connect_writer(self._path, synchronous=address.synchronous)
+            self.connections.append(writer)
+            schema.migrate(writer, self._path, time.now_of_all(self.lock))
         schema.verify(writer, self._path)
         self.connections.append(connect_reader(self._path))
+        for connection in self.connections:
+            wait_for_others(connection, BUSY_TIMEOUT)
         self._presence.take()
         refuse_second_name(self._path)
         return Identity(self._path)

@@ -7,6 +7,7 @@ import logging
 import sqlite3
 from pathlib import Path
 
+from durabus.backends.sqlite.connection import wait_for_others
 from durabus.backends.sqlite.flock import BUSY_TIMEOUT, WriteLock
 from durabus.clock import monotonic
 
@@ -45,10 +46,10 @@ class WriteAheadLog:
         self._shrunk = monotonic()
         try:
             with contextlib.suppress(sqlite3.Error):
-                connection.execute("PRAGMA busy_timeout = 0")
+                wait_for_others(connection, 0)
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         finally:
-            connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT * 1000)}")
+            wait_for_others(connection, BUSY_TIMEOUT)
             self._lock.release()
         self._measure()
         self._tell()

@@ -1,0 +1,56 @@
+"""What a caller may hand over as ``connection=…``: the connections of drivers, and of the libraries that wrap them.
+
+Nothing of these libraries is imported: a connection is recognised by where its class was defined. What is underneath is
+always the connection of a driver, and the store asks that one directly.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durabus.errors import StoreError
+
+WRAPPED = "a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection over one of them"
+"""What every store with ``caller_transactions`` accepts beside the connections of its drivers."""
+NO_TRANSACTION = "connection has no open transaction and does not begin one by itself: begin a transaction first"
+
+
+async def driver_of(connection: object, vendor: str) -> Any:
+    """The driver's connection behind what a library gave, with that library's transaction begun.
+
+    ``vendor`` is Django's name for the database; what is no connection of a known library is returned as it is.
+    """
+    found: Any = connection
+    kinds = {kind.__name__ for kind in type(found).__mro__ if is_from(kind, "sqlalchemy")}
+    if kinds & {"scoped_session", "async_scoped_session"}:
+        found = found()
+        kinds = {kind.__name__ for kind in type(found).__mro__}
+    if "AsyncSession" in kinds:
+        found = await found.connection()
+        kinds = {"AsyncConnection"}
+    if "AsyncConnection" in kinds:
+        await found.exec_driver_sql("SELECT 1")  # the dialect begins its transaction with the first statement
+        return (await found.get_raw_connection()).driver_connection
+    if "Session" in kinds:
+        found = found.connection()
+        kinds = {"Connection"}
+    if "Connection" in kinds:
+        return found.connection.driver_connection
+    if is_from(type(found), "django") and getattr(found, "vendor", None) == vendor:
+        return _driver_of_django(found)
+    return found
+
+
+def is_from(kind: type, package: str) -> bool:
+    """Whether a class, or one that it is made from, was defined in a package."""
+    return any(base.__module__.partition(".")[0] == package for base in kind.__mro__)
+
+
+def _driver_of_django(connection: Any) -> Any:
+    # attributes, because Django refuses its own methods inside an event loop
+    if connection.connection is None or not (connection.in_atomic_block or not connection.autocommit):
+        raise StoreError(
+            f"{NO_TRANSACTION} (with transaction.atomic(): …), and hand over transaction.get_connection(): "
+            "django.db.connection is another one inside an event loop"
+        )
+    return connection.connection
