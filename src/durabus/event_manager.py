@@ -18,13 +18,13 @@ from durabus.model.retry import RetryPolicy
 from durabus.model.settlement import Fail, Release
 from durabus.model.statuses import OnUnhandled
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.execution import NotStarted
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
 from durabus.worker.outage import Outage
 from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry
 from durabus.worker.slots import TROUBLE_PAUSE
+from durabus.worker.thread_calls import NotStarted, is_in_thread
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.unhandled import Unhandled
 
@@ -127,7 +127,10 @@ class EventManager:
             logger.warning("event %s goes back to the queue: %s", event.event_id, error)
             settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(settled))
         except BaseException:
-            self.queue.give_back(claim, settled)
+            if is_in_thread(event):
+                self.queue.forget_claim(event.id)  # a function still runs: the event comes back with its lease
+            else:
+                self.queue.give_back(claim, settled)
             raise
         outcome = (await self.queue.store.settle_events([settlement])).outcomes[0]
         self.queue.forget_claim(event.id)

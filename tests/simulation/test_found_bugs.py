@@ -14,7 +14,6 @@ from durabus.lock_manager import LockManager
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, LockClaim
 from durabus.model.event import NewEvent
 from durabus.model.query import EventQuery
-from durabus.worker import appetite
 from durabus.worker.appetite import Appetite
 from durabus.worker.heartbeat import in_time
 
@@ -179,10 +178,11 @@ async def test_who_keeps_getting_what_only_others_can_end_lets_them_ask_first_fo
     began = monotonic()
     waiting.rest(delay)
     hungry = [waiting.hungry]
+    asyncio.get_running_loop().call_later(delay, lambda: hungry.append(waiting.hungry))
     async with asyncio.timeout(30):
         await asks.wait()
-    assert [*hungry, waiting.hungry] == [False, True]
-    assert monotonic() - began >= delay * appetite.REST_LONGER
+    assert [*hungry, waiting.hungry] == [True, False, True], "it rests when the event is due"
+    assert monotonic() - began >= 2 * delay
 
 
 async def test_a_call_that_fails_as_its_caller_is_cancelled_is_not_reported_as_forgotten() -> None:

@@ -15,7 +15,8 @@ from durabus.backends.memory.store import MemoryStore
 from durabus.model.statuses import ResultStatus
 from durabus.worker.breaker import BreakerState
 from durabus.worker.context import Context
-from durabus.worker.execution import NotStarted, Outcome, execute
+from durabus.worker.execution import Outcome, execute
+from durabus.worker.thread_calls import NotStarted
 from durabus.worker.threads import HandlerThreads
 
 
@@ -206,9 +207,8 @@ async def test_a_function_whose_threads_are_closed_has_not_failed(
 async def test_an_event_whose_handler_got_no_thread_goes_back_with_its_attempt(release: threading.Event) -> None:
     store = MemoryStore()
     async with EventBus(store, concurrency=1, retry={"max_retries": 0}) as bus:
-        bus.subscribe("endless", lambda event: release.wait(30), timeout=0.05)
         bus.subscribe("quick", lambda event: event.attempts, timeout=0.05)
-        assert (await bus.emit("endless")).status is EventStatus.FAILED  # and its thread is still busy
+        await busy(bus._dispatcher._threads, release)
         quick = bus.emit("quick")
         waiting = await until_status(store, (await quick.stored()).id, EventStatus.PROCESSING)
         back = await until_status(store, waiting.id, EventStatus.PENDING)
@@ -224,10 +224,9 @@ async def test_handlers_that_were_done_are_kept_when_the_next_gets_no_thread(rel
         async def first(event: Event) -> None:
             calls.append("first")
 
-        bus.subscribe("endless", lambda event: release.wait(30), timeout=0.05)
         bus.subscribe("quick", first, id="first")
         bus.subscribe("quick", lambda event: calls.append("second"), id="second", timeout=0.05)
-        await bus.publish("endless")
+        await busy(bus._dispatcher._threads, release)
         quick = await bus.emit("quick").stored()
         await until_status(store, quick.id, EventStatus.PROCESSING)
         await until_status(store, quick.id, EventStatus.PENDING)
@@ -251,7 +250,8 @@ async def test_a_shutdown_gives_back_what_waits_for_a_thread_and_it_never_begins
         await asyncio.to_thread(begun.wait, 10)
         await until(lambda: worker.in_flight == 2)
         await worker.stop(0.01)
-        assert [event.attempts for event in store.in_status(EventStatus.PENDING)] == [0, 0]
+        assert [event.payload["n"] for event in store.in_status(EventStatus.PENDING)] == [1]
+        assert [event.payload["n"] for event in store.in_status(EventStatus.PROCESSING)] == [0], "its function runs"
         release.set()
         await asyncio.wrap_future(worker._dispatcher._threads.submit(int))
     assert calls == [0]

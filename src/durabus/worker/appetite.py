@@ -21,8 +21,8 @@ HINT_PAUSE = 0.05
 IN_VAIN_DOUBLINGS = 2
 """A worker that keeps hearing of what it may not have pauses longer each time. But not long: an event under that lock
 may wait for it."""
-REST_LONGER = 1.5
-"""A worker that claimed what only another node can finish rests so many times as long as the event, at least."""
+REST_BEFORE = 0.9
+"""The part of the delay of an event for another node after which this one rests: their clocks may differ a little."""
 LONGEST_REST = 1.0
 AT_ONCE = 3
 """So many idle workers of a bus may ask for what a hint told all of them; if there are more, they take turns."""
@@ -57,7 +57,7 @@ class Appetite:
         self._no_hints = Outage(logger, f"the store gives no hints of new work, bus {bus!r} is polled")
         # It begins with a look: most buses have nothing when they start, and a look costs less than a claim.
         self._hungry = False
-        self._resting = False
+        self._rests = 0
         self._sated = asyncio.Event()
         self._sated.set()
         self._hinted = False
@@ -68,7 +68,7 @@ class Appetite:
     @property
     def hungry(self) -> bool:
         """Whether there may be something to claim for this worker."""
-        return self._hungry and not self._resting
+        return self._hungry and not self._rests
 
     def nudge(self) -> None:
         """There may be something to claim."""
@@ -91,17 +91,20 @@ class Appetite:
         self._sated.set()
 
     def rest(self, delay: float) -> None:
-        """A claim brought an event that only another node can finish, and it is due again after ``delay`` seconds.
+        """An event went back for a handler of another node, and is due again after ``delay`` seconds.
 
-        That node claims first then. Otherwise the one whose clock runs slightly ahead would win every race.
+        When it is due, that node claims first. Otherwise the one whose clock runs slightly ahead would win every race.
         """
-        if not self._resting:
-            self._resting = True
-            seconds = min(delay, LONGEST_REST) * random.uniform(REST_LONGER, 2 * REST_LONGER)
-            asyncio.get_running_loop().call_later(seconds, self._rested)
+        loop = asyncio.get_running_loop()
+        seconds = min(delay, LONGEST_REST) * random.uniform(1, 2)
+        loop.call_later(delay * REST_BEFORE, self._begin_rest)
+        loop.call_later(delay + seconds, self._end_rest)
 
-    def _rested(self) -> None:
-        self._resting = False
+    def _begin_rest(self) -> None:
+        self._rests += 1
+
+    def _end_rest(self) -> None:
+        self._rests -= 1
         self._wake()
 
     async def listen(self) -> None:

@@ -23,6 +23,7 @@ from durabus.worker.handler import Handler
 from durabus.worker.metrics import Metrics
 from durabus.worker.retry_log import log_failed_attempt
 from durabus.worker.slowness import SlowWarning
+from durabus.worker.thread_calls import threads_ended
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing
 from durabus.worker.unhandled import Unhandled
@@ -197,6 +198,7 @@ class Dispatcher:
             except TimeoutError:
                 if not scope.expired():
                     raise
+        await threads_ended(claim.event)  # a thread cannot be stopped, and a retry must not begin beside it
         return self._timed_out(claim, course)
 
     def _course(self, claim: Claim) -> Course:

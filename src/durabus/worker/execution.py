@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import inspect
 import threading
 import traceback
@@ -21,6 +20,7 @@ from durabus.worker.context import Context
 from durabus.worker.error_place import place_of
 from durabus.worker.handler import Handler
 from durabus.worker.slowness import SlowWarning
+from durabus.worker.thread_calls import Closed, NotStarted, ThreadCall, TimeoutExpired
 from durabus.worker.threads import HandlerThreads
 
 MAX_ERROR_CHARS = 8_192
@@ -120,21 +120,6 @@ def _since(started: float) -> float:
     return (perf_counter() - started) * 1000
 
 
-class NotStarted(Exception):  # noqa: N818  (a signal: the attempt was none)
-    """Nothing of the handler has run, so the event goes back with its attempt."""
-
-
-class Closed(GeneratorExit):
-    """Python closes the coroutine that waits for the handler, as when its event loop is gone.
-
-    It is told apart from a ``GeneratorExit`` that the handler raises itself: after this one, nothing may run on.
-    """
-
-
-class TimeoutExpired(Exception):  # noqa: N818  (internal signal, told apart from a handler's own TimeoutError)
-    """The handler used up its time."""
-
-
 async def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float | None) -> Any:  # noqa: ASYNC109
     """What is left of a coroutine after its first step, within ``timeout``."""
     scope = asyncio.timeout(timeout)
@@ -174,61 +159,13 @@ class _Resumed:
             return stop.value
 
 
-POOL: contextvars.ContextVar[HandlerThreads | None] = contextvars.ContextVar("durabus_pool", default=None)
-"""Set inside a plain handler: whose thread it keeps busy."""
-
-
-class _ThreadCall:
-    """A plain function on its way into a thread, and what is known of it outside."""
-
-    def __init__(self, handler: Handler, context: Context, threads: HandlerThreads) -> None:
-        self.started: float | None = None
-        self._call = handler.call
-        self._context = context
-        variables = contextvars.copy_context()
-        variables.run(POOL.set, threads)
-        try:
-            self._future = threads.submit(variables.run, self._run)
-        except RuntimeError as error:
-            raise NotStarted(f"no thread for handler {handler.id}: {error}") from error
-
-    def _run(self) -> Any:
-        self.started = perf_counter()
-        try:
-            return self._call(self._context.event, self._context)
-        except StopIteration as error:
-            raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
-
-    async def returned(self, timeout: float | None) -> Any:  # noqa: ASYNC109  (counted from when a thread begins)
-        """Its return value. After its timeout the function runs on unseen: a thread cannot be killed."""
-        future, limit = asyncio.wrap_future(self._future), timeout
-        future.add_done_callback(_take_notice)
-        try:
-            while not (await asyncio.wait({future}, timeout=limit))[0]:
-                if timeout is None:
-                    continue
-                if self.started is None:
-                    if self._future.cancel():
-                        raise NotStarted(f"no thread was free for {timeout:g} s")
-                    limit = timeout  # it begins this very moment
-                elif (limit := self.started + timeout - perf_counter()) <= 0:
-                    raise TimeoutExpired
-        except GeneratorExit:
-            raise Closed from None
-        finally:
-            self._future.cancel()  # what has not begun when the wait for it ends must never begin
-        if future.cancelled():
-            raise NotStarted("its threads were closed before it began")
-        return future.result()
-
-
 async def _in_thread(handler: Handler, context: Context, threads: HandlerThreads) -> Any:
-    call = _ThreadCall(handler, context, threads)
+    call = ThreadCall(handler, context, threads)
     if handler.slow_timeout is None:
-        returned = await call.returned(handler.timeout)
+        returned = await call.returned()
     else:
         with SlowWarning(context.event, handler.id, handler.slow_timeout):
-            returned = await call.returned(handler.timeout)
+            returned = await call.returned()
     if not inspect.iscoroutine(returned):
         return returned
     left = None
@@ -239,12 +176,6 @@ async def _in_thread(handler: Handler, context: Context, threads: HandlerThreads
     except StopIteration as stop:
         return stop.value
     return await _rest(returned, waits_for, left)
-
-
-def _take_notice(future: asyncio.Future[Any]) -> None:
-    """A function that outlived its claim may still fail: nobody waits for that any more."""
-    if not future.cancelled():
-        future.exception()
 
 
 def _from_return(returned: Any, milliseconds: float, on_error: OnError | None) -> Outcome:

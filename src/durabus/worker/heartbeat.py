@@ -39,6 +39,11 @@ class Held:
         """Whether it is being worked on, and not waiting for the event loop."""
         return True
 
+    @property
+    def has_no_limit(self) -> bool:
+        """Whether it is kept however long it takes."""
+        return False
+
 
 H = TypeVar("H", bound=Held)
 T = TypeVar("T")
@@ -137,7 +142,7 @@ class Heartbeat(Generic[H]):
                 continue
             # What has not begun, or is done and not settled, waits for the event loop: as long as that lives.
             since, seconds = self._begun.get(claim) or (self._loop_seen, self._allowance(claim))
-            if now > since + seconds + self._lease:
+            if now > since + seconds + self._lease and not claim.has_no_limit:
                 self._give_up(claim, "not done long after the timeouts of its handlers, or the event loop stands still")
             else:
                 due.append(claim)

@@ -243,9 +243,9 @@ class Worker:
         """Nobody waits any more for an event that was run at once: it goes back to the queue if it has not ended."""
         if self._is_at_work_on(running):
             self._slots.give_back(running)
-            for _ in range(int(GRACE / TAKE_BACK_STEP)):  # a handler that refuses to be cancelled is left behind
-                if not running.has_begun:
-                    break
+            # A handler that refuses to be cancelled is left behind. A function in a thread cannot refuse or obey.
+            until = monotonic() + GRACE
+            while running.has_begun and (monotonic() < until or running.has_no_limit):  # noqa: ASYNC110  (no event tells)
                 await asyncio.sleep(TAKE_BACK_STEP)
 
     async def take_locks_back(self, running: Running, locks: tuple[EventLock, ...]) -> None:
@@ -441,7 +441,7 @@ class Worker:
 
     def _done(self, running: Running, settlement: Settlement) -> None:
         self._exchange.add(running, settlement)
-        if type(settlement) is Release and not settlement.results and self._dispatcher.gave_away:
+        if type(settlement) is Release and self._dispatcher.gave_away:
             self._appetite.rest(settlement.delay)
         if self._serial is None:
             return

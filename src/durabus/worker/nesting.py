@@ -10,8 +10,8 @@ from durabus.errors import ConfigurationError
 from durabus.model.claim import event_lock_key
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
-from durabus.worker.execution import POOL
 from durabus.worker.slots import PLACE, EventLock, Running
+from durabus.worker.thread_calls import CALL
 
 
 def event_lock(store: EventStore, mode: EventMode, bus: str) -> EventLock | None:
@@ -49,16 +49,13 @@ def waiting_for(event_id: str) -> Iterator[None]:
         return
     if running.claim.event.event_id == event_id:
         raise ConfigurationError(f"the handler of event {event_id} waits for the end of this very event")
-    slots, pool = place.slots, POOL.get()
-    _call(slots.loop, slots.lend, running)
-    if pool is not None:
-        pool.lend()
-    try:
-        yield
-    finally:
-        _call(slots.loop, slots.take_back, running)
-        if pool is not None:
-            pool.take_back()
+    slots, thread_call = place.slots, CALL.get()
+    with contextlib.nullcontext() if thread_call is None else thread_call.waiting():
+        _call(slots.loop, slots.lend, running)
+        try:
+            yield
+        finally:
+            _call(slots.loop, slots.take_back, running)
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Running], None], running: Running) -> None:

@@ -18,8 +18,9 @@ from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.store.contract import EventStore
 from durabus.worker.children import Child, Children
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.execution import NotStarted, describe
+from durabus.worker.execution import describe
 from durabus.worker.heartbeat import Held
+from durabus.worker.thread_calls import NotStarted, is_in_thread, threads_ended
 
 logger = logging.getLogger("durabus.worker")
 
@@ -57,6 +58,11 @@ class Running(Held):
     def has_begun(self) -> bool:
         """Whether it is inside its handlers."""
         return self.task is not None
+
+    @property
+    def has_no_limit(self) -> bool:
+        """A function in a thread cannot be stopped: its event is kept until it has ended."""
+        return is_in_thread(self.claim.event)
 
 
 class Place:
@@ -195,8 +201,11 @@ class Slots:
         return bool(self._queue)
 
     def _leave_behind(self, running: Running) -> None:
-        """Its handler refuses to stop, and nothing it does counts any more: the others cannot wait for ever."""
-        if running in self._inside:
+        """Its handler refuses to stop, and nothing it does counts any more: the others cannot wait for ever.
+
+        But for a function in a thread whose event is still claimed: the lock that the others need is its own.
+        """
+        if running in self._inside and (running.lost or not running.has_no_limit):
             self._inside.remove(running)
             self.go()
 
@@ -260,6 +269,8 @@ class Slots:
                 self._cancelled_by_others(running, error, settled)
                 raise
             settlement = Release(running.ref)
+            if running.has_no_limit and not running.lost:
+                await self._keep(running)
         except (NotStarted, StoreError) as error:
             logger.warning("event %s goes back to the queue: %s", running.claim.event.event_id, error)
             settlement = Release(running.ref, TROUBLE_PAUSE, tuple(settled))
@@ -295,6 +306,17 @@ class Slots:
             self._died(running)
         else:
             self._done(running, self._failed(running, error, settled))
+
+    async def _keep(self, running: Running) -> None:
+        """It is to go back, but not while a function of it runs in a thread: another node would begin beside it.
+
+        At a shutdown that waits no longer it is left behind, and comes back with its lease.
+        """
+        try:
+            await threads_ended(running.claim.event)
+        except asyncio.CancelledError:
+            self._died(running)
+            raise
 
     async def _after_children(self, running: Running, settlement: Settlement) -> Settlement:
         if running.turn is not None:
