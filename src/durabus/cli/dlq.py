@@ -8,10 +8,10 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from durabus.cli.backend import refuse_absent_file
-from durabus.cli.events import event_ref, event_table, print_event, refuse_without_events
+from durabus.cli.events import event_ref, print_event, print_events, refuse_without_events
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store, shown_url, store_url
-from durabus.cli.output import console, event_document, print_json, say
+from durabus.cli.output import event_document, print_json, say
 from durabus.cli.progress import progress_bars
 from durabus.dead_letters import DLQInspector
 from durabus.errors import EventNotFound, NotADeadLetter
@@ -50,7 +50,7 @@ async def list_dead_letters(
     if not page.total:
         say("no dead letters")
         return
-    console().print(event_table(page.events, now))
+    print_events(page.events, now)
     say(f"{len(page.events)} of {page.total}; `durabus dlq retry ID` tries one again")
 
 

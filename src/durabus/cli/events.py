@@ -45,6 +45,11 @@ if TYPE_CHECKING:
 
 events = App(name="events", help="Events: list, show, tail, retry.")
 
+UNLIMITED = 10_000
+SHORT_ERROR = "x" * 8
+"""So much of an error is shown, however narrow the terminal is."""
+SHORT_TYPE = 24
+"""Characters of a type that a narrow table shows."""
 FOLLOW_EVERY = 0.2
 
 
@@ -89,7 +94,7 @@ async def list_events(
             + (" match" if query != EventQuery(limit=limit) else ": publish one with `durabus publish TYPE`")
         )
         return
-    console().print(event_table(page.events, now, reasons))
+    print_events(page.events, now, reasons)
     if page.next_before_id is not None:
         say(f"more: --before {page.next_before_id}")
 
@@ -199,26 +204,45 @@ async def _reason(store: EventStore, event: Event) -> str | None:
     return trail[-1].reason if trail else None
 
 
-def event_table(found: list[Event], now: float, reasons: Mapping[int, str | None] | None = None) -> Table:
-    """Events as rows that fit 80 columns."""
+def print_events(found: list[Event], now: float, reasons: Mapping[int, str | None] | None = None) -> None:
+    """Events as rows. Only the last column gives way: a terminal that is too narrow for the others breaks the lines."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    out = console()
+    bare = _event_table(found, now, {}, out.width, with_errors=False)
+    least = Measurement.get(out, out.options.update(width=UNLIMITED), bare).minimum
+    if least > out.width:
+        out = Console(highlight=False, width=least)
+    out.print(_event_table(found, now, reasons or {}, out.width, with_errors=True))
+
+
+def _event_table(
+    found: list[Event], now: float, reasons: Mapping[int, str | None], width: int, *, with_errors: bool
+) -> Table:
+    from rich.text import Text
+
+    whole, number = {"no_wrap": True}, {"no_wrap": True, "justify": "right"}
     made = table(
-        ("id", {"justify": "right"}),
-        "status",
-        ("type", {"overflow": "ellipsis", "no_wrap": True, "max_width": 24}),
-        ("tries", {"justify": "right"}),
-        ("age", {"justify": "right"}),
-        ("last error", {"overflow": "ellipsis", "no_wrap": True, "ratio": 1}),
+        ("id", number),
+        ("status", whole),
+        ("type", {**whole, "overflow": "ellipsis", "max_width": max(SHORT_TYPE, width // 4)}),
+        ("tries", number),
+        ("age", number),
+        "error",
     )
     for event in found:
-        error = plain(event.errors[-1]) if event.errors else ""
-        reason = reasons.get(event.id) if reasons else None
+        error = reasons.get(event.id) or (event.errors[-1] if event.errors else "")
+        # Rich makes columns that may wrap narrower before all others, so the column may, but its text may not.
+        last = Text.from_markup(plain(error if with_errors else SHORT_ERROR), overflow="ellipsis")
+        last.no_wrap = True
         made.add_row(
             str(event.id),
             status_text(event.status),
             plain(event.type),
             str(event.attempts),
             age(now - event.created_ts),
-            reason or error,
+            last,
         )
     return made
 
