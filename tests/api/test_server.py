@@ -366,3 +366,10 @@ async def test_a_server_that_cannot_begin_tells_it_to_the_code_beside_it(tmp_pat
     with pytest.raises(DurabusError, match="no/such/folder"):
         async with served(create_app(f"sqlite:///{tmp_path}/no/such/folder/bus.db")):
             pass
+
+
+async def test_no_page_of_the_framework_is_served(desk: Desk) -> None:
+    """Its explorers load their scripts from other hosts."""
+    for page in ("", "/redoc", "/swagger", "/elements", "/rapidoc", "/scalar", "/openapi.json", "/openapi.yaml"):
+        assert (await desk.get(f"/schema{page}")).status_code == 404, page
+    assert (await desk.get("/openapi.json")).json()["openapi"].startswith("3.1")
