@@ -8,6 +8,11 @@ LINES = "backends/postgresql/migrations/0003_ordering_keys.sql"
 SQL = "backends/postgresql/statements/"
 SUITE = "tests/conformance/test_postgresql.py::TestPostgreSQLStore::test_"
 STALE = f"{SUITE}a_write_under_a_lost_claim_changes_nothing"
+CLAIM_SETTINGS = """SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_sort = off
+"""
 
 POSTGRESQL = (
     Mutant(
@@ -152,5 +157,39 @@ POSTGRESQL = (
 """,
         "tests/postgresql/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
         "A crash leaves a change that the log knows nothing of.",
+    ),
+    Mutant(
+        "PostgreSQL: claimers pass by what others have locked",
+        CLAIMS,
+        """AND (-e.priority, e.id) > (0, p_floor)
+                ORDER BY -e.priority, e.id LIMIT v_limit FOR UPDATE SKIP LOCKED""",
+        """AND (-e.priority, e.id) > (0, p_floor)
+                ORDER BY -e.priority, e.id LIMIT v_limit FOR UPDATE""",
+        "tests/postgresql/test_skip_locked.py::test_a_claim_takes_what_an_unfinished_claim_left",
+        "One slow claim holds up all others.",
+    ),
+    Mutant(
+        "PostgreSQL: the look everywhere comes within a second",
+        "backends/postgresql/scans.py",
+        "min(SHARE * (now - began), POSTPONED_AT_MOST)",
+        "SHARE * (now - began)",
+        "tests/postgresql/test_scans.py::test_a_slow_look_everywhere_is_put_off_by_a_second_at_most",
+        "The events of a dead worker wait for half a minute more.",
+    ),
+    Mutant(
+        "PostgreSQL: the claim is never compiled",
+        CLAIMS,
+        f"SET jit = off\n{CLAIM_SETTINGS}",
+        CLAIM_SETTINGS,
+        "tests/postgresql/test_query_plans.py::test_a_function_that_tells_the_planner_what_to_do_is_never_compiled",
+        "On a server as distributions ship it, every claim takes a second.",
+    ),
+    Mutant(
+        "PostgreSQL: the lag is not known while the log is held back",
+        "projections.py",
+        "None if await self._store.log_hold() is not None else await self._store.log_lag(position)",
+        "await self._store.log_lag(position)",
+        "tests/postgresql/test_log_hold.py::test_the_lag_of_a_projection_is_not_known_meanwhile",
+        "A projection that stands still says that it has seen everything.",
     ),
 )
