@@ -4,12 +4,14 @@ Async tests need no marker: write `async def test_...` and the anyio plugin runs
 Async fixtures work the same way.
 """
 
+from __future__ import annotations
+
 import asyncio
 import functools
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
@@ -21,6 +23,9 @@ from durabus.servers.kafka import KafkaServer
 from durabus.servers.nats import NatsServer
 from durabus.servers.postgresql import PostgreSQLServer
 from durabus.servers.redis import RedisServer
+
+if TYPE_CHECKING:
+    from tests.kafka.prefixes import Prefixes
 from durabus.store.connect import DEFAULT_URL
 
 # A slow machine must not fail a property; the timeout catches what hangs. Every run tries the same examples: one that
@@ -97,6 +102,14 @@ def kafka_server() -> Iterator[KafkaServer]:
 def kafka_url(kafka_server: KafkaServer) -> str:
     """Its URL. Give your stores a prefix of their own."""
     return kafka_server.url
+
+
+@pytest.fixture(scope="session")
+def kafka_prefixes(kafka_url: str) -> Prefixes:
+    """Prefixes for stores on it whose topics are there already: to make them takes longer than most tests."""
+    from tests.kafka.prefixes import Prefixes
+
+    return Prefixes(kafka_url)
 
 
 @pytest.hookimpl(tryfirst=True)

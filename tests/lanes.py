@@ -31,4 +31,4 @@ def is_about(node_id: str, word: str) -> bool:
     path, _, test = node_id.partition("::")
     if f"/{word}/" in path or path.endswith(f"test_{word}.py"):
         return True
-    return word in TOGETHER and any(f"[{word}{end}" in test for end in ("_", ".md", "]"))
+    return word in TOGETHER and any(f"[{word}{end}" in test for end in ("_", ".md", "]", "-"))

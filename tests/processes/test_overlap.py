@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.places import SHARED, fresh_url
 
 from durabus import Event, EventStore, NewEvent, new_event, open_store
 
@@ -21,12 +22,9 @@ WORKER = Path(__file__).with_name("overlap_worker.py")
 LEASE = 1.5
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=SHARED)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/overlap.db"
-    database: str = request.getfixturevalue("postgresql_database")
-    return database
+    return fresh_url(request.param, request, tmp_path)
 
 
 @pytest.fixture

@@ -6,15 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.places import EVERYWHERE, fresh_url
 
 from durabus import EventBus, EventStore, open_store
 
 MakeBus = Callable[..., EventBus]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=EVERYWHERE)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'bus.db'}"
+    return fresh_url(request.param, request, tmp_path)
 
 
 @pytest.fixture

@@ -416,7 +416,7 @@ async def test_an_awaited_child_on_another_bus_of_another_node_runs_under_the_gl
 
 
 async def test_a_child_on_another_node_is_stopped_when_nobody_waits_for_it_any_more(make_bus: MakeBus) -> None:
-    here, there = make_bus(mode="bus-serial", lease=1.0), make_bus(mode="bus-serial", lease=1.0)
+    here, there = make_bus(mode="bus-serial", lease=1.1), make_bus(mode="bus-serial", lease=1.1)
     ledger, limits = Ledger(), []
 
     async def parent(event: Event) -> None:

@@ -50,7 +50,7 @@ async def test_who_will_not_wait_is_told(store: EventStore) -> None:
 
 
 async def test_a_lock_is_kept_for_as_long_as_the_block_takes(store: EventStore) -> None:
-    async with LockManager(store, lease=1.0).hold("report"):
+    async with LockManager(store, lease=1.1).hold("report"):
         await asyncio.sleep(1.3)
         with pytest.raises(LockHeld):
             async with LockManager(store).hold("report", wait=0):
@@ -62,7 +62,7 @@ async def test_a_lock_that_is_lost_stops_the_block(store: EventStore) -> None:
 
     async def work() -> None:
         nonlocal cancelled
-        async with LockManager(store, lease=1.0).hold("report") as lock:
+        async with LockManager(store, lease=1.1).hold("report") as lock:
             await lose(store, lock)
             try:
                 await asyncio.sleep(60)
@@ -79,7 +79,7 @@ async def test_a_lock_that_is_lost_stops_the_block(store: EventStore) -> None:
 
 async def test_a_block_that_will_not_stop_is_told_in_the_end(store: EventStore) -> None:
     async def work() -> None:
-        async with LockManager(store, lease=1.0).hold("report") as lock:
+        async with LockManager(store, lease=1.1).hold("report") as lock:
             await lose(store, lock)
             with pytest.raises(asyncio.CancelledError):
                 await asyncio.sleep(60)
@@ -92,7 +92,7 @@ async def test_a_block_that_answers_the_loss_with_an_error_of_its_own_leaves_the
     store: EventStore,
 ) -> None:
     async def work() -> None:
-        async with LockManager(store, lease=1.0).hold("report") as lock:
+        async with LockManager(store, lease=1.1).hold("report") as lock:
             await lose(store, lock)
             try:
                 await asyncio.sleep(60)
@@ -117,7 +117,7 @@ async def test_a_renewal_that_fails_in_an_unknown_way_is_tried_again_and_then_en
         raise ArithmeticError("nobody expects this")
 
     async def work() -> None:
-        async with LockManager(store, lease=1.0).hold("report"):
+        async with LockManager(store, lease=1.1).hold("report"):
             await asyncio.sleep(60)
 
     monkeypatch.setattr(store, "renew_lock", broken)
@@ -183,7 +183,7 @@ async def test_who_waits_takes_over_from_one_that_is_gone(store: EventStore) -> 
 
 async def test_a_closed_store_ends_the_block(store: EventStore) -> None:
     async def work() -> None:
-        async with LockManager(store, lease=1.0).hold("report"):
+        async with LockManager(store, lease=1.1).hold("report"):
             await store.close()
             await asyncio.sleep(60)
 

@@ -256,7 +256,7 @@ async def test_a_shutdown_gives_back_what_has_not_begun(make_bus: MakeBus, store
 async def test_the_next_event_waits_until_one_that_was_taken_away_has_stopped(
     make_bus: MakeBus, store: EventStore, ledger: Ledger
 ) -> None:
-    bus, began = make_bus(mode="bus-serial", lease=0.6), asyncio.Event()
+    bus, began = make_bus(mode="bus-serial", lease=1.1), asyncio.Event()
 
     async def job(event: Event) -> None:
         ledger.begin(str(event.payload))

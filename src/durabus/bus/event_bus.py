@@ -29,9 +29,10 @@ from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.worker.appetite import POLL_FLOOR
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.loop import Worker, check_options
+from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock, handled_here
+from durabus.worker.options import check_options
 from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, metadata_of, tell_settled

@@ -61,13 +61,13 @@ class Nested:
             refuse_endless_wait(self._lock)
             await child.ended()
             return
-        shares = parent is not None and self._lock is not None and self._lock in parent.locks
-        if parent is None or (self.worker is None and not shares):
+        if parent is None or (self.worker is None and not self._shares(parent)):
             await child.ended()
             return
-        if not shares:
-            await self._run(event_id, event_type, child, parent, shares=False)
-            return
+        if not self._shares(parent):
+            await self._run_apart(event_id, event_type, child, parent)
+            if child.done:
+                return
         async with _turn(parent):
             if not parent.has_begun:
                 await child.ended()  # the parent is over meanwhile, and its lock free
@@ -75,6 +75,32 @@ class Nested:
             await self._run(event_id, event_type, child, parent, shares=True)
             if not child.done:
                 await self._leave_to_others(event_id, child, parent.claim.event.worker_id or "")
+
+    def _shares(self, parent: Running) -> bool:
+        """Whether the parent runs under the lock that its child needs. It may get it while it waits."""
+        return self._lock is not None and self._lock in parent.locks
+
+    async def _run_apart(self, event_id: str, event_type: str, child: Awaited, parent: Running) -> None:
+        """Until the child has ended, or the parent runs under the lock that the child needs.
+
+        The child runs under the parent's locks, whoever claims it: otherwise what it waits for in turn would wait for a
+        lock that the parent keeps.
+        """
+        worker = self.worker
+        if worker is None or not parent.locks:
+            await self._run(event_id, event_type, child, parent, shares=False)
+            return
+        with worker.lending(event_id, parent.locks):
+            running = worker.run_of(child.id)
+            if running is not None:
+                running.add_locks(parent.locks)
+            try:
+                await self._run(event_id, event_type, child, parent, shares=False)
+            finally:
+                running = worker.run_of(child.id)
+                if running is not None and not child.done:
+                    # The parent goes on, or ends: what ran under its locks must not outlive it.
+                    await worker.take_locks_back(running, parent.locks)
 
     async def _leave_to_others(self, event_id: str, child: Awaited, worker_id: str) -> None:
         try:
@@ -91,7 +117,7 @@ class Nested:
             return
         request = worker.request_for(event_id, with_lock=not shares)
         try:
-            while not child.done:
+            while not child.done and shares is self._shares(parent):
                 others = shares and self._elsewhere(event_type)
                 if others and (running is not None or not worker.has_handlers(event_type)):
                     if running is None or not worker.is_running(running.ref.id):
@@ -101,9 +127,9 @@ class Nested:
                 await _ended_within(child, None if self._lock is None else pause)
                 pause = min(pause * 2, ASK_SELDOM)
         finally:
-            if running is not None and not child.done:
+            if shares and running is not None and not child.done:
                 # The parent goes on, or ends: what ran under its lock must not outlive it.
-                await (worker.take_back(running) if shares else worker.take_locks_back(running, parent.locks))
+                await worker.take_back(running)
 
     async def _ask(self, worker: Worker, request: ClaimRequest, parent: Running) -> Running | None:
         try:

@@ -6,13 +6,13 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from durabus.clock import monotonic
 from durabus.errors import (
-    ConfigurationError,
     DurabusError,
     EventBusShutdownError,
     LeaseLost,
@@ -21,7 +21,6 @@ from durabus.errors import (
 )
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.event import Event
-from durabus.model.limits import check_batch
 from durabus.model.pattern import matches
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
@@ -34,6 +33,7 @@ from durabus.worker.exchange import Exchange, Outcome
 from durabus.worker.heartbeat import SAFETY, TICK, Heartbeat
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock
+from durabus.worker.options import check_options
 from durabus.worker.outage import Outage
 from durabus.worker.serial_batch import SerialBatch
 from durabus.worker.slots import EventLock, Running, Slots
@@ -56,15 +56,6 @@ class Asked(NamedTuple):
 
     request: ClaimRequest
     sent: float
-
-
-def check_options(store: EventStore, concurrency: int, lease: float) -> None:
-    """Refuse what no worker on this store can do."""
-    check_batch(concurrency, "concurrency")
-    if not lease > max(store.features.minimum_lease, 0):
-        raise ConfigurationError(
-            f"lease={lease!r}: {store.features.scheme}:// needs more than {store.features.minimum_lease:g} s"
-        )
 
 
 class Worker:
@@ -247,6 +238,14 @@ class Worker:
             until = monotonic() + GRACE
             while running.has_begun and (monotonic() < until or running.has_no_limit):  # noqa: ASYNC110  (no event tells)
                 await asyncio.sleep(TAKE_BACK_STEP)
+
+    def lending(self, event_id: str, locks: tuple[EventLock, ...]) -> AbstractContextManager[None]:
+        """While the holder of ``locks`` waits for an event, that event runs under them, however it was claimed here."""
+        return self._slots.lending(event_id, locks)
+
+    def run_of(self, id_: int | None) -> Running | None:
+        """The event on its way through this worker."""
+        return None if id_ is None else self._running.get(id_)
 
     async def take_locks_back(self, running: Running, locks: tuple[EventLock, ...]) -> None:
         """Nobody holds these locks any more for an event of another bus that was run at once: it goes on without them.

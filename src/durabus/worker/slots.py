@@ -6,7 +6,8 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from msgspec.structs import replace
 
@@ -64,6 +65,10 @@ class Running(Held):
         """A function in a thread cannot be stopped: its event is kept until it has ended."""
         return is_in_thread(self.claim.event)
 
+    def add_locks(self, locks: tuple[EventLock, ...]) -> None:
+        """It runs under these, too: their holder waits for it."""
+        self.locks = (*self.locks, *(lock for lock in locks if lock not in self.locks))
+
 
 class Place:
     """The task in which handlers run, one event after another, as code inside them can find it."""
@@ -109,6 +114,8 @@ class Slots:
         self._children = children
         self._waits: dict[Running, int] = {}
         """Whose handlers wait, and for how many other events."""
+        self._lent_locks: dict[str, list[tuple[EventLock, ...]]] = {}
+        """By event_id: what those run under who wait for the event."""
         self._queue: deque[Running] = deque()
         self._inside: set[Running] = set()
         """In a serial mode, whose handlers run."""
@@ -134,10 +141,23 @@ class Slots:
         """Whether nothing waits to begin."""
         return not self._queue
 
+    @contextmanager
+    def lending(self, event_id: str, locks: tuple[EventLock, ...]) -> Iterator[None]:
+        """While the holder of ``locks`` waits for an event, that event runs under them, however it was claimed here."""
+        self._lent_locks.setdefault(event_id, []).append(locks)
+        try:
+            yield
+        finally:
+            self._lent_locks[event_id].remove(locks)
+            if not self._lent_locks[event_id]:
+                del self._lent_locks[event_id]
+
     def put(self, running: Running) -> None:
         """Queue an event; ``go`` starts it."""
         if self.lock is not None:
             running.locks = (self.lock,)
+        for locks in self._lent_locks.get(running.claim.event.event_id, ()) if self._lent_locks else ():
+            running.add_locks(locks)
         self._queue.append(running)
 
     def put_first(self, running: Running, under: tuple[EventLock, ...]) -> None:

@@ -1,0 +1,26 @@
+"""A fresh store of each kind for a test that must hold on all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+SHARED = ("sqlite", "postgresql", "redis", "nats", "kafka")
+"""Stores that several processes share."""
+EVERYWHERE = ("memory", *SHARED)
+
+
+def fresh_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """The URL of an empty store. Servers are started once a run; a test has its own database, prefix or file there."""
+    match kind:
+        case "memory":
+            return "memory://"
+        case "sqlite":
+            return f"sqlite:///{folder / 'bus.db'}"
+        case "postgresql":
+            return str(request.getfixturevalue("postgresql_database"))
+        case "kafka":
+            return f"{request.getfixturevalue('kafka_url')}?prefix={request.getfixturevalue('kafka_prefixes').take()}"
+    return f"{request.getfixturevalue(f'{kind}_url')}?prefix=t{uuid4().hex}"
