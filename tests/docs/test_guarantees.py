@@ -12,7 +12,7 @@ from durabus import ConfigurationError, EventBus, new_event, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Complete
 from durabus.store.connect import make_store
-from durabus.store.guarantees import LABELS, NOT_TESTED, URLS, cards
+from durabus.store.guarantees import LABELS, NOT_TESTED, URLS, cards, page
 
 
 def proofs() -> Iterator[tuple[str, str]]:
@@ -63,3 +63,12 @@ def test_a_lease_that_a_store_cannot_judge_is_refused(name: str) -> None:
     store = make_store(URLS[name])
     with pytest.raises(ConfigurationError, match=f"{name}:// needs more than {store.features.minimum_lease:g} s"):
         EventBus(store, lease=store.features.minimum_lease)
+
+
+def test_the_table_promises_nothing_that_a_card_takes_back() -> None:
+    rows = {row.split(" | ")[0].strip("| "): row for row in page().splitlines() if row.startswith("| ")}
+    for card in cards().values():
+        if "kill -9 of the server" in card.lost:
+            killed = rows[card.title].split(" | ")[1]
+            assert killed != "yes", f"{card.title}: {card.lost}"
+            assert "server" in killed

@@ -53,6 +53,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """How an idle worker hears of work."""
     limits: str
     not_for: str
+    in_short: dict[str, str] = {}
+    """Where yes or no would be wrong: by the names of ``QUESTIONS``, what the table says instead."""
     shown_by: dict[str, tuple[str, ...]]
     """For each of these the tests that prove it, by their paths below ``tests``; or what is not tested."""
 
@@ -92,7 +94,8 @@ def page() -> str:
 def _table(known: dict[str, Card], features: dict[str, Features]) -> str:
     rows = [["store", *QUESTIONS.values(), "shortest lease"], ["---"] * (len(QUESTIONS) + 2)]
     for name, card in known.items():
-        answers = ["yes" if getattr(features[name], question) else "no" for question in QUESTIONS]
+        plain = {question: "yes" if getattr(features[name], question) else "no" for question in QUESTIONS}
+        answers = list((plain | card.in_short).values())
         least = features[name].minimum_lease
         rows.append([card.title, *answers, f"{least:g} s" if least else "any"])
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)

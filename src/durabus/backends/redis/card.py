@@ -24,6 +24,10 @@ CARD = Card(
     wake_up="pub/sub, with the worker's poll behind it.",
     limits="all data in memory and in one hash slot; `maxmemory-policy` must be `noeviction`; trim the history.",
     not_for="what must survive a failover without loss, caller transactions, histories larger than memory.",
+    in_short={
+        "survives_process_kill": "of workers: yes; of the server: with `appendfsync always`",
+        "survives_power_loss": "with `appendfsync always`",
+    },
     shown_by={
         "durability": (
             "redis/test_doctor.py::test_a_durable_server_is_only_noted",
