@@ -16,6 +16,7 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
+from durabus.worker.execution import describe
 
 DEFAULT_ABANDONED_AFTER = 60.0
 
@@ -192,8 +193,4 @@ class EventQueue:
 def _settlement(claim: Claim, errors: Sequence[BaseException | str], *, success: bool) -> Settlement:
     if not success:
         return Fail(claim.ref, "finalized with success=False", None)
-    return Complete(claim.ref, (), tuple(_text(error) for error in errors))
-
-
-def _text(error: BaseException | str) -> str:
-    return error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    return Complete(claim.ref, (), tuple(one if isinstance(one, str) else describe(one) for one in errors))

@@ -19,11 +19,11 @@ from durabus.model.limits import Duration, check_tags, seconds
 from durabus.model.query import Counts, DeadLetterPage
 from durabus.model.result import TransientError, UnrecoverableError
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
+from durabus.model.text import stored_text
 
 T = TypeVar("T")
 
 CREATED, OK = 201, 200
-MAX_ERROR_CHARS = 16_000
 
 
 class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ def settle(settlements: Sequence[Settlement]) -> Call[list[Settled | LeaseLost]]
 def end(ref: ClaimRef, error: BaseException | None, spent: float) -> Call[list[Settled | LeaseLost]]:
     """How a job ends: done, to be tried again, of no use, or, if it was interrupted, given back."""
     document: dict[str, Any] = {"outcome": "complete", **_ref(ref), "execution_time_ms": spent}
-    text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+    text = stored_text(f"{type(error).__name__}: {error}")
     match error:
         case None:
             pass

@@ -11,8 +11,11 @@ from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
 from durabus.model.statuses import SETTLED, Action, EventStatus, ResultStatus
+from durabus.model.text import stored_text
 from durabus.store.contract import EventStore
 
+ODD_TEXTS = ["half \ud800 of a pair \udfff", "no\0thing", "x" * 3_000_000, "\ud83d" * 1_500_000]
+ODD_NAMES = ["surrogates", "nul", "3 MB", "3 MB of surrogates"]
 UNSETTLED = [status for status in ResultStatus if status not in SETTLED]
 
 
@@ -177,6 +180,37 @@ class SettlementTests:
         assert {(entry.error, entry.errors) for entry in entries} == {(None, ())}
         page = await lab.store.read_log_rows()
         assert [row[LOG_COLUMNS.index("reason")] for row in page.rows] == [entry.reason for entry in entries]
+
+    @pytest.mark.parametrize("text", ODD_TEXTS, ids=ODD_NAMES)
+    async def test_errors_and_reasons_are_kept_alike_whatever_they_hold(self, lab: Lab, text: str) -> None:
+        """Errors and reasons are kept as ``durabus.model.text.stored_text`` makes them: what no database can hold is
+        replaced, what is too long is cut, with a note.
+        """
+        kept = stored_text(text)
+        claim = await lab.claimed()
+        await lab.settle_one(Release(claim.ref, reason=text))
+        claim = await lab.claim_one()
+        await lab.settle_one(Fail(claim.ref, text, 0.0))
+        claim = await lab.claim_one()
+        await lab.settle_one(Complete(claim.ref, errors=(text, "and more"), reason=text))
+        together = stored_text(f"{kept}; and more")
+        assert (await lab.event(claim)).errors == (kept, together)
+        said = [(entry.action, entry.error, entry.reason) for entry in await lab.log()]
+        assert [one for one in said if one[0] not in {Action.PUBLISHED, Action.PICKED}] == [
+            (Action.RELEASED, None, kept),
+            (Action.FAILED, kept, None),
+            (Action.COMPLETED_WITH_ERRORS, together, kept),
+        ]
+
+    @pytest.mark.parametrize("text", ODD_TEXTS, ids=ODD_NAMES)
+    async def test_errors_of_handlers_and_reasons_of_a_reset_are_kept_alike(self, lab: Lab, text: str) -> None:
+        """The reason is kept as in ``settle_events``."""
+        claim = await lab.claimed()
+        await lab.settle_one(Fail(claim.ref, "no", 0.0, (_result("a", ResultStatus.TRANSIENT, text),)))
+        assert [result.error for result in await lab.store.list_results(claim.event.id)] == [stored_text(text)]
+        claim = await lab.claim_one()
+        await lab.store.reset_event(claim.event.id, reason=text)
+        assert (await lab.log())[-1].reason == stored_text(text)
 
     async def test_results_replace_those_of_the_same_handlers(self, lab: Lab, other_node: EventStore) -> None:
         """``results`` overwrite the stored ones of the same handlers."""

@@ -33,6 +33,7 @@ from durabus.model.event import Event, NewEvent
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
 from durabus.model.statuses import DEAD_LETTER, SETTLED, Action, EventStatus, ResultStatus
+from durabus.model.text import JOINT
 
 
 def publish(new: NewEvent, id_: int, now: float) -> Applied:
@@ -115,7 +116,7 @@ def _complete(state: EventState, command: Complete, now: float) -> Applied | Ref
     event = replace(
         state.event,
         status=EventStatus.COMPLETED_WITH_ERRORS if fatal else EventStatus.COMPLETED,
-        errors=(*state.event.errors, "; ".join(fatal)) if fatal else state.event.errors,
+        errors=(*state.event.errors, JOINT.join(fatal)) if fatal else state.event.errors,
         updated_ts=now,
         expires_ts=None,
     )

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from durabus.model.limits import Duration, seconds
 from durabus.model.payload import decode_payload
 from durabus.model.statuses import ResultStatus
+from durabus.model.text import stored_text
 
 
 class Success:
@@ -53,6 +55,11 @@ class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fence: int = 0
     worker_id: str | None = None
     expires_ts: float | None = None
+
+    def __post_init__(self) -> None:
+        """Keep what every store can hold."""
+        if self.error is not None:
+            force_setattr(self, "error", stored_text(self.error))
 
     @property
     def value(self) -> Any:

@@ -1,12 +1,17 @@
-"""How a claim ends: completed, failed or given back. One batch may mix all three."""
+"""How a claim ends: completed, failed or given back. One batch may mix all three.
+
+Their texts are made to fit every store here, when a settlement is made, so that no store has a rule of its own.
+"""
 
 from __future__ import annotations
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from durabus.model.claim import ClaimRef
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import EventStatus
+from durabus.model.text import stored_text, stored_texts
 
 NO_HANDLER = "no handler"
 """The reason of an event that completed, or went back to the queue, because no node had a handler for it."""
@@ -23,6 +28,13 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
     """Why the event completed without work, such as "no handler"; for its log entry."""
 
+    def __post_init__(self) -> None:
+        """Keep what every store can hold."""
+        if self.errors:
+            force_setattr(self, "errors", stored_texts(self.errors))
+        if self.reason is not None:
+            force_setattr(self, "reason", stored_text(self.reason))
+
 
 class Fail(msgspec.Struct, frozen=True, gc=False):
     """The attempt failed. Eligible again after ``delay``; ``delay=None``, or no attempt left, means FAILED."""
@@ -34,6 +46,10 @@ class Fail(msgspec.Struct, frozen=True, gc=False):
     execution_time_ms: float | None = None
     status_code: int | None = None
 
+    def __post_init__(self) -> None:
+        """Keep what every store can hold."""
+        force_setattr(self, "error", stored_text(self.error))
+
 
 class Release(msgspec.Struct, frozen=True, gc=False):
     """Give the event back without costing it an attempt; ``results`` keeps what was done meanwhile."""
@@ -43,6 +59,11 @@ class Release(msgspec.Struct, frozen=True, gc=False):
     results: tuple[HandlerResult, ...] = ()
     reason: str | None = None
     """Why the event is given back; for its log entry."""
+
+    def __post_init__(self) -> None:
+        """Keep what every store can hold."""
+        if self.reason is not None:
+            force_setattr(self, "reason", stored_text(self.reason))
 
 
 Settlement = Complete | Fail | Release

@@ -101,11 +101,6 @@ def type_of(title: str) -> str:
     return ".".join(segment or "_" for segment in text.split("."))
 
 
-def check_text(text: str) -> str:
-    """Words of a worker as every store can keep them: some databases have no NUL."""
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
 def as_number(value: float | None) -> Any:
     """A whole number without its point, as it was sent."""
     return int(value) if value is not None and value.is_integer() else value

@@ -33,7 +33,6 @@ from durabus.server.fields import (
     Text,
     Wait,
     WorkerId,
-    check_text,
     join_tags,
 )
 
@@ -143,8 +142,7 @@ class CompleteClaimDocument(
 
     def settlement(self, _retry_delay: float) -> Settlement:
         """For the store."""
-        errors = tuple(map(check_text, self.errors)) if self.errors else ()
-        return Complete(self.ref, (), errors, self.execution_time_ms, self.status_code, _reason(self.reason))
+        return Complete(self.ref, (), tuple(self.errors), self.execution_time_ms, self.status_code, self.reason)
 
 
 class FailClaimDocument(ClaimRefDocument, forbid_unknown_fields=True, kw_only=True, tag_field="outcome", tag="fail"):
@@ -158,7 +156,7 @@ class FailClaimDocument(ClaimRefDocument, forbid_unknown_fields=True, kw_only=Tr
     def settlement(self, retry_delay: float) -> Settlement:
         """For the store."""
         delay = retry_delay if self.delay is msgspec.UNSET else self.delay
-        return Fail(self.ref, check_text(self.error_message), delay, (), self.execution_time_ms, self.status_code)
+        return Fail(self.ref, self.error_message, delay, (), self.execution_time_ms, self.status_code)
 
 
 class ReleaseClaimDocument(
@@ -171,11 +169,7 @@ class ReleaseClaimDocument(
 
     def settlement(self, _retry_delay: float) -> Settlement:
         """For the store."""
-        return Release(self.ref, self.delay, (), _reason(self.reason))
-
-
-def _reason(text: str | None) -> str | None:
-    return None if text is None else check_text(text)
+        return Release(self.ref, self.delay, (), self.reason)
 
 
 SettlementDocument = CompleteClaimDocument | FailClaimDocument | ReleaseClaimDocument

@@ -22,7 +22,7 @@ from durabus.server.documents import (
     StartedDocument,
     iso,
 )
-from durabus.server.fields import as_number, check_text
+from durabus.server.fields import as_number
 
 COMPLETING = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS})
 FAILING = frozenset({Action.FAILED})
@@ -52,10 +52,9 @@ async def fail(api: Api, principal: Principal, id_: int, report: FailDocument) -
     event, settings = await api.event(id_, principal), api.settings
     max_retries = event.max_attempts or settings.max_retries
     delay = settings.retry_delay if event.attempts < max_retries else None
-    message = check_text(report.error_message)
 
     def made(ref: ClaimRef) -> Settlement:
-        return Fail(ref, message, delay, (), report.execution_time_ms, report.status_code)
+        return Fail(ref, report.error_message, delay, (), report.execution_time_ms, report.status_code)
 
     entry = await _settle(api, event, report, made, FAILING)
     if entry.next_retry_ts is None:

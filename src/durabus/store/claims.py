@@ -78,6 +78,8 @@ class Claims(Protocol):
           ``max_attempts`` are used up. A FAILED entry either way (its ``status`` and ``next_retry_ts`` tell which).
         - ``Release``: PENDING and due after ``delay``, the attempt given back; a RELEASED entry.
         - The entry of a ``Complete`` or ``Release`` that gives a ``reason`` carries it.
+        - Errors and reasons are kept as ``durabus.model.text.stored_text`` makes them: what no database can hold is
+          replaced, what is too long is cut, with a note.
         - ``results`` overwrite the stored ones of the same handlers.
         - A claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised); nothing of it is written.
         - An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the first
@@ -105,6 +107,7 @@ class Claims(Protocol):
         """An administrator takes a PROCESSING event from its worker.
 
         PENDING and due, the attempt given back, a RESET entry with the ``reason``. The worker's token is dead at once.
-        An event that is not PROCESSING is answered unchanged. Raises ``EventNotFound``.
+        An event that is not PROCESSING is answered unchanged. The reason is kept as in ``settle_events``. Raises
+        ``EventNotFound``.
         """
         ...

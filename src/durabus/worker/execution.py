@@ -16,6 +16,7 @@ from durabus.errors import InvalidPayloadError, PayloadDecodeError
 from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
+from durabus.model.text import stored_text
 from durabus.worker.context import Context
 from durabus.worker.error_place import place_of
 from durabus.worker.handler import Handler
@@ -23,7 +24,6 @@ from durabus.worker.slowness import SlowWarning
 from durabus.worker.thread_calls import Closed, NotStarted, ThreadCall, TimeoutExpired
 from durabus.worker.threads import HandlerThreads
 
-MAX_ERROR_CHARS = 8_192
 MAX_TRACEBACK_CHARS = 8_192
 
 OnError = Callable[[BaseException], None]
@@ -196,7 +196,7 @@ def _checked(handler: Handler, outcome: Outcome) -> Outcome:
         decode_as(encode_payload(outcome.value, "handler result"), handler.result_type)
     except (InvalidPayloadError, PayloadDecodeError) as error:
         text = f"ResultSchemaError: handler {handler.id} must return {handler.result_type!r}: {error}"
-        return Outcome(ResultStatus.UNRECOVERABLE, outcome.milliseconds, None, text[:MAX_ERROR_CHARS])
+        return Outcome(ResultStatus.UNRECOVERABLE, outcome.milliseconds, None, stored_text(text))
     return outcome
 
 
@@ -214,10 +214,9 @@ def describe(error: BaseException) -> str:
     """An exception as one text of bounded length. One that has no text says where it was raised."""
     try:
         text = f"{type(error).__name__}: {str(error) or _without_text(error)}"
-        text = text.encode(errors="backslashreplace").decode().replace("\0", "\\x00")
     except Exception:  # noqa: BLE001  (an error whose own text cannot be made is still an error)
         text = type(error).__name__
-    return text if len(text) <= MAX_ERROR_CHARS else text[:MAX_ERROR_CHARS] + "…"
+    return stored_text(text)
 
 
 def _without_text(error: BaseException) -> str:

@@ -23,6 +23,7 @@ from durabus.model.handler import HandlerInfo
 from durabus.model.limits import check_name
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Settled, Settlement
+from durabus.model.text import stored_text
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import Features, require
@@ -150,7 +151,7 @@ class FoldStore(FoldReads):
         return await self._count(c.ExpireEvents(max_attempts, limit))
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        event: Event = await self._write(c.ResetEvent(ref, reason))
+        event: Event = await self._write(c.ResetEvent(ref, stored_text(reason)))
         return event
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:

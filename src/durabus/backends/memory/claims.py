@@ -16,6 +16,7 @@ from durabus.kernel.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event
 from durabus.model.settlement import Settled, Settlement
+from durabus.model.text import stored_text
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import require
@@ -88,7 +89,7 @@ class MemoryClaims(MemoryCore):
         with self._lock:
             self._check_open()
             now, state = self._clock.now(), self._known(ref)
-            applied = transition(state, Reset(reason), now)
+            applied = transition(state, Reset(stored_text(reason)), now)
             if isinstance(applied, Refused):
                 return state.event
             self._apply(state, applied, now)

@@ -11,7 +11,7 @@ from durabus.backends.postgresql.changes import Changes
 from durabus.backends.postgresql.claiming import claim_arguments, claim_the_long_way, claims_of, verdict_of
 from durabus.backends.postgresql.core import PostgreSQLCore
 from durabus.backends.postgresql.publishing import id_of
-from durabus.backends.postgresql.rows import clean, columns, instant
+from durabus.backends.postgresql.rows import columns, instant
 from durabus.backends.postgresql.session import Session
 from durabus.backends.postgresql.settling import (
     NO_EVENT,
@@ -29,6 +29,7 @@ from durabus.kernel.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event
 from durabus.model.settlement import Settled, Settlement
+from durabus.model.text import stored_text
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 
@@ -84,7 +85,7 @@ class PostgreSQLClaims(PostgreSQLCore):
         return await self._write(take)
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        return await self._write(lambda session: _reset(session, ref, clean(reason)))
+        return await self._write(lambda session: _reset(session, ref, stored_text(reason)))
 
     async def _settle_and_claim(self, settlements: Sequence[Settlement], request: ClaimRequest | None) -> SettleAnswer:
         """One statement if everything is as usual; else the kernel in a transaction, then the claim."""

@@ -8,7 +8,7 @@ from durabus.backends.postgresql.changes import Changes, Stored
 from durabus.backends.postgresql.core import PostgreSQLCore
 from durabus.backends.postgresql.locking import grant
 from durabus.backends.postgresql.publishing import id_of
-from durabus.backends.postgresql.rows import clean_results, handler_of, instant
+from durabus.backends.postgresql.rows import handler_of, instant
 from durabus.backends.postgresql.session import Session
 from durabus.backends.postgresql.settling import NO_EVENT, settle_events
 from durabus.backends.postgresql.states import get_events, load, load_known, load_one
@@ -52,11 +52,9 @@ class PostgreSQLResults(PostgreSQLCore):
         await self._write(release)
 
     async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
-        (kept,) = clean_results((outcome,))
-
         async def complete(session: Session) -> HandlerResult:
             stored = await _known(session, claim)
-            after = await _store(session, claim, stored, complete_handler(stored.state, claim, kept))
+            after = await _store(session, claim, stored, complete_handler(stored.state, claim, outcome))
             return next(result for result in after.results if result.handler_id == claim.handler_id)
 
         return await self._write(complete)

@@ -25,7 +25,6 @@ _strings = msgspec.json.Decoder(tuple[str, ...]).decode
 _results = msgspec.json.Decoder(tuple[HandlerResult, ...]).decode
 _SHOWN = 200
 """Characters of a damaged list that are shown."""
-_MARK = "\ufffd"
 
 
 def strings_to(values: tuple[str, ...]) -> str | None:
@@ -46,20 +45,6 @@ def strings_of(column: str | None) -> tuple[str, ...]:
 def results_to(results: tuple[HandlerResult, ...]) -> str | None:
     """Results as a column of the log: NULL when there are none."""
     return _encode(results).decode() if results else None
-
-
-def clean(text: str) -> str:
-    """Text that PostgreSQL can keep. It has no NUL and no half of a surrogate pair, and an error may hold both."""
-    if "\x00" in text:
-        text = text.replace("\x00", _MARK)
-    return text if text.isascii() else text.encode(errors="replace").decode()
-
-
-def clean_results(results: tuple[HandlerResult, ...]) -> tuple[HandlerResult, ...]:
-    """Results whose errors PostgreSQL can keep."""
-    if not any(result.error for result in results):
-        return results
-    return tuple(result if not result.error else replace(result, error=clean(result.error)) for result in results)
 
 
 def instant(seconds: float) -> float:

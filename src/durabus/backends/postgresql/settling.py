@@ -6,16 +6,14 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TypeGuard
 
-from msgspec.structs import replace
-
 from durabus.backends.postgresql.changes import Changes, Stored
-from durabus.backends.postgresql.rows import Row, clean, clean_results, columns, results_to
+from durabus.backends.postgresql.rows import Row, columns, results_to
 from durabus.backends.postgresql.session import Session
 from durabus.backends.postgresql.states import load_known
 from durabus.errors import LeaseLost
 from durabus.kernel.state import NOT_YOURS, Refused
 from durabus.kernel.transition import merge_results, transition
-from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
+from durabus.model.settlement import Complete, Settled, Settlement
 from durabus.model.statuses import SETTLED, EventStatus, ResultStatus
 
 NOT_PLAIN = "DB001"
@@ -56,7 +54,7 @@ def _results_of(settlements: Sequence[Complete]) -> tuple[list[object] | None, .
     texts: list[object] = []
     rows: list[Row] = []
     for one in settlements:
-        results = tuple(handler.result for handler in merge_results((), clean_results(one.results)))
+        results = tuple(handler.result for handler in merge_results((), one.results))
         texts.append(results_to(results))
         rows += [
             (
@@ -100,7 +98,7 @@ async def settle_events(session: Session, settlements: Sequence[Settlement]) -> 
         return []
     states = await load_known(session, [one.ref.id for one in settlements])
     now, changes = await session.now(), Changes()
-    outcomes = [_settle(states, changes, _storable(one), now) for one in settlements]
+    outcomes = [_settle(states, changes, one, now) for one in settlements]
     await changes.write(session)
     return outcomes
 
@@ -118,20 +116,3 @@ def _settle(states: dict[int, Stored], changes: Changes, settlement: Settlement,
         changes.free_handler_locks(stored.state, applied.state)
     settled = states[ref.id].state.settled
     return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.answer
-
-
-def _storable(settlement: Settlement) -> Settlement:
-    """With texts that PostgreSQL can keep."""
-    match settlement:
-        case Complete():
-            errors, results = tuple(map(clean, settlement.errors)), clean_results(settlement.results)
-            return replace(settlement, results=results, errors=errors, reason=_clean(settlement.reason))
-        case Fail():
-            return replace(settlement, error=clean(settlement.error), results=clean_results(settlement.results))
-        case Release():
-            results = clean_results(settlement.results)
-            return replace(settlement, results=results, reason=_clean(settlement.reason))
-
-
-def _clean(text: str | None) -> str | None:
-    return None if text is None else clean(text)

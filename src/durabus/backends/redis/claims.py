@@ -15,6 +15,7 @@ from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event
 from durabus.model.settlement import Complete, Fail, Settled, Settlement
 from durabus.model.statuses import EventStatus
+from durabus.model.text import stored_text
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import require
@@ -94,7 +95,7 @@ class RedisClaims(RedisCore):
         return taken
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        records = await self._call("reset_event", known_ref(ref), reason)
+        records = await self._call("reset_event", known_ref(ref), stored_text(reason))
         if not records:
             raise EventNotFound(ref)
         return event_of(*records)

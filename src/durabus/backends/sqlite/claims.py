@@ -20,6 +20,7 @@ from durabus.kernel.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event
 from durabus.model.settlement import Settlement
+from durabus.model.text import stored_text
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 
@@ -123,7 +124,7 @@ def _reset(tx: Transaction, ref: EventRef, reason: str) -> Event:
     if event is None:
         raise EventNotFound(ref)
     stored = load(tx, event.id)
-    applied = None if stored is None else transition(stored.state, Reset(reason), tx.now)
+    applied = None if stored is None else transition(stored.state, Reset(stored_text(reason)), tx.now)
     if stored is None or applied is None or isinstance(applied, Refused):
         return event
     store(tx, stored, applied)
