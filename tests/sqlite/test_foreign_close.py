@@ -130,6 +130,10 @@ async def test_nothing_is_accepted_into_a_log_that_was_removed(store: SQLiteStor
     for call in (store.add_events([new_event("order.placed")]), store.counts()):
         with pytest.raises(StoreUnavailableError, match=r"bus\.db-wal was removed.*db backup.*Nothing was written"):
             await call
+    mine = sqlite3.connect(file)
+    with pytest.raises(StoreUnavailableError, match=r"bus\.db-wal was removed"):
+        await store.add_events([new_event("order.placed")], connection=mine)
+    mine.close()
     kept.rename(log)
     await store.add_events([new_event("order.placed")])
     assert (await store.counts()).pending == 2

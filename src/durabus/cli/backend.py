@@ -88,7 +88,7 @@ def file_backup(url: str, way: BackUp, file: Path, *, overwrite: bool, moved: Ca
         raise CommandFailed(
             f"no {way} for {urlsplit(url).scheme or url}",
             "durabus copies SQLite files only",
-            "use the server's own tools, as pg_dump",
+            "use the server's own tools, as pg_dump; of sharded:// back up each file by itself",
             code=Exit.USAGE,
         )
     module = import_module(f"{SQLITE}.backup")

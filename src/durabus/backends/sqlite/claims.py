@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
-from durabus.backends.sqlite.caller import run_in_transaction_of
 from durabus.backends.sqlite.claiming import claim_next_events
 from durabus.backends.sqlite.core import SQLiteCore
 from durabus.backends.sqlite.publishing import get_event
@@ -58,9 +56,7 @@ class SQLiteClaims(SQLiteCore):
                     "settle_events(connection=…, then_claim=…): a claim cannot wait for the caller's commit, "
                     "claim in a call of its own"
                 )
-            self._check_open()
-            run = partial(settle_events, settlements=settlements)
-            return SettleAnswer(await run_in_transaction_of(connection, self._path, self._now(), run), [])
+            return SettleAnswer(await self._join(connection, lambda tx: settle_events(tx, settlements)), [])
         if not settlements and then_claim is None:
             self._check_open()
             return SettleAnswer([], [])

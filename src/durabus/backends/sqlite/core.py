@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from durabus.backends.sqlite import schema
 from durabus.backends.sqlite.address import Address
+from durabus.backends.sqlite.caller import run_in_transaction_of
 from durabus.backends.sqlite.connection import check_version
 from durabus.backends.sqlite.open_file import OpenFile
 from durabus.backends.sqlite.opening import Opening
@@ -107,6 +108,12 @@ class SQLiteCore:
         self._file.reader.submit(operation)
         answer: T = await operation.future
         return answer
+
+    async def _join(self, connection: object, run: Callable[[Transaction], T]) -> T:
+        """Run in the open transaction of the caller's own connection."""
+        self._check_open()
+        self._file.identity.check()
+        return await run_in_transaction_of(connection, self._path, self._now(), run)
 
     def _check_open(self) -> None:
         process = os.getpid()

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from durabus.backends.sqlite.caller import run_in_transaction_of
 from durabus.backends.sqlite.core import SQLiteCore
 from durabus.backends.sqlite.counting import counts
 from durabus.backends.sqlite.finding import find
@@ -32,7 +31,7 @@ class SQLiteEvents(SQLiteCore):
         if not new:
             return []
         if connection is not None:
-            return await run_in_transaction_of(connection, self._path, self._now(), lambda tx: add_events(tx, new))
+            return await self._join(connection, lambda tx: add_events(tx, new))
         operation = Operation(None, new)
         self._file.writer.submit(operation)
         events: list[Event] = await operation.future

@@ -42,11 +42,11 @@ class OpenFile:
             try:
                 if alone and is_from_open_store(self._path):
                     logger.warning("%s: %s", self._path, ADVICE)
-                identity = self._connect(address, time)
+                self.identity = self._connect(address, time)
             finally:
                 self.lock.release()
-            self.reader.start(self.connections[1], identity)
-            self.writer.start(self.connections[0], identity)
+            self.reader.start(self.connections[1], self.identity)
+            self.writer.start(self.connections[0], self.identity)
         except BaseException as error:
             self.reader.stop()
             self._let_go()
