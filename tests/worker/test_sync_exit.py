@@ -20,7 +20,7 @@ from durabus import Event, SyncEventBus
 bus = SyncEventBus({url!r}, shutdown_timeout={patience}, name="shop")
 begun = threading.Event()
 
-@bus.on("order.placed", id="place")
+@bus.on("order.*", id="place")
 async def place(event: Event) -> None:
     {doing}
 
