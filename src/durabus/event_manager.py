@@ -125,7 +125,7 @@ class EventManager:
             settlement = await self._dispatcher.dispatch(claim, settled)
         except NotStarted as error:
             logger.warning("event %s goes back to the queue: %s", event.event_id, error)
-            settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(settled))
+            settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(settled), str(error))
         except BaseException:
             if is_in_thread(event):
                 self.queue.forget_claim(event.id)  # a function still runs: the event comes back with its lease

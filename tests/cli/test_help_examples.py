@@ -11,6 +11,7 @@ from tests.cli.conftest import Durabus
 from durabus import EventQueue, EventStore, UnrecoverableError
 from durabus.cli.app import app
 from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.handler import HandlerInfo
 from durabus.server.tokens import TokenFile
 
 ELSEWHERE = {
@@ -49,8 +50,10 @@ def test_what_runs_elsewhere_runs_there() -> None:
 
 @pytest.fixture
 async def shop(store: EventStore) -> None:
-    """What the examples speak of: events 1 to 12, of which 7 and 12 are dead letters, and a worker that holds one."""
+    """What the examples speak of: events 1 to 12, of which 7 and 12 are dead letters, a worker with one, a handler."""
     queue = EventQueue(store)
+    mail = HandlerInfo(handler_id="mail.send", pattern="mail.*")
+    await store.register_handlers("default", "web-1:4242:ab", [mail], kept_for=None)
     for number in range(1, 13):
         await queue.publish("order.placed", {"order_id": number})
         if number in (7, 12):

@@ -54,7 +54,7 @@ async def test_released_events_are_back_and_the_worker_is_refused(durabus: Durab
     assert (done.code, done.out) == (0, "2 events of web-1:42 are back in the queue\n")
     counts = await store.counts()
     assert (counts.pending, counts.processing) == (2, 1)
-    assert (await store.read_event_log(1))[-1].error == "it hangs"
+    assert (await store.read_event_log(1))[-1].reason == "it hangs"
     (outcome,) = (await store.settle_events([Complete(claims[0].ref)])).outcomes
     assert "lost" in str(outcome)
 

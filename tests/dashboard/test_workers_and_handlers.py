@@ -110,3 +110,20 @@ async def test_without_the_script_a_person_presses_on(desk: Desk) -> None:
     assert "<h1>700 retried</h1>" in page
     assert "Go on" not in page
     assert (await desk.store.counts()).pending == 700
+
+
+async def test_a_handler_that_no_live_node_has_is_missing_on_the_page_and_in_the_metrics(url: str) -> None:
+    clock = ManualClock()
+    store = await open_store(url, clock=clock)
+    for node, seconds in (("web-1:42:ab", 60.0), ("web-2:43:cd", 0.0)):
+        handler = HandlerInfo(handler_id=f"on.{node[:5]}", pattern="*")
+        await store.register_handlers(BUS, node, [handler], kept_for=None)
+        clock.advance(seconds)
+    async with Desk(store, clock) as desk:
+        page = (await desk.get("/dashboard/handlers")).text
+        metrics = (await desk.get("/metrics")).text
+    await store.close()
+    gone, alive = (page.partition(f"<code>on.{name}</code>")[2].partition("</tr>")[0] for name in ("web-1", "web-2"))
+    assert ("missing" in gone, "missing" in alive) == (True, False)
+    assert "durabus handlers forget" in page
+    assert 'durabus_handlers_missing{bus="default"} 1.0' in metrics

@@ -13,6 +13,7 @@ from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import Completion, ResultStatus
 from durabus.worker.breaker import Breaker
 from durabus.worker.dispatcher import ELSEWHERE_DELAY, Dispatcher
+from durabus.worker.registry import Sighting
 
 SUCCEEDED, TRANSIENT = ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT
 UNRECOVERABLE = ResultStatus.UNRECOVERABLE
@@ -320,8 +321,9 @@ async def test_an_event_without_handlers_is_complete() -> None:
 class OtherNode:
     """A node that has a handler of its own for user.created."""
 
-    def __init__(self) -> None:
+    def __init__(self, silent_for: float = 0.0) -> None:
         self.known = {""}
+        self.silent_for = silent_for
 
     def elsewhere(self, event_type: str, revision: str) -> tuple[str, ...] | None:
         if revision not in self.known:
@@ -333,6 +335,12 @@ class OtherNode:
 
     async def learn(self, revision: str) -> None:
         self.known.add(revision)
+
+    def last_seen(self, handler_id: str) -> Sighting | None:
+        return Sighting("web-2:7", self.silent_for)
+
+    async def look(self) -> None:
+        raise NotImplementedError
 
 
 async def test_an_event_that_others_handle_is_given_back() -> None:
@@ -350,18 +358,34 @@ async def test_a_claim_of_an_unknown_revision_is_judged_after_learning_it() -> N
     assert isinstance(await dispatcher.dispatch(replace(make_claim("user.created"), revision="7")), Release)
 
 
-async def test_an_event_that_comes_back_rests_longer_every_time_and_is_told_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    dispatcher = Dispatcher(elsewhere=OtherNode())
+async def delays_of(dispatcher: Dispatcher, *fences: int) -> list[float]:
     delays = []
-    for fence in (1, 2, 3, 4, 5, 9, 10, 20):
+    for fence in fences:
         claim = make_claim("user.created")
         settlement = await dispatcher.dispatch(replace(claim, event=replace(claim.event, fence=fence)))
         assert isinstance(settlement, Release)
-        delays.append(settlement.delay / ELSEWHERE_DELAY)
-    assert delays == [1, 2, 4, 8, 16, 256, 256, 256]
-    assert len([record for record in caplog.records if "wait for handlers" in record.message]) == 1
+        delays.append(round(settlement.delay, 3))
+    return delays
+
+
+async def test_an_event_that_comes_back_rests_longer_every_time(caplog: pytest.LogCaptureFixture) -> None:
+    assert await delays_of(Dispatcher(elsewhere=OtherNode()), 1, 2, 3, 4, 20) == [0.1, 0.3, 0.9, 2.7, 30.0]
+    assert caplog.records == [], "the other node is alive and will take it"
+
+
+async def test_an_event_for_a_node_that_is_silent_rests_for_half_its_silence_and_is_told_of_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    assert await delays_of(Dispatcher(elsewhere=OtherNode(200.0)), 1, 2, 3, 4) == [0.1, 100.0, 100.0, 100.0]
+    (record,) = caplog.records
+    assert "waits for handler theirs, last seen on node web-2:7 200 s ago" in record.message
+    assert "durabus handlers forget --bus default theirs" in record.message
+
+
+async def test_a_release_for_another_node_says_what_the_event_waits_for() -> None:
+    settlement = await Dispatcher(elsewhere=OtherNode(12.0)).dispatch(make_claim("user.created"))
+    assert isinstance(settlement, Release)
+    assert settlement.reason == "waits for handler theirs, last seen on node web-2:7 12 s ago"
 
 
 async def test_what_is_done_here_is_kept_while_a_handler_of_another_node_is_not_done() -> None:

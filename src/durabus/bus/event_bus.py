@@ -33,7 +33,7 @@ from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock, handled_here
 from durabus.worker.options import check_options
-from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry
+from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry, check_kept_for
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, metadata_of, tell_settled
 from durabus.worker.unhandled import Unhandled
@@ -94,7 +94,7 @@ class EventBus(Subscribing):
         self.store: EventStore = make_store(store) if isinstance(store, str | None) else store
         self.shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
         kept_for = None if handlers_kept_for is None else seconds(handlers_kept_for, "handlers_kept_for")
-        self._registry = Registry(self.store, self.name, kept_for=kept_for)
+        self._registry = Registry(self.store, self.name, kept_for=check_kept_for(kept_for))
         self.metrics = Metrics()
         dispatcher = Dispatcher(
             worker_id=default_worker_id(),

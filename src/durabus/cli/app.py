@@ -18,6 +18,7 @@ from durabus.cli.dlq import dlq
 from durabus.cli.doctor import doctor, guarantees
 from durabus.cli.events import events
 from durabus.cli.failures import CommandFailed, Exit, from_error, report
+from durabus.cli.handlers import handlers
 from durabus.cli.pipeline import pipeline
 from durabus.cli.publish import publish
 from durabus.cli.serve import serve
@@ -52,6 +53,7 @@ app.command(stats)
 app.command(db)
 app.command(worker)
 app.command(workers)
+app.command(handlers)
 app.command(locks)
 app.command(pipeline)
 app.command(serve)

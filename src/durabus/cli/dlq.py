@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from durabus.cli.backend import refuse_absent_file
+from durabus.cli.confirm import confirm
 from durabus.cli.events import event_ref, print_event, print_events, refuse_without_events
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store, shown_url, store_url
@@ -25,7 +25,6 @@ dlq = App(name="dlq", help="Dead letters: list, show, retry, purge.")
 
 AT_ONCE = 500
 DAY = 86_400.0
-YES = {"y", "yes"}
 
 BusOption = Annotated[str | None, Parameter(help="Only this bus; without it all.")]
 
@@ -128,7 +127,7 @@ async def purge(
     where = shown_url(common) if event else f"{shown_url(common)}, {f'bus {bus}' if bus else 'every bus'}"
     refuse_absent_file(store_url(common))
     if not yes:
-        _confirm(f"Delete {which} ({where}) for good? [y/N] ")
+        confirm(f"Delete {which} ({where}) for good? [y/N] ", "purge deletes for good")
     async with opened_store(common) as store:
         purged = await _purge_named(store, event) if event else await _purge_old(store, bus, days)
     if common.json:
@@ -182,16 +181,6 @@ async def _purge_old(store: EventStore, bus: str | None, days: float) -> int:
             moved(purged)
             if gone < AT_ONCE:
                 return purged
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise CommandFailed(
-            "not confirmed", "purge deletes for good, and there is no terminal to ask on", "add --yes", code=Exit.USAGE
-        )
-    print(question, end="", file=sys.stderr, flush=True)
-    if sys.stdin.readline().strip().lower() not in YES:
-        raise CommandFailed("not confirmed", "nothing was deleted")
 
 
 async def _all_dead(store: EventStore, bus: str | None) -> list[EventRef]:

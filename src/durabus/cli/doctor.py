@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from durabus.cli.backend import refuse_absent_file
 from durabus.cli.failures import Exit
+from durabus.cli.handlers import registered_handlers
 from durabus.cli.options import DEFAULTS, Common, store_url
-from durabus.cli.output import console, plain, print_json, table
+from durabus.cli.output import age, console, plain, print_json, table
+from durabus.store.connect import make_store
+
+if TYPE_CHECKING:
+    from durabus.store.doctor import Finding
 
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 async def doctor(*, common: Common = DEFAULTS) -> int:
     """Say which settings of a store and its server lose events, or may; exit code 1 if one does. Changes nothing.
+
+    Also which handlers no live process has, so that events wait for them.
 
     Example: durabus doctor --store postgresql://localhost/shop
     """
@@ -22,6 +30,8 @@ async def doctor(*, common: Common = DEFAULTS) -> int:
     url = store_url(common)
     refuse_absent_file(url)
     findings = await examine(url)
+    if all(finding.level != "error" for finding in findings):
+        findings += await _missing_handlers(url)
     failed = any(finding.level == "error" for finding in findings)
     if common.json:
         print_json({"store": urlsplit(url).scheme, "ok": not failed, "findings": findings})
@@ -35,6 +45,30 @@ async def doctor(*, common: Common = DEFAULTS) -> int:
             )
         console().print(made)
     return Exit.FAILED if failed else Exit.OK
+
+
+async def _missing_handlers(url: str) -> list[Finding]:
+    """Handlers that no live node has, on a store that others can see."""
+    from durabus.store.doctor import Finding
+
+    store = make_store(url)
+    if not store.features.shared_between_processes:
+        return []
+    await store.open()
+    try:
+        lines = [line for line in await registered_handlers(store, None) if line.missing]
+    finally:
+        await store.close()
+    return [
+        Finding(
+            level="warning",
+            setting=f"handler {line.handler_id} of bus {line.bus}",
+            value=f"last seen {age(line.silent_for)} ago on node {line.node}",
+            advice="no live node has it, so the events it matches wait for it. Start its process; or, if it was "
+            f"renamed or removed: durabus handlers forget {line.handler_id} --bus {line.bus}",
+        )
+        for line in lines
+    ]
 
 
 def guarantees(*, common: Common = DEFAULTS) -> None:

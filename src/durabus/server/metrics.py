@@ -27,6 +27,12 @@ class Metrics:
             buckets=BUCKETS,
         )
         self._events = Gauge("durabus_events", "Events of a bus", ("bus", "status"), registry=self._registry)
+        self._missing = Gauge(
+            "durabus_handlers_missing",
+            "Handlers that are registered on a bus and that no live node has: their events wait",
+            ("bus",),
+            registry=self._registry,
+        )
         self._held = Gauge(
             "durabus_log_held_seconds",
             "How long an open transaction has kept entries from the readers of the log",
@@ -38,8 +44,9 @@ class Metrics:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
-    def text(self, bus: str, counts: Counts, hold: LogHold | None) -> bytes:
+    def text(self, bus: str, counts: Counts, hold: LogHold | None, missing_handlers: int = 0) -> bytes:
         """In the format that Prometheus reads."""
+        self._missing.labels(bus).set(missing_handlers)
         self._held.set(0.0 if hold is None else hold.waiting)
         for status in counts.__struct_fields__:
             self._events.labels(bus, status).set(getattr(counts, status))

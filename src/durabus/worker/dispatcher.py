@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Any, Protocol
 
 from durabus.errors import DuplicateHandlerError, StoreError
-from durabus.model.claim import Claim, default_worker_id
+from durabus.model.claim import Claim, ClaimRef, default_worker_id
 from durabus.model.event import Event
 from durabus.model.pattern import matches
 from durabus.model.result import HandlerResult
@@ -21,6 +21,7 @@ from durabus.worker.course import Attempt, Course, used_up
 from durabus.worker.execution import Outcome, execute, result_of
 from durabus.worker.handler import Handler
 from durabus.worker.metrics import Metrics
+from durabus.worker.registry import LIVE, Sighting
 from durabus.worker.retry_log import log_failed_attempt
 from durabus.worker.slowness import SlowWarning
 from durabus.worker.thread_calls import threads_ended
@@ -29,11 +30,13 @@ from durabus.worker.tracing import Tracing
 from durabus.worker.unhandled import Unhandled
 
 ELSEWHERE_DELAY = 0.1
-"""How long an event rests for handlers that only other nodes have; twice as long every time it comes back."""
-ELSEWHERE_DOUBLINGS = 8
-WAITS_LONG = 5
-"""Returns to the queue after which it is told that an event waits for other nodes."""
+"""How long an event rests for handlers that only other nodes have; three times as long every time it comes back."""
+ELSEWHERE_LONGER = 3.0
+LONGEST_DELAY = 30.0
 MAX_TOLD = 100
+BREAKER_OPEN = "the breaker of a handler is open"
+MAX_NAMED = 3
+"""Handlers that the reason of a release names."""
 
 logger = logging.getLogger("durabus.worker")
 
@@ -51,6 +54,14 @@ class Elsewhere(Protocol):
 
     def nodes(self) -> int:
         """How many nodes serve the bus, this one included, as far as is known."""
+        ...
+
+    def last_seen(self, handler_id: str) -> Sighting | None:
+        """When and by which other node a handler was last announced; None if it is not known."""
+        ...
+
+    async def look(self) -> None:
+        """Know the handlers of others as of now, after a pause."""
         ...
 
 
@@ -88,8 +99,8 @@ class Dispatcher:
         self._unhandled = unhandled or Unhandled(OnUnhandled.COMPLETE, Metrics())
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
-        self.gave_away = False
-        """Whether the last event went back for a handler of another node."""
+        self.gave_away: ClaimRef | None = None
+        """The last claim that was given back for a handler of another node."""
         self._told_waiting: set[tuple[str, ...]] = set()
 
     def __bool__(self) -> bool:
@@ -163,7 +174,6 @@ class Dispatcher:
         event = claim.event
         handlers = self.route(event.type)
         context = Context(event, self.worker_id, self._emitter)
-        self.gave_away = False
         others: tuple[str, ...] = ()
         if self._elsewhere is not None:
             found = self._elsewhere.elsewhere(event.type, claim.revision)
@@ -174,7 +184,7 @@ class Dispatcher:
             handler = handlers[0]
             wait = handler.breaker.admit()
             if wait:
-                return Release(claim.ref, wait)
+                return Release(claim.ref, wait, (), BREAKER_OPEN)
             outcome = await execute(handler, context, self._threads)
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
                 return Complete(claim.ref, (), (), outcome.milliseconds)
@@ -238,18 +248,67 @@ class Dispatcher:
             await self._elsewhere.learn(claim.revision)
         return found
 
+    async def wait_for_others(self, claim: Claim) -> bool:
+        """Wait for as long as the event only lacks handlers that no live node has; False if that is not so."""
+        waited = False
+        while missing := self._nobody_has(claim):
+            if not waited:
+                self._tell_waiting(claim.event, missing)
+            waited = True
+            assert self._elsewhere is not None  # noqa: S101  (only others can lack)
+            await self._elsewhere.look()
+        return waited
+
+    def _nobody_has(self, claim: Claim) -> tuple[str, ...]:
+        """The handlers that the event lacks, if no live node has one of them and none is left to run here."""
+        others = self._elsewhere and self._elsewhere.elsewhere(claim.event.type, claim.revision)
+        done = {result.handler_id for result in claim.results if result.status in SETTLED}
+        if not others or any(handler.id not in done for handler in self.route(claim.event.type)):
+            return ()
+        missing = tuple(handler_id for handler_id in others if handler_id not in done)
+        return missing if self._silent_for(missing) > LIVE else ()
+
+    def _silent_for(self, missing: tuple[str, ...]) -> float:
+        """Seconds since one of these handlers was last announced."""
+        seen = [self._elsewhere.last_seen(handler_id) for handler_id in missing] if self._elsewhere else []
+        return min((one.ago for one in seen if one is not None), default=0.0)
+
+    def _hand_over(self, claim: Claim, missing: tuple[str, ...], results: tuple[HandlerResult, ...]) -> Release:
+        """Done here, but handlers that only other nodes have are not done with it: one of those nodes is to claim it.
+
+        If none of them is alive, the rest grows with the silence, so that the log of the event stays short.
+        """
+        self.gave_away, silent_for = claim.ref, self._silent_for(missing)
+        delay = min(ELSEWHERE_DELAY * ELSEWHERE_LONGER ** min(_returns(claim.event), 10), LONGEST_DELAY)
+        if silent_for > LIVE and _returns(claim.event):
+            self._tell_waiting(claim.event, missing)
+            delay = max(delay, silent_for / 2)
+        return Release(claim.ref, delay, results, self._waits_for(missing))
+
+    def _waits_for(self, missing: tuple[str, ...]) -> str:
+        """In words: each handler, and where and when it was last seen."""
+        names = []
+        for handler_id in missing[:MAX_NAMED]:
+            seen = None if self._elsewhere is None else self._elsewhere.last_seen(handler_id)
+            where = "" if seen is None else f", last seen on node {seen.node} {seen.ago:.0f} s ago"
+            names.append(f"waits for handler {handler_id}{where}")
+        more = len(missing) - MAX_NAMED
+        return "; ".join(names) + (f"; and for {more} more" if more > 0 else "")
+
     def _tell_waiting(self, event: Event, missing: tuple[str, ...]) -> None:
-        """Once for the same handlers, and not for an event that the other node takes at once."""
-        if _returns(event) >= WAITS_LONG and missing not in self._told_waiting:
+        """Once for the same handlers."""
+        if missing not in self._told_waiting:
             if len(self._told_waiting) >= MAX_TOLD:
                 self._told_waiting.clear()
             self._told_waiting.add(missing)
             logger.warning(
-                "event %s (%s) and others wait for handlers that only other nodes announced: %s. If these are gone for "
-                "good, it ends when their time is over, or at once after store.unregister_handler(bus, handler_id)",
+                "event %s (%s) %s. No live node has it, so events of this type wait until a node announces it or its "
+                "registration ends. If it is gone for good: durabus handlers forget --bus %s %s",
                 event.event_id,
                 event.type,
-                ", ".join(missing),
+                self._waits_for(missing),
+                event.bus,
+                " ".join(missing),
             )
 
     def _settlement(
@@ -272,15 +331,12 @@ class Dispatcher:
                 waits.append(blocked_for)
             return Fail(claim.ref, _error_text(failed), min(waits, default=None), results, milliseconds)
         if blocked_for:
-            return Release(claim.ref, blocked_for, results)
+            return Release(claim.ref, blocked_for, results, BREAKER_OPEN)
         if others:
             done = {r.handler_id for r in claim.results if r.status in SETTLED}
             missing = tuple(handler_id for handler_id in others if handler_id not in done)
             if missing:
-                # Done here, but a handler that only other nodes have is not done with it.
-                self.gave_away = True
-                self._tell_waiting(event, missing)
-                return Release(claim.ref, _rest(event), results)
+                return self._hand_over(claim, missing, results)
         return _unless_spent(claim, results, milliseconds)
 
 
@@ -313,10 +369,6 @@ def _waits(event: Event, failed: list[Attempt], *, fatal: bool) -> list[float]:
 
 def _milliseconds(attempts: list[Attempt]) -> float:
     return sum(outcome.milliseconds for _, outcome, _ in attempts)
-
-
-def _rest(event: Event) -> float:
-    return ELSEWHERE_DELAY * 2.0 ** min(_returns(event), ELSEWHERE_DOUBLINGS)
 
 
 def _returns(event: Event) -> int:

@@ -28,7 +28,7 @@ from durabus.store.contract import EventStore
 from durabus.worker.appetite import POLL_FLOOR, Appetite
 from durabus.worker.awaited_runs import AwaitedRuns
 from durabus.worker.children import Children
-from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.dispatcher import LONGEST_DELAY, Dispatcher
 from durabus.worker.exchange import Exchange, Outcome
 from durabus.worker.heartbeat import SAFETY, TICK, Heartbeat
 from durabus.worker.metrics import Metrics
@@ -264,6 +264,7 @@ class Worker:
         self._stopping = True
         self._wake.set()
         self._listening.cancel()
+        self._slots.drain()
         if await self._drain(timeout):
             for running in list(self._running.values()):
                 self._slots.give_back(running)
@@ -440,8 +441,8 @@ class Worker:
 
     def _done(self, running: Running, settlement: Settlement) -> None:
         self._exchange.add(running, settlement)
-        if type(settlement) is Release and self._dispatcher.gave_away:
-            self._appetite.rest(settlement.delay)
+        if running.gave_away and isinstance(settlement, Release) and settlement.delay <= LONGEST_DELAY:
+            self._appetite.rest(settlement.delay)  # else no live node has the handler, and nobody would claim first
         if self._serial is None:
             return
         if not running.returning:

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from durabus.clock import monotonic
-from durabus.errors import DurabusError
+from durabus.errors import ConfigurationError, DurabusError
 from durabus.model.claim import default_worker_id, new_token
 from durabus.model.handler import HandlerInfo
 from durabus.model.pattern import matches
@@ -23,10 +24,21 @@ HANDLERS_KEPT_FOR = 300.0
 REFRESH = 10.0
 HEARD = 3 * REFRESH
 """A node that was not heard of for so long is counted no more."""
+LIVE = 1.5 * REFRESH
+"""A node that was heard of within so many seconds is alive."""
+LOOK = 1.0
+"""How often the handlers of others are looked at while events wait in place for one that no live node has."""
 MAX_TYPES = 10_000
 """Types made up at run time must not fill the memory."""
 RESTART = 30.0
 """How long events wait for the handlers of a node that was shut down: it may be coming back with them, or without."""
+
+
+class Sighting(NamedTuple):
+    """The newest announcement of a handler."""
+
+    node: str
+    ago: float
 
 
 class Registry:
@@ -52,6 +64,11 @@ class Registry:
         self._talking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._theirs: list[HandlerInfo] = []
+        self._seen: dict[str, HandlerInfo] = {}
+        """Of each handler of others, the newest announcement."""
+        self._store_clock = 0.0
+        """The store's clock less this process's own."""
+        self._looked_at = 0.0
         self._others = 0
         self._revision: str | None = None
         self._known: set[str] = set()
@@ -139,6 +156,23 @@ class Registry:
         """How many nodes serve the bus, this one included, as far as is known."""
         return self._others + 1
 
+    def last_seen(self, handler_id: str) -> Sighting | None:
+        """When and by which other node a handler was last announced; None if it is not known."""
+        info = self._seen.get(handler_id)
+        if info is None:
+            return None
+        return Sighting(info.node, max(monotonic() + self._store_clock - info.last_seen_ts, 0.0))
+
+    async def look(self) -> None:
+        """Know the handlers of others as of now, after a pause. Many may wait for this: it asks the store once."""
+        await asyncio.sleep(LOOK)
+        async with self._talking:
+            if self._looked_at + LOOK / 2 <= monotonic():
+                try:
+                    await self._look()
+                except DurabusError as error:
+                    logger.debug("handlers of other nodes not learned: %s", error)
+
     async def learn(self, revision: str) -> None:
         """Know the handlers as of a claim that was granted at ``revision``, or later ones."""
         async with self._talking:
@@ -148,8 +182,12 @@ class Registry:
 
     async def _look(self) -> None:
         registered = await self._store.list_handlers(self._bus)
+        self._looked_at = monotonic()
         self._theirs = [info for info in registered.handlers if info.node != self._node]
+        self._seen = {info.handler_id: info for info in sorted(self._theirs, key=lambda info: info.last_seen_ts)}
         newest = max((info.last_seen_ts for info in self._theirs), default=0.0)
+        mine = [info.last_seen_ts - self._told_at for info in registered.handlers if info.node == self._node]
+        self._store_clock = max(mine, default=newest - self._looked_at)
         self._others = len({info.node for info in self._theirs if info.last_seen_ts > newest - HEARD})
         if registered.revision != self._revision:
             self._revision, self._known = registered.revision, {registered.revision}
@@ -179,6 +217,16 @@ class Registry:
         kept_for = None if self._kept_for is None else min(self._kept_for, at_most)
         await self._store.register_handlers(self._bus, self._node, self._mine, kept_for=kept_for)
         self._told = changes
+
+
+def check_kept_for(kept_for: float | None) -> float | None:
+    """Refuse a time in which a live node may not have announced itself again: its handlers would be missed."""
+    if kept_for is not None and kept_for < HEARD:
+        raise ConfigurationError(
+            f"handlers_kept_for={kept_for:g}: must be at least {HEARD:g} s. A node announces its handlers every "
+            f"{REFRESH:g} s; with less, events complete without the handlers of a process that is alive"
+        )
+    return kept_for
 
 
 def _matching(handlers: list[HandlerInfo], event_type: str) -> set[str]:

@@ -93,6 +93,51 @@ def roster(
     return sorted(lines, key=lambda line: (rank[line.state], line.worker_id))
 
 
+class HandlerLine(msgspec.Struct, kw_only=True):
+    """One handler of a bus, whichever nodes have it."""
+
+    bus: str
+    handler_id: str
+    patterns: list[str]
+    nodes: list[str]
+    last_seen_ts: float
+    node: str
+    """Where it was last seen."""
+    now: float
+
+    @property
+    def silent_for(self) -> float:
+        """Seconds since a node last announced it."""
+        return max(self.now - self.last_seen_ts, 0.0)
+
+    @property
+    def missing(self) -> bool:
+        """Whether no live node has it: events that it matches wait for it until its registration ends."""
+        return self.silent_for > HEARD
+
+
+def handler_lines(bus: str, registered: Sequence[HandlerInfo], now: float) -> list[HandlerLine]:
+    """The handlers of a bus by their ids."""
+    by_id: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
+    for info in registered:
+        by_id[info.handler_id].append(info)
+    lines = []
+    for handler_id, infos in sorted(by_id.items()):
+        newest = max(infos, key=lambda info: info.last_seen_ts)
+        lines.append(
+            HandlerLine(
+                bus=bus,
+                handler_id=handler_id,
+                patterns=sorted({info.pattern for info in infos}),
+                nodes=[info.node for info in infos],
+                last_seen_ts=newest.last_seen_ts,
+                node=newest.node,
+                now=now,
+            )
+        )
+    return lines
+
+
 async def held_events(
     store: EventStore,
     bus: str | None,

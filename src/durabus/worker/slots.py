@@ -29,6 +29,10 @@ EventLock = tuple[EventStore, str]
 """The lock that an event of a serial bus holds while it runs, and where."""
 TROUBLE_PAUSE = 0.5
 """How long an event rests whose dispatch was kept from its end by something other than a handler."""
+HELD_AT_MOST = 1000
+"""Events that wait in place, at most: each takes some memory and is renewed. Others go back for longer and longer."""
+HANDLERS_CHANGED = "the handlers of the bus have changed"
+TOLD_TO_STOP = "the worker was told to stop before it was done"
 LEFT_BEHIND = 2.0
 """How long the next event of a serial bus waits for a handler that was told to stop."""
 
@@ -36,7 +40,7 @@ LEFT_BEHIND = 2.0
 class Running(Held):
     """A claim on its way through a slot."""
 
-    __slots__ = ("children", "claim", "locks", "lost", "returning", "task", "turn")
+    __slots__ = ("children", "claim", "gave_away", "held", "locks", "lost", "returning", "task", "turn")
 
     def __init__(self, claim: Claim, deadline: float) -> None:
         self.ref = claim.ref
@@ -48,6 +52,10 @@ class Running(Held):
         """Another claim may hold the event: nothing of this one is written."""
         self.returning = False
         """The event goes back to the queue, whatever the handler makes of its cancellation."""
+        self.gave_away = False
+        """The event goes back for a handler of another node."""
+        self.held = False
+        """It waits in place for a handler that no live node has."""
         self.children: list[Child] | None = None
         """What its handlers emitted."""
         self.locks: tuple[EventLock, ...] = ()
@@ -62,8 +70,8 @@ class Running(Held):
 
     @property
     def has_no_limit(self) -> bool:
-        """A function in a thread cannot be stopped: its event is kept until it has ended."""
-        return is_in_thread(self.claim.event)
+        """It waits in place; or a function of it runs in a thread, which cannot be stopped."""
+        return self.held or is_in_thread(self.claim.event)
 
     def add_locks(self, locks: tuple[EventLock, ...]) -> None:
         """It runs under these, too: their holder waits for it."""
@@ -121,6 +129,10 @@ class Slots:
         """In a serial mode, whose handlers run."""
         self._active = 0
         self._asked_for_more = False
+        self.held: set[Running] = set()
+        """What waits in place for handlers that no live node has."""
+        self.draining = False
+        """Nothing more is to wait in place."""
         self.closing = False
         """The worker cancels what is left: nothing of it is written any more."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -186,6 +198,12 @@ class Slots:
         running.returning = True
         if self._interrupt(running):
             self._done(running, Release(running.ref))
+
+    def drain(self) -> None:
+        """Give back what waits in place, and let nothing more do so."""
+        self.draining = True
+        for running in list(self.held):
+            self.give_back(running)
 
     def give_back_rest(self) -> None:
         """What has not begun goes back to the queue without losing an attempt."""
@@ -275,12 +293,14 @@ class Slots:
         for _ in range(min(len(self._queue), self._places - self._active)):
             self.go()
 
-    async def _run(  # noqa: C901  (one flat list of endings)
+    async def _run(  # noqa: C901, PLR0912  (one flat list of endings)
         self, running: Running, settled: list[HandlerResult]
     ) -> Settlement:
         """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
         try:
             settlement = await self._dispatcher.dispatch(running.claim, settled)
+            if self._dispatcher.gave_away == running.ref and isinstance(settlement, Release):
+                settlement = await self._given_away(running, settlement)
             if running.children is not None or running.claim.event.fence > 1:
                 settlement = await self._after_children(running, settlement)
         except asyncio.CancelledError as error:
@@ -289,11 +309,11 @@ class Slots:
                 self._cancelled_by_others(running, error, settled)
                 raise
             settlement = Release(running.ref)
-            if running.has_no_limit and not running.lost:
+            if is_in_thread(running.claim.event) and not running.lost:
                 await self._keep(running)
         except (NotStarted, StoreError) as error:
             logger.warning("event %s goes back to the queue: %s", running.claim.event.event_id, error)
-            settlement = Release(running.ref, TROUBLE_PAUSE, tuple(settled))
+            settlement = Release(running.ref, TROUBLE_PAUSE, tuple(settled), describe(error))
         except Exception as error:
             logger.exception("dispatch of event %s failed", running.claim.event.event_id)
             settlement = self._failed(running, error, settled)
@@ -311,7 +331,7 @@ class Slots:
                     pass
         if running.returning:
             # Even if the handler swallowed the cancellation and returned: it was told to stop before it was done.
-            return Release(running.ref, 0.0, tuple(settled))
+            return Release(running.ref, 0.0, tuple(settled), TOLD_TO_STOP)
         return settlement
 
     def _failed(self, running: Running, error: BaseException, settled: list[HandlerResult]) -> Fail:
@@ -337,6 +357,26 @@ class Slots:
         except asyncio.CancelledError:
             self._died(running)
             raise
+
+    async def _given_away(self, running: Running, settlement: Release) -> Release:
+        """If no live node has what the event lacks, it waits in place: else its log would grow for as long as it waits.
+
+        Once it went back, with the reason in its log. In a serial mode it must not keep the lock from the others.
+        """
+        running.gave_away, event = True, running.claim.event
+        full = len(self.held) >= HELD_AT_MOST or self.draining
+        if settlement.results or full or self.lock is not None or event.fence == event.attempts:
+            return settlement
+        running.held = True
+        self.held.add(running)
+        self.lend(running)
+        try:
+            waited = await self._dispatcher.wait_for_others(running.claim)
+        finally:
+            running.held = False
+            self.held.discard(running)
+            self.take_back(running)
+        return Release(running.ref, 0.0, (), HANDLERS_CHANGED) if waited else settlement
 
     async def _after_children(self, running: Running, settlement: Settlement) -> Settlement:
         if running.turn is not None:

@@ -21,6 +21,7 @@ from durabus.server.api import Api, api_of, principal_of
 from durabus.server.dashboard.board import board_of
 from durabus.server.dashboard.pulse import Attempt
 from durabus.server.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
+from durabus.worker.roster import HEARD
 
 RULE = BreakerPolicy()
 WINDOW = seconds(RULE.window, "window")
@@ -38,6 +39,8 @@ class HandlerLine(msgspec.Struct, kw_only=True):
     nodes: list[HandlerInfo]
     created_ts: float
     last_seen_ts: float
+    missing: bool
+    """No live node has it."""
     succeeded: int = 0
     failed: int = 0
     unrecoverable: int = 0
@@ -67,7 +70,7 @@ async def handlers(request: AnyRequest) -> Page:
     registered = await api.store.list_handlers(bus)
     pulse = await board_of(request).pulse(bus)
     now = await api.store.now()
-    lines = _lines(registered.handlers)
+    lines = _lines(registered.handlers, now)
     await _count(api, lines, [one for one in pulse.recent if one.at_ts > now - WINDOW])
     return render(
         request,
@@ -80,7 +83,7 @@ async def handlers(request: AnyRequest) -> Page:
     )
 
 
-def _lines(registered: list[HandlerInfo]) -> list[HandlerLine]:
+def _lines(registered: list[HandlerInfo], now: float) -> list[HandlerLine]:
     by_id: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
     for info in registered:
         by_id[info.handler_id].append(info)
@@ -91,6 +94,7 @@ def _lines(registered: list[HandlerInfo]) -> list[HandlerLine]:
             nodes=infos,
             created_ts=min(info.created_ts for info in infos),
             last_seen_ts=max(info.last_seen_ts for info in infos),
+            missing=max(info.last_seen_ts for info in infos) < now - HEARD,
         )
         for handler_id, infos in by_id.items()
     ]

@@ -21,6 +21,7 @@ from durabus.server.problems import Problem, logger
 from durabus.server.tail import tail
 from durabus.server.wire import StatsDocument
 from durabus.store.log import START
+from durabus.worker.roster import handler_lines
 
 AnyRequest = Request[Any, Any, Any]
 READY_WITHIN = 2.0
@@ -62,12 +63,14 @@ async def readyz(request: AnyRequest) -> HealthDocument:
     opt=described(Scope.READ, {200: Answer("Text for Prometheus.", media_type="text/plain")}),
 )
 async def metrics(request: AnyRequest) -> Response[bytes]:
-    """Requests of this process, and events of the server's bus."""
+    """Requests of this process, and events and missing handlers of the server's bus."""
     api, principal = api_of(request), principal_of(request)
     principal.check_whole_bus("/metrics")
     bus = api.bus(None, principal)
     counts, hold = await api.store.counts(bus), await api.store.log_hold()
-    return Response(api.metrics.text(bus, counts, hold), media_type=METRICS_TYPE)
+    registered, now = await api.store.list_handlers(bus), await api.store.now()
+    missing = sum(line.missing for line in handler_lines(bus, registered.handlers, now))
+    return Response(api.metrics.text(bus, counts, hold, missing), media_type=METRICS_TYPE)
 
 
 @get("/stats", opt=described(Scope.READ, {}))

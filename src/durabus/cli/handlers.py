@@ -1,0 +1,119 @@
+"""``durabus handlers``: which handlers the buses know, and which of them no live process has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from durabus.cli.confirm import confirm
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.options import DEFAULTS, Common, opened_store
+from durabus.cli.output import age, console, iso, plain, print_json, say, table
+from durabus.worker.roster import HandlerLine, handler_lines
+
+if TYPE_CHECKING:
+    from durabus.store.contract import EventStore
+
+handlers = App(name="handlers", help="Handlers that processes announced: list, forget.")
+
+BUSES_AT_ONCE = 100
+STATE_STYLES = {"live": "green", "missing": "bold red"}
+
+
+@handlers.command(name="list")
+async def list_handlers(
+    *,
+    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
+    missing: Annotated[
+        bool, Parameter(help="Only handlers that no live node has.", negative="", show_default=False)
+    ] = False,
+    common: Common = DEFAULTS,
+) -> None:
+    """List handlers: live, or missing (no node that has it was heard of for 30 s), so that its events wait.
+
+    Example: durabus handlers list
+    """
+    async with opened_store(common) as store:
+        shown = [line for line in await registered_handlers(store, bus) if line.missing or not missing]
+    if common.json:
+        print_json({"handlers": [_document(line) for line in shown]})
+        return
+    if not shown:
+        say("no handlers")
+        return
+    made = table("bus", "handler", "pattern", "state", ("last seen", {"justify": "right"}), "on node")
+    for line in shown:
+        state = "missing" if line.missing else "live"
+        made.add_row(
+            plain(line.bus),
+            plain(line.handler_id),
+            plain(", ".join(line.patterns)),
+            f"[{STATE_STYLES[state]}]{state}[/]",
+            f"{age(line.silent_for)} ago",
+            plain(line.node),
+        )
+    console().print(made)
+
+
+@handlers.command
+async def forget(
+    *names: Annotated[str, Parameter(name="HANDLER", help="As `durabus handlers list` shows it.")],
+    bus: Annotated[str | None, Parameter(help="Only on this bus; without it on all.")] = None,
+    yes: Annotated[bool, Parameter(help="Do not ask.", negative="", show_default=False)] = False,
+    common: Common = DEFAULTS,
+) -> None:
+    """Forget handlers, so that no event waits for them any more. A live node announces its own again within 10 s.
+
+    Example: durabus handlers forget mail.send --yes
+    """
+    async with opened_store(common) as store:
+        lines = [line for line in await registered_handlers(store, bus) if line.handler_id in names]
+        unknown = sorted(set(names) - {line.handler_id for line in lines})
+        if unknown or not names:
+            raise CommandFailed(
+                "no such handler",
+                f"no bus knows {', '.join(map(repr, unknown)) or 'a handler without a name'}",
+                "`durabus handlers list` shows them",
+                code=Exit.NOT_FOUND,
+            )
+        if not yes:
+            where = ", ".join(f"{line.handler_id} on bus {line.bus}" for line in lines)
+            confirm(f"Forget {where}? Events that wait for it complete without it. [y/N] ", "forget ends their wait")
+        for line in lines:
+            await store.unregister_handler(line.bus, line.handler_id)
+    if common.json:
+        print_json({"forgotten": [{"bus": line.bus, "handler_id": line.handler_id} for line in lines]})
+        return
+    for line in lines:
+        print(f"{line.handler_id} of bus {line.bus} is forgotten")
+        if not line.missing:
+            say(f"node {line.node} is alive and announces it again: stop it, or unsubscribe the handler there")
+
+
+async def registered_handlers(store: EventStore, bus: str | None) -> list[HandlerLine]:
+    """What the nodes of one bus, or of all buses, have announced."""
+    now = await store.now()
+    if bus is not None:
+        return handler_lines(bus, (await store.list_handlers(bus)).handlers, now)
+    found: list[HandlerLine] = []
+    after = ""
+    while True:
+        buses = await store.list_buses(after=after, limit=BUSES_AT_ONCE)
+        for one in buses:
+            found += handler_lines(one.bus, (await store.list_handlers(one.bus)).handlers, now)
+        if len(buses) < BUSES_AT_ONCE:
+            return found
+        after = buses[-1].bus
+
+
+def _document(line: HandlerLine) -> dict[str, object]:
+    return {
+        "bus": line.bus,
+        "handler_id": line.handler_id,
+        "patterns": line.patterns,
+        "state": "missing" if line.missing else "live",
+        "nodes": line.nodes,
+        "last_seen_at": iso(line.last_seen_ts),
+        "last_seen_on": line.node,
+    }

@@ -1,0 +1,161 @@
+"""Handlers that are registered and that no live node has: their events wait in place, and say for what."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tests.seeds.support import Recorder, until_status
+from tests.seeds.support import until as until_true
+from tests.worker.support import until
+
+from durabus import ConfigurationError, Event, EventBus, EventStatus, EventStore, ManualClock, open_store
+from durabus.backends.memory.store import MemoryStore
+from durabus.model.handler import HandlerInfo
+from durabus.worker import slots
+from durabus.worker.registry import HEARD, Registry
+
+LIVE = 0.05
+
+
+@pytest.fixture(autouse=True)
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("durabus.worker.dispatcher.LIVE", LIVE)
+    monkeypatch.setattr("durabus.worker.registry.LOOK", 0.02)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
+    """A store that knows a handler of a node which is gone."""
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/bus.db"
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgresql_database")
+    store = await open_store(url)
+    await forget_nothing(store)
+    yield store
+    await store.close()
+
+
+async def forget_nothing(store: EventStore) -> None:
+    old = HandlerInfo(handler_id="old", pattern="job")
+    await store.register_handlers("default", "web-2:7:dead", [old], kept_for=None)
+    await asyncio.sleep(LIVE)
+
+
+async def waiting(bus: EventBus, event: Event) -> None:
+    assert bus._worker is not None
+    held = bus._worker._slots.held
+    await until(lambda: any(running.claim.event.id == event.id for running in held))
+
+
+async def trail(store: EventStore, event: Event) -> list[str]:
+    return [str(entry.action) for entry in await store.read_event_log(event.id)]
+
+
+async def test_an_event_for_a_handler_that_no_live_node_has_waits_in_place_and_says_why(store: EventStore) -> None:
+    new = Recorder()
+    async with EventBus(store, lease=0.5, poll_interval=0.02) as bus:
+        bus.subscribe("job", new, id="new")
+        event = await bus.emit("job").stored()
+        await waiting(bus, event)
+        before = await trail(store, event)
+        await asyncio.sleep(1.2)  # longer than its lease, and than many rounds would take
+        assert await trail(store, event) == before
+        assert before == ["PUBLISHED", "PICKED", "RELEASED", "PICKED"]
+        released = (await store.read_event_log(event.id))[2]
+        assert re.fullmatch(r"waits for handler old, last seen on node web-2:7:dead \d+ s ago", released.reason or "")
+        assert await store.unregister_handler("default", "old")
+        await until_status(store, event.id, EventStatus.COMPLETED)
+    assert new.calls == 1
+    assert len(await trail(store, event)) <= 8
+
+
+async def test_the_handler_gets_the_event_when_a_node_has_it_again(store: EventStore) -> None:
+    new, old = Recorder(), Recorder()
+    async with EventBus(store, poll_interval=0.02) as bus, EventBus(store, poll_interval=0.02) as back:
+        bus.subscribe("job", new, id="new")
+        event = await bus.emit("job").stored()
+        await waiting(bus, event)
+        back.subscribe("job", old, id="old")
+        await until_status(store, event.id, EventStatus.COMPLETED)
+    assert (new.calls, old.calls) == (1, 1)
+
+
+async def test_the_handler_gets_the_event_when_this_node_subscribes_it(store: EventStore) -> None:
+    new, old = Recorder(), Recorder()
+    async with EventBus(store, poll_interval=0.02) as bus:
+        bus.subscribe("job", new, id="new")
+        event = await bus.emit("job").stored()
+        await waiting(bus, event)
+        bus.subscribe("job", old, id="old")
+        await until_status(store, event.id, EventStatus.COMPLETED)
+    assert (new.calls, old.calls) == (1, 1)
+
+
+async def test_events_that_wait_in_place_keep_nobody_from_running_and_no_shutdown_from_ending() -> None:
+    store = MemoryStore()
+    await forget_nothing(store)
+    bus = EventBus(store, concurrency=1, poll_interval=0.02, shutdown_timeout=30.0)
+    bus.subscribe("job", Recorder(), id="new")
+    bus.subscribe("other", Recorder(), id="other")
+    await bus.start()
+    events = [await bus.emit("job").stored() for _ in range(3)]
+    for event in events:
+        await waiting(bus, event)
+    async with asyncio.timeout(10):
+        await bus.publish("other")
+        await bus.shutdown()
+    for event in events:
+        assert (await store.read_event_log(event.id))[-1].reason == slots.TOLD_TO_STOP
+        await until_status(store, event.id, EventStatus.PENDING)
+
+
+async def test_only_so_many_events_wait_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "HELD_AT_MOST", 2)
+    store = MemoryStore()
+    await forget_nothing(store)
+    async with EventBus(store, poll_interval=0.02) as bus:
+        bus.subscribe("job", Recorder(), id="new")
+        events = [await bus.emit("job").stored() for _ in range(4)]
+
+        async def two_wait_and_two_went_back_twice() -> bool:
+            rounds = [(await trail(store, event)).count("RELEASED") for event in events]
+            return sorted(rounds) == [1, 1, 2, 2]
+
+        await until_true(two_wait_and_two_went_back_twice)
+        assert bus._worker is not None
+        assert len(bus._worker._slots.held) == 2
+
+
+async def test_a_serial_bus_goes_on_behind_an_event_that_waits(store: EventStore) -> None:
+    async with EventBus(store, mode="bus-serial", poll_interval=0.02) as bus:
+        bus.subscribe("job", Recorder(), id="new")
+        bus.subscribe("other", Recorder(), id="other")
+        await bus.emit("job").stored()
+        async with asyncio.timeout(10):
+            await bus.publish("other")
+
+
+@pytest.mark.parametrize("kept_for", [0, 1.0, HEARD - 0.1])
+def test_handlers_that_would_be_forgotten_between_two_announcements_are_refused(kept_for: float) -> None:
+    with pytest.raises(ConfigurationError, match=r"handlers_kept_for=.*at least 30 s"):
+        EventBus("memory://", handlers_kept_for=kept_for)
+    EventBus("memory://", handlers_kept_for=HEARD)
+    EventBus("memory://", handlers_kept_for=None)
+
+
+async def test_how_long_ago_a_handler_was_seen_is_told_by_the_clock_of_the_store() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock)
+    await store.register_handlers("default", "web-2:7", [HandlerInfo(handler_id="old", pattern="*")], kept_for=None)
+    clock.advance(42.0)
+    me = Registry(store, "default", kept_for=None)
+    me.announce(list)
+    await me.announced()
+    await store.register_handlers("default", me._node, [HandlerInfo(handler_id="new", pattern="*")], kept_for=None)
+    await me.learn("")
+    seen = me.last_seen("old")
+    assert seen is not None
+    assert (seen.node, round(seen.ago)) == ("web-2:7", 42)
+    assert me.last_seen("unknown") is None
