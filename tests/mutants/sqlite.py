@@ -157,4 +157,37 @@ SQLITE = (
         "tests/sqlite/test_url.py::test_a_store_waits_for_the_disk_unless_it_is_told_otherwise",
         "A power cut takes acknowledged events.",
     ),
+    Mutant(
+        "SQLite: presence",
+        "backends/sqlite/open_file.py",
+        "        self._presence.take()\n",
+        "",
+        "tests/sqlite/test_foreign_close.py::"
+        "test_what_is_acknowledged_after_the_application_read_the_file_is_kept[the file-store]",
+        "A process that reads its own file loses the log that it writes to.",
+    ),
+    Mutant(
+        "SQLite: the log is looked for after a commit",
+        "backends/sqlite/writer.py",
+        "            self._identity.check_committed()\n",
+        "",
+        "tests/sqlite/test_foreign_close.py::test_a_commit_into_a_log_that_was_removed_meanwhile_is_not_confirmed",
+        "A commit into a file that nobody can find is acknowledged.",
+    ),
+    Mutant(
+        "SQLite: a restore is alone",
+        "backends/sqlite/backup.py",
+        "PRAGMA locking_mode = EXCLUSIVE",
+        "PRAGMA locking_mode = NORMAL",
+        "tests/cli/test_backup.py::test_a_restore_brings_the_store_back_as_it_was",
+        "A backup is written over a store that workers have open.",
+    ),
+    Mutant(
+        "SQLite: the file of a caller's connection",
+        "backends/sqlite/caller.py",
+        " or not path.samefile(file)",
+        "",
+        "tests/sqlite/test_caller_transactions.py::test_another_file_with_the_same_tables_is_refused",
+        "An event goes into another database, with the caller's commit there.",
+    ),
 )
