@@ -111,12 +111,16 @@ class ServerError(DurabusError):
 
 
 class ApiError(DurabusError):
-    """The HTTP API refused a call; ``status`` is its code, the text what it said."""
+    """The HTTP API refused a call. Decide by ``code``, such as ``lease_lost``; the text may change.
 
-    def __init__(self, status: int, detail: str) -> None:
+    ``code`` is None if it was not the API that answered, but something in between, such as a proxy.
+    """
+
+    def __init__(self, status: int, detail: str, code: str | None = None) -> None:
         super().__init__(f"{status}: {detail}")
         self.status = status
         self.detail = detail
+        self.code = code
 
 
 class LeaseLost(DurabusError):  # noqa: N818  (public name fixed by the design)

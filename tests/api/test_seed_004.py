@@ -114,9 +114,16 @@ async def test_2_poll_for_jobs_no_matching_events(desk: Desk) -> None:
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-@pytest.mark.parametrize("query", ["tags=email", f"worker_id={WORKER}", "", f"tags=&worker_id={WORKER}"])
-async def test_2_tags_and_worker_id_are_required(desk: Desk, query: str) -> None:
+@pytest.mark.parametrize("query", ["tags=email", "", f"tags=&worker_id={WORKER}"])
+async def test_2_worker_id_is_required_and_tags_are_not_empty(desk: Desk, query: str) -> None:
     assert (await desk.get(f"/events/subscribe?{query}")).status_code == 400
+
+
+async def test_2_without_tags_every_event_matches_also_one_without_tags(desk: Desk) -> None:
+    ids = [await desk.publish(tags="email"), await desk.publish(tags="")]
+    claimed = [(await desk.get(f"/events/subscribe?worker_id={WORKER}")).json()["id"] for _ in ids]
+    assert claimed == ids
+    assert (await desk.get(f"/events/subscribe?worker_id={WORKER}")).status_code == 204
 
 
 async def test_3_mark_success(desk: Desk) -> None:

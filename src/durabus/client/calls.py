@@ -41,7 +41,7 @@ class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     def answer(self, status: int, content: bytes) -> T:
         """The value, or ``ApiError``, also for what somebody in between answered in the server's place."""
         if status not in (OK, CREATED):
-            raise ApiError(status, wire.problem(content))
+            raise ApiError(status, *wire.problem(content))
         try:
             return self.read(content)
         except (msgspec.DecodeError, UnicodeError) as error:
@@ -60,6 +60,7 @@ class EventFields(TypedDict, total=False):
     priority: int
     delay: Duration
     max_retries: int | None
+    """How many attempts the event has, as everywhere in the HTTP API."""
     parent_id: str | None
     idempotency_key: str | None
 

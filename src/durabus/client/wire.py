@@ -130,6 +130,7 @@ class _Purged(msgspec.Struct):
 class _Problem(msgspec.Struct):
     detail: str = ""
     error: str = ""
+    code: str | None = None
 
 
 def events(body: bytes) -> list[Event]:
@@ -168,10 +169,10 @@ def counts(body: bytes) -> Counts:
     return msgspec.json.decode(body, type=Counts)
 
 
-def problem(body: bytes) -> str:
-    """What a problem document says; anything else, as from a proxy, is cut short."""
+def problem(body: bytes) -> tuple[str, str | None]:
+    """Text and code of a problem document; anything else, as from a proxy, is cut short."""
     try:
         found = msgspec.json.decode(body, type=_Problem)
     except msgspec.DecodeError:
-        return body[:200].decode(errors="replace")
-    return found.detail or found.error
+        return body[:200].decode(errors="replace"), None
+    return found.detail or found.error, found.code

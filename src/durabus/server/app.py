@@ -16,6 +16,7 @@ from durabus.server.access import Principal, Scope
 from durabus.server.api import Api
 from durabus.server.asgi import App, Receive, Send
 from durabus.server.asgi import Scope as AsgiScope
+from durabus.server.codes import Code
 from durabus.server.dashboard.board import Board
 from durabus.server.dashboard.pages import ROUTES as PAGES
 from durabus.server.gate import Gate
@@ -114,7 +115,7 @@ async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: B
     principal: Principal = connection.scope["user"]
     scope = handler.opt.get("scope", Scope.ADMIN)
     if scope is not None and not principal.holds(scope):
-        raise Problem(403, f"this needs a token with the scope {scope}")
+        raise Problem(403, f"this needs a token with the scope {scope}", code=Code.SCOPE_MISSING)
 
 
 @get("/openapi.json", opt={"scope": None}, include_in_schema=False)

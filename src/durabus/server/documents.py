@@ -19,6 +19,7 @@ from durabus.server.fields import (
     Name,
     Priority,
     Retries,
+    RetryLimit,
     Seconds,
     StatusCode,
     TagsOrNone,
@@ -88,7 +89,7 @@ class EventDocument(msgspec.Struct, kw_only=True):
     status: EventStatus
     payload: Any
     retry_count: int
-    max_retries: int
+    max_retries: RetryLimit
     next_retry_at: str | None
     created_at: str
     updated_at: str
@@ -123,7 +124,7 @@ class JobDocument(msgspec.Struct, kw_only=True):
     status: EventStatus
     payload: Any
     retry_count: int
-    max_retries: int
+    max_retries: RetryLimit
     created_at: str
 
 
@@ -219,7 +220,7 @@ class MaxRetriesDocument(msgspec.Struct, kw_only=True):
 
     error: str = "Max retries exceeded"
     retry_count: int
-    max_retries: int
+    max_retries: RetryLimit
 
 
 def iso(instant: float) -> str:

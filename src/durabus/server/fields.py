@@ -65,7 +65,12 @@ Uuid = Annotated[str, Meta(pattern=UUID_PATTERN)]
 Id = Annotated[int, Meta(ge=1, le=MAX_ID)]
 Fence = Annotated[int, Meta(ge=0, le=MAX_ID)]
 Priority = Annotated[int, Meta(ge=-MAX_PRIORITY, le=MAX_PRIORITY)]
-Retries = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS)]
+MAX_RETRIES_MEANS = (
+    "How many attempts the event has: with 3, the third failure ends it as FAILED. The Python library calls this "
+    "number `max_attempts`; its `RetryPolicy(max_retries=3)` allows 4 attempts."
+)
+Retries = Annotated[int, Meta(ge=1, le=MAX_ATTEMPTS, description=MAX_RETRIES_MEANS)]
+RetryLimit = Annotated[int, Meta(description=MAX_RETRIES_MEANS)]
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Lease = Annotated[float, Meta(gt=0, le=MAX_LEASE, description="Seconds.")]
 Wait = Annotated[float, Meta(ge=0, le=MAX_WAIT, description="Seconds to wait for work.")]

@@ -16,6 +16,7 @@ from durabus.model.limits import MAX_DEPTH
 from durabus.server.access import EVERYBODY, Principal
 from durabus.server.api import Api
 from durabus.server.asgi import App, Message, Receive, Scope, Send
+from durabus.server.codes import Code
 from durabus.server.dashboard import browser
 from durabus.server.dashboard.board import Board
 from durabus.server.loopback import check_local
@@ -111,7 +112,7 @@ class Gate:
 
     def _holder(self, text: str, host: str) -> Principal:
         if not text:
-            raise Problem(401, "send a token: Authorization: Bearer durabus_…", UNAUTHORISED)
+            raise Problem(401, "send a token: Authorization: Bearer durabus_…", UNAUTHORISED, code=Code.TOKEN_MISSING)
         holder = self._api.holder(text, host)
         if holder is None:
             raise Problem(401, "this token is unknown, over or revoked", UNAUTHORISED)

@@ -6,6 +6,7 @@ import ipaddress
 from functools import lru_cache
 
 from durabus.server.asgi import Scope
+from durabus.server.codes import Code
 from durabus.server.problems import UNAUTHORISED, Problem
 
 NAMES = frozenset({"localhost", "localhost.localdomain"})
@@ -26,7 +27,9 @@ def check_local(scope: Scope, headers: dict[bytes, bytes], *, navigates: bool = 
     """
     ends = (scope.get("client"), scope.get("server"))
     if not all(end is not None and is_loopback(end[0]) for end in ends):
-        raise Problem(401, "this server has no tokens, so it serves only its own machine", UNAUTHORISED)
+        raise Problem(
+            401, "this server has no tokens, so it serves only its own machine", UNAUTHORISED, code=Code.LOCAL_ONLY
+        )
     proxy = _proxy(scope, headers)
     if proxy is not None:
         raise Problem(
@@ -34,14 +37,17 @@ def check_local(scope: Scope, headers: dict[bytes, bytes], *, navigates: bool = 
             f"this request came through a proxy ({proxy}), and this server has no tokens, so it serves only its own "
             "machine: start it with --tokens",
             UNAUTHORISED,
+            code=Code.LOCAL_ONLY,
         )
     if not is_loopback(_host_name(headers.get(b"host", b""))):
-        raise Problem(403, "the Host header must name this machine as localhost, 127.0.0.1 or [::1]")
+        raise Problem(
+            403, "the Host header must name this machine as localhost, 127.0.0.1 or [::1]", code=Code.FOREIGN_SITE
+        )
     origin = headers.get(b"origin")
     foreign = origin is not None and origin.partition(b"://")[2] != headers.get(b"host")
     elsewhere = headers.get(b"sec-fetch-site", b"none") not in TRUSTED_SITES
     if foreign or (elsewhere and not navigates):
-        raise Problem(403, "requests from other web sites are not served")
+        raise Problem(403, "requests from other web sites are not served", code=Code.FOREIGN_SITE)
 
 
 def _proxy(scope: Scope, headers: dict[bytes, bytes]) -> str | None:

@@ -24,6 +24,7 @@ from durabus.errors import (
     StoreUnavailableError,
     UnsupportedByStore,
 )
+from durabus.server.codes import STATUS, TYPE, Code, code_of
 
 MEDIA_TYPE = "application/problem+json"
 NOT_NOW = {"Retry-After": "1"}
@@ -37,7 +38,8 @@ logger = logging.getLogger("durabus.server")
 class ProblemDocument(msgspec.Struct, kw_only=True):
     """What went wrong, and what to do about it."""
 
-    type: str = "about:blank"
+    type: str
+    code: Code
     title: str
     status: int
     detail: str
@@ -47,30 +49,40 @@ class ProblemDocument(msgspec.Struct, kw_only=True):
 class Problem(Exception):  # noqa: N818  (it is one)
     """Ends a request with an error document."""
 
-    def __init__(self, status: int, detail: str, headers: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, status: int, detail: str, headers: dict[str, str] | None = None, *, code: Code | None = None
+    ) -> None:
         super().__init__(detail)
         self.status = status
+        self.code = code or code_of(status)
         self.detail = detail
         self.headers = {**(NOT_NOW if status == HTTPStatus.SERVICE_UNAVAILABLE else {}), **(headers or {})}
 
     def document(self) -> ProblemDocument:
         """The body."""
         title = HTTPStatus(self.status).phrase
-        return ProblemDocument(title=title, status=self.status, detail=self.detail, error=self.detail)
+        return ProblemDocument(
+            type=TYPE.format(code=self.code),
+            code=self.code,
+            title=title,
+            status=self.status,
+            detail=self.detail,
+            error=self.detail,
+        )
 
     def body(self) -> bytes:
         """The body as it is sent."""
         return msgspec.json.encode(self.document())
 
 
-_STATUS: dict[type[DurabusError], int] = {
-    EventNotFound: 404,
-    NotADeadLetter: 409,
-    LeaseLost: 409,
-    InvalidPayloadError: 400,
-    InvalidEventError: 400,
-    ConfigurationError: 400,
-    UnsupportedByStore: 501,
+_CODES: dict[type[DurabusError], Code] = {
+    EventNotFound: Code.EVENT_NOT_FOUND,
+    NotADeadLetter: Code.NOT_A_DEAD_LETTER,
+    LeaseLost: Code.LEASE_LOST,
+    InvalidPayloadError: Code.INVALID_PAYLOAD,
+    InvalidEventError: Code.INVALID_REQUEST,
+    ConfigurationError: Code.INVALID_REQUEST,
+    UnsupportedByStore: Code.UNSUPPORTED_BY_STORE,
 }
 
 
@@ -98,8 +110,9 @@ def problem_of(error: Exception) -> Problem:
             # Not its own words: they may name files, hosts or users.
             logger.error("the store refused a request: %s", error)
             return Problem(503, STORE_AWAY)
-        case DurabusError() if type(error) in _STATUS:
-            return Problem(_STATUS[type(error)], str(error))
+        case DurabusError() if type(error) in _CODES:
+            code = _CODES[type(error)]
+            return Problem(STATUS[code], str(error), code=code)
         case _:
             number = uuid4().hex[:12]
             logger.error("request failed [%s]", number, exc_info=error)

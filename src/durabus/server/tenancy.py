@@ -20,6 +20,7 @@ from durabus.model.event import ORDERING_KEY, Event, NewEvent, ordering_key_of
 from durabus.model.limits import MAX_NAME_CHARS
 from durabus.model.payload import decode_payload, encode_payload
 from durabus.server.access import Principal
+from durabus.server.codes import Code
 from durabus.server.problems import Problem
 from durabus.store.contract import EventStore
 
@@ -89,7 +90,11 @@ def _names(principal: Principal, new: NewEvent) -> tuple[str, ...]:
 def _with_parent(principal: Principal, new: NewEvent, known: set[str]) -> NewEvent:
     parent = next((name for name in _names(principal, new) if name in known), None)
     if parent is None:
-        raise Problem(400, f"parent_id={new.parent_id!r}: this token sees no event with this event_id")
+        raise Problem(
+            400,
+            f"parent_id={new.parent_id!r}: this token sees no event with this event_id",
+            code=Code.UNKNOWN_PARENT,
+        )
     return msgspec.structs.replace(new, parent_id=parent)
 
 

@@ -27,6 +27,7 @@ from durabus.server.fields import (
     Lease,
     Milliseconds,
     Name,
+    RetryLimit,
     Seconds,
     StatusCode,
     TagsOrNone,
@@ -55,7 +56,7 @@ class WholeEventDocument(msgspec.Struct, gc=False):
     priority: int
     attempts: int
     retry_count: int
-    max_retries: int | None
+    max_retries: RetryLimit | None
     generation: int
     fence: int
     worker_id: str | None

@@ -9,6 +9,7 @@ import re
 from urllib.parse import quote
 
 from durabus.server.asgi import Scope
+from durabus.server.codes import Code
 from durabus.server.problems import Problem
 
 PREFIX = "/dashboard/"
@@ -62,6 +63,7 @@ def check_same_origin(headers: dict[bytes, bytes]) -> None:
             403,
             "the Origin header must name this server: the form came from another site, or a proxy in between "
             "changed the Host header",
+            code=Code.FOREIGN_SITE,
         )
 
 
@@ -78,7 +80,8 @@ def to_login(scope: Scope) -> Problem:
     wanted = scope["mounted_at"] + scope["path"]
     query = scope.get("query_string", b"").decode("latin-1")
     there = quote(wanted + (f"?{query}" if query else ""), safe="")
-    return Problem(303, "log in first", {"Location": f"{scope['mounted_at']}{LOGIN}?next={there}"})
+    headers = {"Location": f"{scope['mounted_at']}{LOGIN}?next={there}"}
+    return Problem(303, "log in first", headers, code=Code.TOKEN_MISSING)
 
 
 def safe_next(wanted: str, mounted_at: str) -> str:

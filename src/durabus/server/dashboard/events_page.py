@@ -13,6 +13,7 @@ from durabus.model.query import EventPage, EventQuery
 from durabus.model.statuses import EventStatus
 from durabus.server.access import Principal
 from durabus.server.api import Api, api_of, principal_of
+from durabus.server.codes import Code
 from durabus.server.dashboard.board import board_of
 from durabus.server.dashboard.rendering import AnyRequest, Page, bus_of, linker, page_route, redirect, render
 from durabus.server.fields import MAX_ID, UUID_PATTERN, split_tags
@@ -83,7 +84,7 @@ async def find_one(api: Api, principal: Principal, wanted: str) -> Event:
         return await api.event(number_of(wanted, "id"), principal)
     event = await api.store.get_event(wanted.lower()) if UUID.fullmatch(wanted.lower()) else None
     if event is None or not principal.sees(event):
-        raise Problem(404, f"there is no event {wanted!r}, or none that this token may see")
+        raise Problem(404, f"there is no event {wanted!r}, or none that this token may see", code=Code.EVENT_NOT_FOUND)
     return event
 
 

@@ -14,6 +14,7 @@ from durabus.server.access import Principal, Scope
 from durabus.server.api import Api, api_of, principal_of, still_allowed
 from durabus.server.bodies import decoded
 from durabus.server.claiming import claim
+from durabus.server.codes import Code
 from durabus.server.fields import split_tags
 from durabus.server.openapi import Answer, described
 from durabus.server.problems import Problem
@@ -127,7 +128,9 @@ def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:
     if not principal.limited:
         return claims
     if not all(principal.sees(claim.event) for claim in claims):
-        raise Problem(409, "this claim token belongs to somebody else: send a random one, or none")
+        raise Problem(
+            409, "this claim token belongs to somebody else: send a random one, or none", code=Code.CLAIM_TOKEN_TAKEN
+        )
     return [msgspec.structs.replace(claim, event=shown(principal, claim.event)) for claim in claims]
 
 

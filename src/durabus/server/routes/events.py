@@ -17,6 +17,7 @@ from durabus.server import worker_actions
 from durabus.server.access import Principal, Scope
 from durabus.server.api import Api, api_of, principal_of
 from durabus.server.bodies import decoded
+from durabus.server.codes import STATUS, Code
 from durabus.server.documents import (
     CompletedDocument,
     CompleteDocument,
@@ -75,13 +76,15 @@ async def publish(request: AnyRequest, documents: list[NewEventDocument]) -> lis
     try:
         new = [_new_event(document, api, principal) for document in documents]
     except InvalidPayloadError as error:
-        large = "the limit is" in str(error)
-        raise Problem(413 if large else 400, str(error)) from error
+        code = Code.PAYLOAD_TOO_LARGE if "the limit is" in str(error) else Code.INVALID_PAYLOAD
+        raise Problem(STATUS[code], str(error), code=code) from error
     events = await api.store.add_events(await with_parents(principal, api.store, new))
     if principal.limited and not all(principal.sees(event) for event in events):
         # Another tenant cannot bring this about, only a publisher without limits that imitates a scope.
         raise Problem(
-            409, "an event_id or idempotency_key is taken by an event that this token may not see; others were stored"
+            409,
+            "an event_id or idempotency_key is taken by an event that this token may not see; others were stored",
+            code=Code.KEY_TAKEN,
         )
     return events
 
@@ -99,10 +102,6 @@ def _new_event(document: NewEventDocument, api: Api, principal: Principal) -> Ne
 )
 async def subscribe(
     request: AnyRequest,
-    tags: Annotated[
-        str,
-        QueryParameter(pattern=TAGS_PATTERN, description="Comma-separated; an event with ANY of them matches."),
-    ],
     worker_id: Annotated[
         str,
         QueryParameter(
@@ -112,9 +111,17 @@ async def subscribe(
             description="Who works: `{hostname}:{pid}`.",
         ),
     ],
+    tags: Annotated[
+        str | None,
+        QueryParameter(
+            pattern=TAGS_PATTERN,
+            description="Comma-separated; an event with ANY of them matches. Without it every event does, also one "
+            "that has no tags.",
+        ),
+    ] = None,
     bus: QueryBus = None,
 ) -> Response[Any]:
-    """Take the next event that has one of the tags."""
+    """Take the next event that has one of the tags, or the next one of all."""
     api, principal = api_of(request), principal_of(request)
     wanted = ClaimRequest(
         bus=api.bus(bus, principal),
