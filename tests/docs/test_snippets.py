@@ -159,19 +159,19 @@ def test_every_python_block_is_one_that_runs() -> None:
 
 @pytest.mark.parametrize("script", [pytest.param(script, id=script_id(script)) for script in SCRIPTS])
 def test_python_snippet_runs(script: Script, tmp_path: Path) -> None:
-    output = run_in_empty_folder(script, tmp_path)
-    assert "Traceback" not in output, output
+    done = run_in_empty_folder(script, tmp_path)
+    assert "Traceback" not in done.stdout + done.stderr, done.stderr
 
 
 def test_the_first_example_prints_the_same_when_it_runs_again(tmp_path: Path) -> None:
     first = next(script for script in SCRIPTS if script.blocks[0].page == "README.md")
-    outputs = {run_in_empty_folder(first, tmp_path) for _ in range(2)}
+    outputs = {run_in_empty_folder(first, tmp_path).stdout for _ in range(2)}
     assert len(outputs) == 1, outputs
     (output,) = outputs
     assert "dead letter: piano COMPLETED_WITH_ERRORS ('UnrecoverableError: over the limit',)" in output
 
 
-def run_in_empty_folder(script: Script, tmp_path: Path) -> str:
+def run_in_empty_folder(script: Script, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     folder = tmp_path / "empty"
     folder.mkdir(exist_ok=True)
     program = tmp_path / f"{Path(script.blocks[0].page).stem}_page.py"  # http.py would hide the standard one
@@ -180,14 +180,13 @@ def run_in_empty_folder(script: Script, tmp_path: Path) -> str:
         [sys.executable, str(program)],
         cwd=folder,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         timeout=TIMEOUT_SECONDS,
         check=False,
         text=True,
     )
-    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}"
-    return done.stdout
+    assert done.returncode == 0, f"exit status {done.returncode}\n{done.stdout}{done.stderr}"
+    return done
 
 
 @pytest.mark.parametrize("command", [pytest.param(c, id=command_id(c)) for c in MAKE_COMMANDS])

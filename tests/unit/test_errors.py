@@ -78,7 +78,7 @@ def test_what_handlers_raise_is_no_failure_of_durabus() -> None:
 @pytest.mark.parametrize("cls", CLASSES)
 def test_every_error_says_what_it_means(cls: type[DurabusError]) -> None:
     assert cls.__doc__
-    assert cls.__doc__.endswith(".")
+    assert cls.__doc__.rstrip().endswith(".")
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_failed_attempt_is_one_warning_with_its_fields_as_extras(caplog: pytes
 def test_the_last_failed_attempt_has_no_delay_and_shows_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
     log_failed_attempt(make_event(attempts=4), make_handler(print), "ValueError: no", None, "Traceback: in shop.py")
     (record,) = caplog.records
-    assert "no attempt left" in record.getMessage()
+    assert "no further attempt" in record.getMessage()
     assert getattr(record, "delay_ms", "missing") is None
     assert logging.Formatter("%(message)s").format(record).endswith("ValueError: no\nTraceback: in shop.py")
 

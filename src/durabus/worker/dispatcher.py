@@ -361,7 +361,9 @@ def _waits(event: Event, failed: list[Attempt], *, fatal: bool) -> list[float]:
     waits = []
     for handler, outcome, _ in failed:
         delay = None if fatal and outcome.status is not ResultStatus.PENDING else _delay(handler, outcome, event)
-        log_failed_attempt(event, handler, outcome.error or "", delay, (outcome.value or {}).get("traceback"))
+        # An unrecoverable error is a verdict: its text says all. Any other one that ends the attempts wants its place.
+        traceback = None if outcome.status is ResultStatus.UNRECOVERABLE else (outcome.value or {}).get("traceback")
+        log_failed_attempt(event, handler, outcome.error or "", delay, traceback)
         if delay is not None:
             waits.append(delay)
     return waits

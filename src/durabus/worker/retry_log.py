@@ -20,7 +20,7 @@ def log_failed_attempt(
     if not logger.isEnabledFor(logging.WARNING):
         return
     delay_ms = None if delay is None else round(delay * 1000)
-    what_next = "no attempt left" if delay_ms is None else f"next in {delay_ms} ms"
+    what_next = "no further attempt" if delay_ms is None else f"next in {delay_ms} ms"
     limit = handler.retry.max_attempts
     file, line, function, _ = logger.findCaller()
     record = logger.makeRecord(
