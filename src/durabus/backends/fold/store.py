@@ -34,11 +34,17 @@ class FoldStore(FoldReads):
 
     def __init__(self, transport: Transport, options: Options, features: Features, clock: Clock | None = None) -> None:
         self.features = features
-        join = c.Join(c.LOG_FORMAT, options.cluster, options.max_history)
-        self._node = Node(
-            transport if clock is None else ToldTime(transport, clock),
-            join,
-            clock=LogClock(clock),
+        self._transport = transport if clock is None else ToldTime(transport, clock)
+        self._options = options
+        self._clock = clock
+        self._node = self._new_node()
+
+    def _new_node(self) -> Node:
+        options = self._options
+        return Node(
+            self._transport,
+            c.Join(c.LOG_FORMAT, options.cluster, options.max_history),
+            clock=LogClock(self._clock),
             timeout=options.timeout,
             snapshot_every=options.snapshot_every,
             public_kept=options.public_kept,
@@ -56,7 +62,11 @@ class FoldStore(FoldReads):
 
     async def open(self) -> None:
         self._node.check_open()
-        await self._node.start()
+        try:
+            await self._node.start()
+        except BaseException:
+            self._node = self._new_node()  # so that the store can be opened again
+            raise
 
     async def close(self) -> None:
         await self._node.stop()

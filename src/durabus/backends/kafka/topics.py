@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka._model import IsolationLevel, TopicPartitionInfo
@@ -28,10 +29,21 @@ class Topics:
     """Blocking calls: run them in a thread."""
 
     def __init__(self, client: Mapping[str, str], layout: Layout, *, replication: int, timeout: float) -> None:
-        self._admin = AdminClient({**client, **QUIET})
+        self._refusal: str | None = None
+        config: dict[str, Any] = {**client, **QUIET, "error_cb": self._heard}
+        self._admin = AdminClient(config)
         self._layout = layout
         self._replication = replication
         self._timeout = timeout
+
+    def refusal(self) -> str | None:
+        """What the broker said if it does not accept user or password: calls only wait until their time is over."""
+        self._admin.poll(0)
+        return self._refusal
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001
+            self._refusal = error.str()
 
     def ensure(self) -> None:
         """Make the lanes if they are missing, and check them."""

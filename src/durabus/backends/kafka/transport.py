@@ -30,7 +30,7 @@ from durabus.backends.kafka.layout import LARGEST, Layout
 from durabus.backends.kafka.producer import LaneProducer, Outgoing
 from durabus.backends.kafka.snapshots import Snapshots
 from durabus.backends.kafka.topics import ABSENT, Topics
-from durabus.errors import SchemaError, StoreUnavailableError
+from durabus.errors import ConfigurationError, SchemaError, StoreError, StoreUnavailableError
 
 T = TypeVar("T")
 
@@ -93,8 +93,11 @@ class KafkaTransport:
         return self._opened
 
     async def open(self) -> None:
+        try:
+            topics = Topics(self._client, self._layout, replication=self._replication, timeout=self._timeout)
+        except KafkaException as error:
+            raise ConfigurationError(f"kafka: {error.args[0].str()}: check the client.… options of the URL") from error
         threads = ThreadPoolExecutor(4, thread_name_prefix="durabus-kafka")
-        topics = Topics(self._client, self._layout, replication=self._replication, timeout=self._timeout)
         self._opened = _Clients(
             threads,
             topics,
@@ -103,7 +106,15 @@ class KafkaTransport:
             Consumer({**self._client, "group.id": "durabus-no-group", **QUIET}),
             Snapshots(self._client, self._layout, topics, threads),
         )
-        await self._in_thread(topics.ensure)
+        try:
+            await self._in_thread(topics.ensure)
+        except StoreUnavailableError as error:
+            shown = f"kafka://{self._client['bootstrap.servers']}"
+            if (refusal := await self._in_thread(topics.refusal)) is not None:
+                raise StoreError(
+                    f"{shown} does not accept client.sasl.username and client.sasl.password ({refusal}): check both"
+                ) from error
+            raise StoreUnavailableError(f"{shown}: {error}. Is the broker running?") from error
 
     async def verify(self) -> None:
         await self._in_thread(self._clients.topics.verify)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from urllib.parse import urlsplit
 
 import msgspec
 from nats.errors import Error as NATSError
@@ -26,7 +27,7 @@ from durabus.backends.nats.lane_client import LaneClient, Outgoing
 from durabus.backends.nats.layout import Layout
 from durabus.backends.nats.snapshots import Snapshots
 from durabus.backends.nats.stream import STREAM_NOT_FOUND, APIError, api, ensure_streams, verify_log
-from durabus.errors import SchemaError, StoreUnavailableError
+from durabus.errors import SchemaError, StoreError, StoreUnavailableError
 
 logger = logging.getLogger("durabus.nats")
 
@@ -39,6 +40,7 @@ NAMES = 20
 STORE_FAILED = 10077
 """The stream is full, or its disk is."""
 UNAVAILABLE = 503
+REFUSED = "authorization violation"
 
 
 class _Ack(msgspec.Struct):
@@ -54,6 +56,7 @@ class NatsTransport:
 
     def __init__(self, url: str, layout: Layout, *, replicas: int, timeout: float) -> None:
         self._url = url
+        self._shown = f"nats://{urlsplit(url).netloc.rpartition('@')[2]}"
         self._layout = layout
         self._replicas = replicas
         self._timeout = timeout
@@ -81,13 +84,23 @@ class NatsTransport:
         return self._snapshots
 
     async def open(self) -> None:
-        async def complain(error: Exception) -> None:
-            logger.info("NATS: %s", repr(error))
+        problem: Exception | None = None
 
+        async def complain(error: Exception) -> None:
+            nonlocal problem
+            problem = error
+            logger.info("NATS: %s", repr(error))
+            if not client.is_connected and REFUSED in str(error).lower() and not opened:
+                # The driver would try for ever. It lets this through to whoever opens.
+                raise StoreError(
+                    f"{self._shown} does not accept the user or password of the URL ({error}): check both"
+                ) from error
+
+        client, opened = LaneClient(), False
+        self._connected = client
         try:
             async with asyncio.timeout(self._timeout):
-                self._connected = LaneClient()
-                await self._connected.connect(
+                await client.connect(
                     self._url,
                     error_cb=complain,
                     max_reconnect_attempts=-1,
@@ -98,7 +111,9 @@ class NatsTransport:
                     reconnected_cb=self._reconnected,
                 )
         except (NATSError, OSError, TimeoutError) as error:
-            raise StoreUnavailableError(f"cannot connect to NATS: {error!r}") from error
+            why = repr(problem or error)
+            raise StoreUnavailableError(f"cannot connect to {self._shown}: {why}. Is the server running?") from error
+        opened = True
         self.largest = self._connected.max_payload - HEADROOM
         await ensure_streams(self._connected, self._layout, replicas=self._replicas, timeout=ANSWER_WITHIN)
         self._snapshots = Snapshots(self._connected, self._layout, largest=self.largest)

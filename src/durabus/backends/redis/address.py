@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from inspect import signature
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
+from redis.asyncio.connection import Connection
 from redis.asyncio.connection import parse_url as parse_server_url
 
 from durabus.errors import ConfigurationError
@@ -53,7 +55,20 @@ def parse_url(url: str) -> Address:
         options = dict(parse_server_url(urlunsplit(parts._replace(query=urlencode(theirs)))))
     except ValueError as error:
         raise ConfigurationError(f"{shown}: {error}") from error
+    _check_names(options, shown)
     return Address(shown=shown, options=options, prefix=ours["prefix"], timeout=_seconds(ours["timeout"], shown))
+
+
+def _check_names(options: dict[str, Any], shown: str) -> None:
+    """Refuse what the connection's class would not take: it would say so only when it connects."""
+    made: type = options.get("connection_class", Connection)
+    known = {name for base in made.__mro__ for name in signature(base.__init__).parameters}  # type: ignore[misc]
+    known -= {"self", "args", "kwargs"}
+    if unknown := sorted(options.keys() - known - {"connection_class"}):
+        raise ConfigurationError(
+            f"{shown}: no such option: {', '.join(unknown)}; there are prefix, timeout, and those of redis-py's "
+            f"{made.__name__}: {', '.join(sorted(known))}"
+        )
 
 
 def _seconds(text: str, shown: str) -> float:

@@ -58,8 +58,19 @@ class RedisCore:
         if self._process:
             self._check_open()
             return
-        await install(self._line(), self._address, self._keys)
+        try:
+            await install(self._line(), self._address, self._keys)
+        except BaseException:
+            await self._hang_up()  # a connection that is still being made would hold up the next try
+            raise
         self._process = os.getpid()
+
+    async def _hang_up(self) -> None:
+        with self._gate:
+            line, hints = self._lines.pop(asyncio.get_running_loop())
+        line.hang_up()
+        await line.close()
+        await hints.close()
 
     async def close(self) -> None:
         with self._gate:
