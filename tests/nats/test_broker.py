@@ -160,5 +160,5 @@ class TestNats(BrokerTests):
     async def test_no_server_is_told_within_the_timeout(self) -> None:
         from durabus import open_store
 
-        with pytest.raises(StoreUnavailableError, match=r"cannot connect to nats://127.0.0.1:1: .*Is the server running"):
+        with pytest.raises(StoreUnavailableError, match=r"nats://127.0.0.1:1: .*Is the server running"):
             await open_store("nats://127.0.0.1:1?timeout=0.2")
