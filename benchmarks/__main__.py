@@ -8,7 +8,6 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 
@@ -32,7 +31,7 @@ from benchmarks import (
 from benchmarks.bench import Bench
 from benchmarks.processes import ROOT
 from benchmarks.report import DOCS, print_table, read_json, write_docs, write_json
-from benchmarks.results import Group, Report, Row, this_machine
+from benchmarks.results import Group, Report, Row, this_commit, this_machine, this_moment
 
 GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "memory": memory.run,
@@ -83,6 +82,7 @@ def main() -> int:
 def _measure(options: argparse.Namespace, console: Console) -> tuple[Report, list[str]]:
     groups: dict[str, Group] = {}
     broken: list[str] = []
+    commit = this_commit()  # before anybody changes a file
     with _progress(console) as progress:
         task = progress.add_task("", total=len(options.names))
         bench = Bench(
@@ -96,8 +96,14 @@ def _measure(options: argparse.Namespace, console: Console) -> tuple[Report, lis
             except Exception:  # noqa: BLE001  (the other groups still have something to say)
                 console.print(traceback.format_exc(), markup=False, highlight=False)
                 broken.append(name)
-            finished = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-            groups[name] = Group(rows=rows, seconds=monotonic() - started, finished=finished, load_before=load)
+            groups[name] = Group(
+                rows=rows,
+                seconds=monotonic() - started,
+                finished=this_moment(),
+                load_before=load,
+                load_after=os.getloadavg()[0],
+                commit=commit,
+            )
             progress.advance(task)
     machine = this_machine(options.dir)
     return Report(machine=machine, settings=SETTINGS, quick=options.quick, groups=groups), broken

@@ -67,6 +67,28 @@ async def drain_to_end(url: str) -> tuple[int, float]:
     return handled, ended
 
 
+async def hang(url: str) -> None:
+    """A worker with its defaults that is inside the handlers of all events, and stays there until it is killed."""
+    inside = 0
+    store = await open_store(url)
+    waiting = (await store.counts()).pending
+    full = asyncio.Event()
+
+    async def handler(_event: Event) -> None:
+        nonlocal inside
+        inside += 1
+        if inside == waiting:
+            full.set()
+        await asyncio.Event().wait()
+
+    bus = EventBus(store)
+    bus.subscribe(raw.EVENT_TYPE, handler, id="bench")
+    async with bus:
+        await full.wait()
+        await ready()
+        await next_line()
+
+
 async def latency(url: str) -> list[float]:
     """An idle worker. Answers the seconds from each publish in the parent to the start of the handler here."""
     seconds: list[float] = []
@@ -142,6 +164,7 @@ KINDS: dict[str, Callable[..., Awaitable[Any]]] = {
     "drain-raw-redis": drain_raw_redis,
     "drain-to-end": drain_to_end,
     "footprint": footprint,
+    "hang": hang,
     "latency": latency,
 }
 

@@ -52,6 +52,7 @@ def run(bench: Bench) -> list[Row]:
             samples=single["memory one by one"],
             peer="abxbus",
             peer_samples=single["abxbus one by one"],
+            target=Target("ratio", "≥", 10),
             note=f"Each event awaited to its end before the next is emitted. {NOTE}",
         ),
     ]

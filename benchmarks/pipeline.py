@@ -21,6 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from benchmarks.pipeline_bulk import DRIVERS, by_jdbc, by_python
 from benchmarks.pipeline_load import fill
+from benchmarks.report import PIPELINE
+from benchmarks.results import Published, this_commit, this_moment
 from durabus.cli.progress import Bars, progress_bars
 from durabus.pipeline.analytics import analyze
 from durabus.pipeline.archive import Archive
@@ -35,6 +37,11 @@ from durabus.pipeline.session import spark_session
 from durabus.servers.postgresql import PostgreSQLServer
 
 MORE = 10_000
+FASTEST_PLAIN = 0.6
+PART_OF_MORE = 0.2
+MOST_GROWTH = 4.5
+QUOTED_ROWS = 1_000_000
+"""Fewer are a sanity run, too short for figures to quote."""
 LABEL = 36
 """Letters that the longest step takes."""
 Seconds = dict[str, float]
@@ -164,22 +171,34 @@ def measure(spark: SparkSession, place: Path, rows: int, postgresql: str, bars: 
     return [small.seconds, large.seconds, beside.seconds]
 
 
-def print_report(rows: int, small: Seconds, large: Seconds, postgresql: Seconds) -> None:
-    print(f"{'':<30}{f'SQLite {rows // 4:,}':>18}{f'SQLite {rows:,}':>18}{'growth':>9}{f'PostgreSQL {rows:,}':>24}")
+def report(rows: int, small: Seconds, large: Seconds, postgresql: Seconds) -> str:
+    """The table, then the ratios with their targets."""
+    head = ["", f"SQLite {rows // 4:,}", f"SQLite {rows:,}", "growth", f"PostgreSQL {rows:,}"]
+    lines = [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|"]
     for name, seconds in large.items():
         beside = f"{postgresql[name]:.1f} s" if name in postgresql else ""
-        growth = f"{seconds / small[name]:.1f}x"
-        print(f"{name:<30}{f'{small[name]:.1f} s':>18}{f'{seconds:.1f} s':>18}{growth:>9}{beside:>24}")
+        growth = f"{seconds / small[name]:.1f} ×"
+        lines.append(f"| {name} | {small[name]:.1f} s | {seconds:.1f} s | {growth} | {beside} |")
+    lines.append("")
     for store, found in (("SQLite", large), ("PostgreSQL", postgresql)):
         best = min(seconds for name, seconds in found.items() if name.startswith("plain"))
-        part = found[f"archive, {MORE:,} more"] / found["archive"]
-        print(
-            f"{store}: {rows / found['archive']:,.0f} rows/s, {best / found['archive']:.0%} of the fastest plain way "
-            f"(target 60 %); {MORE:,} more take {part:.0%} of the full run (target below 20 %)"
+        speed, part = best / found["archive"], found[f"archive, {MORE:,} more"] / found["archive"]
+        lines.append(
+            f"- {store}: {rows / found['archive']:,.0f} rows/s, {speed:.0%} of the fastest plain way "
+            f"(target 60 %: {verdict(speed >= FASTEST_PLAIN)}); {MORE:,} more take {part:.0%} of the full run "
+            f"(target below 20 %: {verdict(part < PART_OF_MORE)})"
         )
     made = [name for name in large if not name.startswith(("plain", "archive", "verify")) and "more" not in name]
     times = sum(large[name] for name in made) / sum(small[name] for name in made)
-    print(f"projections and analytics: four times the rows take {times:.1f}x the time (target at most 4.5x)")
+    lines.append(
+        f"- projections and analytics: four times the rows take {times:.1f} × the time "
+        f"(target at most 4.5 ×: {verdict(times <= MOST_GROWTH)})"
+    )
+    return "\n".join(lines)
+
+
+def verdict(met: object) -> str:
+    return "ok" if met else "MISS"
 
 
 def main() -> None:
@@ -187,7 +206,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000, help="log entries of the large store")
     parser.add_argument("--memory", default="1g", help="memory of the driver")
     options = parser.parse_args()
-    started = monotonic()
+    started, commit, load_before = monotonic(), this_commit(), os.getloadavg()[0]
     place = Path(tempfile.mkdtemp(prefix="durabus-bench-"))
     jars = os.pathsep.join([class_path(), *map(str, ensure_jars(DRIVERS))])
     conf = {"spark.driver.extraClassPath": jars}
@@ -199,9 +218,14 @@ def main() -> None:
     finally:
         spark.stop()
         shutil.rmtree(place, ignore_errors=True)
-    print_report(options.rows, small, large, postgresql)
     told = ", ".join(f"{name} {peak:,.0f} MB" for name, peak in sorted(memory.items()))
-    print(f"peak memory at spark.driver.memory={options.memory}: {told}; {monotonic() - started:.0f} s in all")
+    text = report(options.rows, small, large, postgresql)
+    text += f"\n- peak memory at spark.driver.memory={options.memory}: {told}; {monotonic() - started:.0f} s in all"
+    made = Published(markdown=text, finished=this_moment(), commit=commit, load=load_before)
+    print(made.text())
+    if options.rows >= QUOTED_ROWS:
+        made.write(PIPELINE)
+        print(f"table for docs/benchmarks.md in {PIPELINE}")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,11 @@ class Child:
             raise RuntimeError(f"benchmark process {self._kind!r} ended with {self._process.returncode}: see its error")
         return msgspec.json.decode(line)
 
+    def kill(self) -> None:
+        """kill -9, and wait until it is dead."""
+        self._process.kill()
+        self._process.wait()
+
     def has_ended(self) -> bool:
         return self._process.poll() is not None
 

@@ -1,6 +1,7 @@
-"""The ceiling on Redis: complete a batch and claim the next one in one script, on the same driver's connection.
+"""The ceiling on Redis: complete a batch and claim the next one in one script of a few bulk commands.
 
-It has no deduplication, no log of publishing and claiming, no retries, no priorities and no hints.
+A token is checked once a batch, and only the log has a command for each event. It has no deduplication, no log of
+publishing and claiming, no retries, no priorities and no hints.
 """
 
 from __future__ import annotations
@@ -17,29 +18,30 @@ from benchmarks import raw
 CLAIM = 100
 STEP = """
 local now = redis.call('TIME')
-now = tonumber(now[1]) + tonumber(now[2]) / 1e6
-for place = 4, #ARGV do
-    local key = KEYS[3] .. ARGV[place]
-    local event = redis.call('HMGET', key, 'token', 'payload', 'fence')
-    if event[1] == ARGV[1] then
-        redis.call('DEL', key)
-        redis.call('ZREM', KEYS[2], ARGV[place])
-        redis.call('XADD', KEYS[4], '*', 'id', ARGV[place], 'fence', event[3], 'payload', event[2])
+local expires = tonumber(now[1]) + tonumber(now[2]) / 1e6 + 30
+if #ARGV > 3 and redis.call('DEL', KEYS[3] .. ARGV[1]) == 1 then
+    local payloads = redis.call('HMGET', KEYS[4], unpack(ARGV, 4))
+    redis.call('ZREM', KEYS[2], unpack(ARGV, 4))
+    redis.call('HDEL', KEYS[4], unpack(ARGV, 4))
+    for place = 4, #ARGV do
+        redis.call('XADD', KEYS[5], '*', 'id', ARGV[place], 'payload', payloads[place - 3])
     end
 end
-local claimed = {}
 local ready = redis.call('ZPOPMIN', KEYS[1], ARGV[3])
-for place = 1, #ready, 2 do
-    local id = ready[place]
-    local key = KEYS[3] .. id
-    local fence = redis.call('HINCRBY', key, 'fence', 1)
-    redis.call('HSET', key, 'token', ARGV[2])
-    redis.call('ZADD', KEYS[2], now + 30, id)
-    claimed[#claimed + 1] = {id, fence, redis.call('HGET', key, 'payload')}
+if #ready == 0 then
+    return {}
 end
-return claimed
+local ids, leased = {}, {}
+for place = 1, #ready, 2 do
+    ids[#ids + 1] = ready[place]
+    leased[#leased + 1] = expires
+    leased[#leased + 1] = ready[place]
+end
+redis.call('SET', KEYS[3] .. ARGV[2], 1)
+redis.call('ZADD', KEYS[2], unpack(leased))
+return {ids, redis.call('HMGET', KEYS[4], unpack(ids))}
 """
-KEYS = ("{raw}:ready", "{raw}:leased", "{raw}:event:", "{raw}:log")
+KEYS = ("{raw}:ready", "{raw}:leased", "{raw}:token:", "{raw}:payloads", "{raw}:log")
 PAYLOAD = msgspec.json.encode(raw.PAYLOAD)
 
 
@@ -47,11 +49,10 @@ def fill(url: str, count: int, batch: int = 10_000) -> None:
     with redis.Redis.from_url(url) as server:
         server.delete(*KEYS)
         for first in range(0, count, batch):
+            ids = [str(uuid_utils.uuid7()) for _ in range(first, min(first + batch, count))]
             pipe = server.pipeline(transaction=False)
-            for number in range(first, min(first + batch, count)):
-                event_id = str(uuid_utils.uuid7())
-                pipe.hset(f"{KEYS[2]}{event_id}", mapping={"type": raw.EVENT_TYPE, "payload": PAYLOAD, "fence": 0})
-                pipe.zadd(KEYS[0], {event_id: number})
+            pipe.hset(KEYS[3], mapping=dict.fromkeys(ids, PAYLOAD))
+            pipe.zadd(KEYS[0], {event_id: first + number for number, event_id in enumerate(ids)})
             pipe.execute()
 
 
@@ -62,7 +63,7 @@ def drain(server: redis.Redis) -> int:
     while True:
         before, token = token, os.urandom(16).hex()
         claimed = step(keys=KEYS, args=[before, token, CLAIM, *held])
-        held = [row[0] for row in claimed]
-        count += len(claimed)
         if not claimed:
             return count
+        held = claimed[0]
+        count += len(held)

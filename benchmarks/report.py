@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.processes import ROOT
-from benchmarks.results import Report, Row, Target
+from benchmarks.results import Published, Report, Row, Target
 
 DOCS = ROOT / "docs" / "benchmarks.md"
 COLUMNS = ("measurement", "durabus", "compared with", "ratio", "target", "")
@@ -33,10 +33,25 @@ They carry over to other machines better than the absolute figures beside them. 
 
 {groups}
 
+## Peers
+
+`make bench-peers`: durabus and its peers on one server, in turn, in one run.
+
+{peers}
+
+## The pipeline
+
+`make bench-pipeline`: the pipeline against the plain ways from a store to Delta.
+
+{pipeline}
+
 ## What each row leaves out
 
 {notes}
 """
+PEERS = ROOT / "build" / "published" / "peers.json"
+PIPELINE = ROOT / "build" / "published" / "pipeline.json"
+"""Where the other runners leave their tables for the page."""
 
 
 def print_table(console: Console, report: Report) -> None:
@@ -80,10 +95,18 @@ def write_docs(report: Report, path: Path = DOCS) -> None:
             settings=report.settings,
             repetitions="2 short runs (--quick: not for quoting)" if report.quick else "5 runs",
             groups="\n".join(f"  - {name}: {group.line()}" for name, group in report.groups.items()),
+            peers=_published(PEERS),
+            pipeline=_published(PIPELINE),
             notes="\n".join(notes),
         ),
         encoding="utf-8",
     )
+
+
+def _published(path: Path) -> str:
+    if not path.exists():
+        return "Not measured on this machine yet."
+    return msgspec.json.decode(path.read_bytes(), type=Published).text()
 
 
 def _cells(row: Row) -> tuple[str, str, str, str, str]:

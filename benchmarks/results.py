@@ -7,6 +7,7 @@ import platform
 import shutil
 import sqlite3
 import subprocess
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -101,9 +102,30 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     finished: str
     load_before: float
     """Other work on the machine makes figures worse, and ratios unsteady."""
+    load_after: float
+    commit: str
 
     def line(self) -> str:
-        return f"{self.seconds:.0f} s, ended {self.finished}, load {self.load_before:.1f} when it began"
+        return (
+            f"{self.seconds:.0f} s, ended {self.finished}, commit {self.commit}, load {self.load_before:.1f} when it "
+            f"began and {self.load_after:.1f} when it ended"
+        )
+
+
+class Published(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that another runner made for the page."""
+
+    markdown: str
+    finished: str
+    commit: str
+    load: float
+
+    def text(self) -> str:
+        return f"{self.markdown}\n\nTaken {self.finished} at commit {self.commit}, load {self.load:.1f} when it began."
+
+    def write(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(msgspec.json.encode(self))
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,6 +146,20 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
             return self
         groups = {**older.groups, **self.groups}
         return msgspec.structs.replace(self, groups={name: groups[name] for name in order if name in groups})
+
+
+def this_commit() -> str:
+    """What was measured: the commit, and whether files differ from it."""
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+    command = [git, "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return answer.stdout.strip() or "unknown"
+
+
+def this_moment() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def this_machine(folder: Path) -> Machine:

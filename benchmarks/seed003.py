@@ -32,12 +32,19 @@ def run(bench: Bench) -> Iterator[Row]:
         _publish_dispatched,
         "Returns when the event was dispatched and settled, with a no-op handler in the same process.",
     )
+    yield _publish_row(
+        bench,
+        "EventBus.publish, sequential",
+        _publish_one_by_one,
+        "As above, each awaited before the next: a commit for the event, one for its claim, one for its end.",
+    )
     yield _latency_row(bench, "dispatch latency p99, same process", "EventBus.emit", _latency_here)
     yield _latency_row(
         bench, "dispatch latency p99, worker in another process", "EventQueue.publish here", _latency_there
     )
     yield _dead_letters_row(bench)
     yield _recovery_row(bench)
+    yield _kill_row(bench)
 
 
 def _publish_row(bench: Bench, name: str, publish: Callable[[Path, int], Coroutine[Any, Any, float]], note: str) -> Row:
@@ -126,6 +133,49 @@ def _recovery_row(bench: Bench) -> Row:
     )
 
 
+def _kill_row(bench: Bench) -> Row:
+    name = f"recovery of {STUCK} events after kill -9, default settings"
+    bench.say(name)
+    samples = []
+    for _ in range(bench.size(3, 1)):
+        with bench.fresh_folder() as folder:
+            samples.append(asyncio.run(_recover_from_kill(sqlite_url(folder / "bus.db"))) * 1000)
+    return Row(
+        name=name,
+        unit="ms",
+        samples=samples,
+        target=Target("value", "<", 500),
+        note=(
+            "From the kill of a worker process that is inside all of their handlers until another worker, which has "
+            "been running, has handled the last of them. Every option of both is at its default."
+        ),
+    )
+
+
+async def _recover_from_kill(url: str) -> float:
+    """Who is killed has a handler that never ends; who lives handles what it is given."""
+    store = await open_store(url)
+    await EventQueue(store).publish_batch([new_event(raw.EVENT_TYPE, raw.PAYLOAD) for _ in range(STUCK)])
+    handled, done = set[int](), asyncio.Event()
+
+    async def handler(event: Event) -> None:
+        handled.add(event.id)
+        if len(handled) == STUCK:
+            done.set()
+
+    with Child("hang", url) as child:
+        await asyncio.to_thread(child.wait_until_ready)
+        bus = EventBus(store)
+        bus.subscribe(raw.EVENT_TYPE, handler, id="bench")
+        async with bus:
+            child.kill()
+            started = perf_counter()
+            await done.wait()
+            seconds = perf_counter() - started
+    await store.close()
+    return seconds
+
+
 async def _publish(path: Path, count: int) -> float:
     store = await open_store(sqlite_url(path))
     queue = EventQueue(store)
@@ -137,12 +187,16 @@ async def _publish(path: Path, count: int) -> float:
     return seconds
 
 
-async def _publish_dispatched(path: Path, count: int) -> float:
+async def _publish_one_by_one(path: Path, count: int) -> float:
+    return await _publish_dispatched(path, count, publishers=1)
+
+
+async def _publish_dispatched(path: Path, count: int, publishers: int = PUBLISHERS) -> float:
     async def handler(_event: Event) -> None:
         """Nothing."""
 
     async def publisher(bus: EventBus) -> None:
-        for _ in range(count // PUBLISHERS):
+        for _ in range(count // publishers):
             await bus.publish(raw.EVENT_TYPE, raw.PAYLOAD)
 
     bus = EventBus(sqlite_url(path))
@@ -150,9 +204,9 @@ async def _publish_dispatched(path: Path, count: int) -> float:
     async with bus:
         started = perf_counter()
         async with asyncio.TaskGroup() as group:
-            for _ in range(PUBLISHERS):
+            for _ in range(publishers):
                 group.create_task(publisher(bus))
-        return (perf_counter() - started) * count / (count // PUBLISHERS * PUBLISHERS)
+        return (perf_counter() - started) * count / (count // publishers * publishers)
 
 
 async def _latency_here(path: Path, count: int) -> list[float]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from time import monotonic, sleep
@@ -19,6 +19,8 @@ from rich.table import Table
 from benchmarks.peers.peer import BATCH, OLDER, About, peer
 from benchmarks.peers.places import NAMES, Place, place
 from benchmarks.processes import ROOT, Child
+from benchmarks.report import PEERS
+from benchmarks.results import Published, this_commit, this_moment
 
 MODULE = "benchmarks.peers.child"
 LOOK_EVERY = 0.02
@@ -49,6 +51,7 @@ def main() -> int:
     console = Console()
     sizes = Sizes(300, 2_000, 1) if options.quick else Sizes(2_000, 50_000, 3)
     found: list[Found] = []
+    commit, load = this_commit(), os.getloadavg()[0]
     for store in options.stores:
         names = [name for name in options.names or NAMES[store] if name in NAMES[store] and _can_run(name)]
         with (
@@ -65,7 +68,27 @@ def main() -> int:
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     console.print(f"results in {RESULTS}", style="dim")
+    if not options.quick:
+        made = Published(markdown=_markdown(found), finished=this_moment(), commit=commit, load=load)
+        made.write(PEERS)
+        console.print(f"table for docs/benchmarks.md in {PEERS}", style="dim")
     return 0
+
+
+def _markdown(found: list[Found]) -> str:
+    """One table for each store, and what each peer was told to be."""
+    parts: list[str] = []
+    for store in dict.fromkeys(one.store for one in found):
+        here = [one for one in found if one.store == store]
+        rows = [["", *STEPS], ["---", *["--:"] * len(STEPS)]]
+        rows += [[f"{one.name} {one.about.version}", *_rates(one)] for one in here]
+        settings = [f"- {one.name}: {one.about.settings}" for one in here]
+        parts += [f"### {store}", "", *(f"| {' | '.join(row)} |" for row in rows), "", *settings, ""]
+    return "\n".join(parts).rstrip()
+
+
+def _rates(one: Found) -> list[str]:
+    return [f"{median(one.figures[step]):,.0f}/s" if step in one.figures else "-" for step in STEPS]
 
 
 def _measure(one: Found, where: Place, sizes: Sizes) -> None:
@@ -133,16 +156,14 @@ def _print(console: Console, found: list[Found], where: Place, *, quick: bool) -
     for column in table.columns[1:]:
         column.justify = "right"
     for one in found:
-        rates = [f"{median(one.figures[step]):,.0f}/s" if step in one.figures else "-" for step in STEPS]
-        table.add_row(f"{one.name} {one.about.version}", *rates)
+        table.add_row(f"{one.name} {one.about.version}", *_rates(one))
     console.print(table)
     for one in found:
         console.print(f"{one.name}: {one.about.settings}", style="dim", highlight=False)
-    done = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     console.print(
         f"Events per second, medians, peers in turn. No-op handlers; a drain counts from the start of the worker in a "
         f"process that has imported everything until the queue is seen empty; {where.settings}, {where.version()}; "
-        f"Python {sys.version.split()[0]}; {done}",
+        f"Python {sys.version.split()[0]}; commit {this_commit()}, load {os.getloadavg()[0]:.1f}; {this_moment()}",
         style="dim",
         highlight=False,
     )
