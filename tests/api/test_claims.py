@@ -141,6 +141,40 @@ async def test_a_reused_worker_id_with_an_old_proof_cannot_end_the_new_claim(des
     assert (await desk.get(f"/events/{id_}")).json()["status"] == "PROCESSING"
 
 
+@pytest.mark.parametrize("proved", [True, False], ids=["with its proof", "by its name"])
+async def test_a_job_longer_than_its_lease_counts_while_nobody_else_has_it(desk: Desk, proved: bool) -> None:
+    id_ = await desk.publish(max_retries=2)
+    got = await desk.claim()
+    desk.clock.advance(45)
+    assert await desk.store.expire_events() == 1
+    shown = {"token": got.headers["Durabus-Claim-Token"], "fence": int(got.headers["Durabus-Claim-Fence"])}
+    report = {"worker_id": "host:1", **({"claim": shown} if proved else {})}
+    assert (await desk.post(f"/events/{id_}/start", report)).status_code == 409
+    other = await desk.post(f"/events/{id_}/complete", {"worker_id": "host:2"})
+    assert other.status_code == 409
+    first = await desk.post(f"/events/{id_}/complete", {**report, "execution_time_ms": 45_000})
+    assert (first.status_code, first.json()["worker_id"]) == (200, "host:1")
+    assert (await desk.post(f"/events/{id_}/complete", report)).text == first.text
+    event = (await desk.get(f"/events/{id_}")).json()
+    assert (event["status"], event["retry_count"]) == ("COMPLETED", 0)
+    assert await desk.trail(id_) == ["PICKED", "ABANDONED", "COMPLETED"]
+
+
+@pytest.mark.parametrize("proved", [True, False], ids=["with its proof", "by its name"])
+async def test_a_late_failure_takes_the_place_of_the_lost_lease(desk: Desk, proved: bool) -> None:
+    id_ = await desk.publish()
+    got = await desk.claim()
+    desk.clock.advance(45)
+    assert await desk.store.expire_events() == 1
+    shown = {"token": got.headers["Durabus-Claim-Token"], "fence": int(got.headers["Durabus-Claim-Fence"])}
+    report = {"worker_id": "host:1", "error_message": "printer on fire", **({"claim": shown} if proved else {})}
+    answer = await desk.post(f"/events/{id_}/fail", report)
+    assert (answer.status_code, answer.json()["retry_scheduled"]) == (200, True)
+    event = await desk.store.get_event(id_)
+    assert event is not None
+    assert (event.errors, event.attempts) == (("printer on fire",), 1)
+
+
 async def test_another_worker_cannot_report(desk: Desk) -> None:
     id_ = await desk.publish()
     await desk.claim()

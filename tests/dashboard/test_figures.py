@@ -332,6 +332,18 @@ async def test_the_timeline_tells_every_attempt(store: EventStore, clock: Manual
     assert all(0 <= one.runs_x <= one.runs_x + one.runs_width <= 1000.1 for one in attempts[:3])
 
 
+async def test_the_timeline_shows_a_late_success_as_one_attempt(store: EventStore, clock: ManualClock) -> None:
+    (event,) = await store.add_events([new_event("a.b")])
+    (one,) = await claim(store)
+    clock.advance(45)
+    assert await store.expire_events() == 1
+    await store.settle_events([Complete(one.ref)])
+    found = await store.get_event(event.id)
+    assert found is not None
+    (attempt,) = attempts_of(found, await store.read_event_log(event.id), clock.now())
+    assert (attempt.outcome, attempt.error) == ("completed late, after its lease had expired", None)
+
+
 def test_a_chart_has_a_gap_where_nothing_was_measured() -> None:
     made = chart("t", 0.0, 5.0, [("a", "p50", [1.0, None, 3.0, 4.0])], rate)
     assert made.lines[0].points == ("0.0,90.0 150.0,90.0", "375.0,30.0 525.0,0.0")  # a lone one is seen too

@@ -4,15 +4,17 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
 from pyspark.testing import assertSchemaEqual
 from tests.pipeline.history import History
 
 from durabus import Action, EventStore, LogEntry
 from durabus.model.statuses import TERMINAL
+from durabus.pipeline.analytics import queue_depth
 from durabus.pipeline.archive import Archive, event_log
 from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.silver import events
+from durabus.pipeline.silver import attempts, events
 from durabus.pipeline.tables import EVENT_LOG, EVENTS
 
 
@@ -31,7 +33,7 @@ def expected_event(trail: list[LogEntry]) -> dict[str, object]:
         "status": last.status.value,
         "attempts": last.attempt,
         "claims": len(picks),
-        "failures": sum(entry.action in (Action.FAILED, Action.ABANDONED) for entry in trail),
+        "failures": len({entry.fence for entry in trail if entry.action in (Action.FAILED, Action.ABANDONED)}),
         "generation": last.generation,
         "waiting_ms": ms(first.at_ts, picks[0].at_ts if picks else None),
         "running_ms": ms(picks[-1].at_ts if picks else None, ended.at_ts if ended else None),
@@ -64,6 +66,25 @@ def expected_attempts(trail: list[LogEntry]) -> dict[int, dict[str, object]]:
             case _:
                 found[entry.fence] |= {"outcome": entry.action.value, "error": entry.error, "reason": entry.reason}
     return found
+
+
+async def test_a_claim_that_was_settled_late_is_one_attempt_and_no_failure(
+    spark: SparkSession, url: str, store: EventStore, history: History
+) -> None:
+    for kind in ("done", "failed"):
+        await history.publish(kind)
+        (claim,) = await history.claim("host:9", lease=5.0)
+        history.clock.advance(10.0)
+        assert await store.expire_events() == 1
+        await (history.complete(claim) if kind == "done" else history.fail(claim, "boom", None))
+    log = event_log(spark.read.format("durabus").option("url", url).load(), 0).cache()
+    found = {row["type"]: (row["status"], row["failures"], row["last_error"]) for row in events(log).collect()}
+    assert found == {"done": ("COMPLETED", 0, None), "failed": ("FAILED", 1, "boom")}
+    held = [(row["type"], row["outcome"], row["error"]) for row in attempts(log).collect()]
+    assert sorted(held) == [("done", "COMPLETED", None), ("failed", "FAILED", "boom")]
+    depth = queue_depth(log, 3600).orderBy(F.desc("since")).first()
+    assert depth is not None
+    assert (depth["waiting"], depth["working"]) == (0, 0)
 
 
 async def test_silver_is_the_log_folded(spark: SparkSession, url: str, store: EventStore, history: History) -> None:

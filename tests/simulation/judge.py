@@ -12,7 +12,7 @@ from tests.simulation.fold_place import FoldPlace
 from tests.simulation.sqlite_place import SQLitePlace
 
 from durabus.testing.history.checker import check
-from durabus.testing.history.claims import dead_letters, refused, takeovers
+from durabus.testing.history.claims import dead_letters, late_settlements, refused, takeovers
 from durabus.testing.history.history import History, Violation
 from durabus.testing.history.lines import Invoke, Unknown, encode
 from durabus.testing.simulation.loop import SimulationError
@@ -75,6 +75,7 @@ def judge(scenario: Scenario, history: str | None = None) -> Verdict:
     counts["calls"] = sum(isinstance(line, Invoke) for line in outcome.lines)
     counts["unknown outcomes"] = sum(isinstance(line, Unknown) for line in outcome.lines)
     counts["takeovers"] = takeovers(known)
+    counts["late settlements"] = late_settlements(known)
     counts["stale writes refused"] = refused(known)
     counts["dead letters"] = dead_letters(known)
     return Verdict(scenario=scenario, wrong=wrong, counts=counts, trace=outcome.trace)

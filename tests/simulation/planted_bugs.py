@@ -352,9 +352,55 @@ def lock_counted_from_the_answer() -> AbstractContextManager[Any]:
     return patch.object(durabus.lock_manager, "SAFETY", float("inf"))
 
 
+def late_settlement_after_a_newer_grant() -> AbstractContextManager[Any]:
+    """Whoever had the event last but one is taken for the holder, as if nobody had claimed it since."""
+
+    def overtaken(original: Rule) -> Rule:
+        def complete(state: EventState, command: Complete, now: float) -> Applied | Refused:
+            ref, event = command.ref, state.event
+            if ref.fence == event.fence - 1 and state.token is not None and event.status is EventStatus.PROCESSING:
+                command = replace(command, ref=ClaimRef(event.id, state.token, event.fence))
+            return original(state, command, now)
+
+        return complete
+
+    return rule(Complete, overtaken)
+
+
+def late_success_leaves_its_error() -> AbstractContextManager[Any]:
+    def kept(original: Rule) -> Rule:
+        def complete(state: EventState, command: Complete, now: float) -> Applied | Refused:
+            outcome = original(state, command, now)
+            if isinstance(outcome, Refused) or state.abandoned is None:
+                return outcome
+            return replace(
+                outcome, state=replace(outcome.state, event=replace(outcome.state.event, errors=state.event.errors))
+            )
+
+        return complete
+
+    return rule(Complete, kept)
+
+
+def abandoned_claim_renewed() -> AbstractContextManager[Any]:
+    """A claim that was taken away is told that it holds, and is not taken back."""
+
+    def renewed(original: Rule) -> Rule:
+        def renew(state: EventState, command: Renew, now: float) -> Applied | Refused:
+            outcome = original(state, command, now)
+            return Applied(state) if isinstance(outcome, Refused) and state.settles(command.ref) else outcome
+
+        return renew
+
+    return rule(Renew, renewed)
+
+
 PLANTED = (
     PlantedBug("rescue without state guard", rescue_without_state_guard),
     PlantedBug("complete without fence", complete_without_fence),
+    PlantedBug("late settlement after a newer grant", late_settlement_after_a_newer_grant),
+    PlantedBug("late success leaves its error", late_success_leaves_its_error),
+    PlantedBug("abandoned claim renewed", abandoned_claim_renewed),
     PlantedBug("lease by worker clock", lease_by_worker_clock),
     PlantedBug("ignored renew error", ignored_renew_error),
     PlantedBug("identity by host:pid", identity_by_host_and_pid),

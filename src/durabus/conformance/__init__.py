@@ -27,6 +27,7 @@ _PARTS = (
     "handler_claims",
     "handler_results",
     "lab",
+    "late_settlements",
     "lifecycle",
     "locks",
     "log",

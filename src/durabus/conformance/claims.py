@@ -56,7 +56,7 @@ class ClaimTests:
     async def test_the_current_claim_of_an_event_can_be_looked_up(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """What a write on each of these events must carry now; None for an event that is not PROCESSING."""
+        """What a settlement of each of these events must carry now; None for an event that nobody can settle."""
         claim, event = await lab.claimed(), await lab.ended(status, bus=OTHER_BUS)
         found = await other_node.current_claims([event.id, claim.event.id, 10**9])
         assert found[1:] == [claim.ref, None]

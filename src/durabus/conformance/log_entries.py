@@ -152,6 +152,26 @@ LIVES: dict[str, tuple[int | None, list[Step], str]] = {
     "released": (None, [_grant, _release, _grant], "PUBLISHED PICKED RELEASED PICKED"),
     "taken over": (None, [_grant, _take_over, _complete], "PUBLISHED PICKED ABANDONED PICKED COMPLETED"),
     "expired": (None, [_grant, _start, _expire], "PUBLISHED PICKED STARTED ABANDONED"),
+    "expired, then completed": (
+        None,
+        [_grant, _start, _expire, _complete],
+        "PUBLISHED PICKED STARTED ABANDONED COMPLETED",
+    ),
+    "expired, then completed with errors": (
+        None,
+        [_grant, _expire, _complete_with_errors],
+        "PUBLISHED PICKED ABANDONED COMPLETED_WITH_ERRORS",
+    ),
+    "expired, then failed": (
+        None,
+        [_grant, _expire, _fail, _grant, _expire, _fail_for_good],
+        "PUBLISHED PICKED ABANDONED FAILED PICKED ABANDONED FAILED",
+    ),
+    "expired, then released": (
+        2,
+        [_grant, _expire, _release, _grant, _complete],
+        "PUBLISHED PICKED ABANDONED RELEASED PICKED COMPLETED",
+    ),
     "expired for good": (1, [_grant, _expire], "PUBLISHED PICKED FAILED"),
     "reset": (None, [_grant, _start, _reset, _grant, _complete], "PUBLISHED PICKED STARTED RESET PICKED COMPLETED"),
     "requeued": (

@@ -268,8 +268,8 @@ class SettlementTests:
         assert await lab.store.claim_next_events(request) == answer.claims
 
     async def test_a_lost_claim_does_not_keep_the_next_from_being_taken(self, lab: Lab) -> None:
-        """A claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised); nothing of it is
-        written.
+        """A claim that is not current, nor late but not overtaken, gets ``LeaseLost`` as its outcome (a value, not
+        raised); nothing of it is written.
         """
         await lab.publish(2)
         claim = await lab.claim_one()

@@ -20,6 +20,7 @@ from durabus.conformance.expiry import ExpiryTests
 from durabus.conformance.handler_claims import HandlerClaimTests
 from durabus.conformance.handler_results import HandlerResultTests
 from durabus.conformance.lab import CallerTransaction, Lab
+from durabus.conformance.late_settlements import LateSettlementTests
 from durabus.conformance.lifecycle import LifecycleTests
 from durabus.conformance.locks import LockTests
 from durabus.conformance.log import LogTests
@@ -104,6 +105,7 @@ class StoreConformance(
     CallerTransactionTests,
     ClaimTests,
     ExpiryTests,
+    LateSettlementTests,
     OrderTests,
     OrderingTests,
     ModeTests,

@@ -57,7 +57,7 @@ def renew_handler(state: EventState, claim: HandlerClaim, lease: float, now: flo
 
 def release_handler(state: EventState, claim: HandlerClaim) -> Applied | Refused:
     """Give a handler claim back, and its attempt with it. A repeat changes nothing."""
-    handler = _held(state, claim)
+    handler = _settleable(state, claim)
     if handler is None:
         return Applied(state) if _settled_so(state, claim, ResultStatus.PENDING) else Refused(NOT_YOURS)
     result = replace(
@@ -72,7 +72,7 @@ def release_handler(state: EventState, claim: HandlerClaim) -> Applied | Refused
 
 def complete_handler(state: EventState, claim: HandlerClaim, outcome: HandlerResult) -> Applied | Refused:
     """Write what the handler did. Attempts and fence stay those of the claim."""
-    handler = _held(state, claim)
+    handler = _settleable(state, claim)
     if handler is None:
         return Applied(state) if _settled_so(state, claim, outcome.status) else Refused(NOT_YOURS)
     result = replace(
@@ -153,10 +153,19 @@ def _find(state: EventState, handler_id: str) -> HandlerState | None:
 
 
 def _held(state: EventState, claim: HandlerClaim) -> HandlerState | None:
+    return _current(state, claim) if state.event.status is EventStatus.PROCESSING else None
+
+
+def _settleable(state: EventState, claim: HandlerClaim) -> HandlerState | None:
+    """The row to write to: also under an event that was abandoned, while nobody has claimed it since."""
+    return _current(state, claim) if state.abandoned is not None else _held(state, claim)
+
+
+def _current(state: EventState, claim: HandlerClaim) -> HandlerState | None:
     handler = _find(state, claim.handler_id)
     if handler is None or handler.token != claim.token or handler.result.fence != claim.fence:
         return None
-    return handler if state.event.status is EventStatus.PROCESSING else None
+    return handler
 
 
 def _settled_so(state: EventState, claim: HandlerClaim, status: ResultStatus) -> bool:

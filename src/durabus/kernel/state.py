@@ -9,7 +9,7 @@ from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
-from durabus.model.statuses import TERMINAL, Action
+from durabus.model.statuses import TERMINAL, Action, EventStatus
 
 
 class HandlerState(msgspec.Struct, frozen=True, gc=False):
@@ -30,13 +30,38 @@ class SettledClaim(msgspec.Struct, frozen=True, gc=False):
     answer: Settled
 
 
+class AbandonedClaim(msgspec.Struct, frozen=True, gc=False):
+    """The claim that was taken from the event because its lease was over, while nobody has claimed the event since.
+
+    The fence is still the event's. The last error of the event is the one that the abandonment added.
+    """
+
+    token: str
+    worker_id: str | None
+    picked_ts: float | None
+    started_ts: float | None
+
+
 class EventState(msgspec.Struct, frozen=True, gc=False):
-    """An event, the secret of its present claim, its handlers, and how its last claim ended."""
+    """An event, the secret of its present claim, its handlers, and how its last claims ended."""
 
     event: Event
     token: str | None = None
     handlers: tuple[HandlerState, ...] = ()
     settled: SettledClaim | None = None
+    abandoned: AbandonedClaim | None = None
+
+    def settles(self, ref: ClaimRef) -> bool:
+        """Whether ``ref`` is the newest grant, and still holds the event or was abandoned with nobody after it.
+
+        Late but not overtaken counts: a settlement of such a claim is accepted, and so is the result of a handler
+        under it. It may not be renewed or started: to all others the event is free.
+        """
+        if self.event.fence != ref.fence:
+            return False
+        if self.event.status is EventStatus.PROCESSING:
+            return self.token == ref.token
+        return self.abandoned is not None and self.abandoned.token == ref.token
 
     @property
     def results(self) -> tuple[HandlerResult, ...]:

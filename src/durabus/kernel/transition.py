@@ -14,6 +14,7 @@ from durabus.kernel.state import (
     NOT_EXPIRED,
     NOT_PROCESSING,
     NOT_YOURS,
+    AbandonedClaim,
     Applied,
     Command,
     EventState,
@@ -107,8 +108,9 @@ def _renew(state: EventState, command: Renew, now: float) -> Applied | Refused:
 
 
 def _complete(state: EventState, command: Complete, now: float) -> Applied | Refused:
-    if not _holds(state, command.ref):
+    if not state.settles(command.ref):
         return _repeat(state, command.ref, (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS))
+    state = _as_held(state)
     handlers = merge_results(state.handlers, command.results)
     fatal = command.errors or _unrecoverable(handlers)
     if handlers and not fatal and any(h.result.status not in SETTLED for h in handlers):
@@ -124,8 +126,9 @@ def _complete(state: EventState, command: Complete, now: float) -> Applied | Ref
 
 
 def _fail(state: EventState, command: Fail, now: float) -> Applied | Refused:
-    if not _holds(state, command.ref):
+    if not state.settles(command.ref):
         return _repeat(state, command.ref, (Action.FAILED,))
+    state = _as_held(state)
     event, handlers = state.event, merge_results(state.handlers, command.results)
     used_up = event.max_attempts is not None and event.attempts >= event.max_attempts
     if command.delay is None or used_up:
@@ -147,8 +150,9 @@ def _fail(state: EventState, command: Fail, now: float) -> Applied | Refused:
 
 
 def _release(state: EventState, command: Release, now: float) -> Applied | Refused:
-    if not _holds(state, command.ref):
+    if not state.settles(command.ref):
         return _repeat(state, command.ref, (Action.RELEASED,))
+    state = _as_held(state)
     handlers = merge_results(state.handlers, command.results)
     event = _pending_again(state.event, now, due=now + command.delay, attempts=state.event.attempts - 1)
     record = Record(Action.RELEASED, event, now, state.event.worker_id, reason=command.reason)
@@ -156,7 +160,10 @@ def _release(state: EventState, command: Release, now: float) -> Applied | Refus
 
 
 def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused:
-    """PENDING again with the attempt spent (ABANDONED), or FAILED when it was the last one."""
+    """PENDING again with the attempt spent (ABANDONED), or FAILED when it was the last one.
+
+    The abandoned claim is remembered until the next one: its settlement, should it still come, counts.
+    """
     event = state.event
     if event.status is not EventStatus.PROCESSING or event.expires_ts is None or event.expires_ts > now:
         return Refused(NOT_EXPIRED)
@@ -168,7 +175,10 @@ def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused
         return Applied(EventState(ended, None, state.handlers, state.settled), (record,))
     pending = _pending_again(event, now, due=now, errors=(*event.errors, error))
     record = Record(Action.ABANDONED, pending, now, event.worker_id, error)
-    return Applied(EventState(pending, None, state.handlers, state.settled), (record,))
+    lost = (
+        None if state.token is None else AbandonedClaim(state.token, event.worker_id, event.picked_ts, event.started_ts)
+    )
+    return Applied(EventState(pending, None, state.handlers, state.settled, lost), (record,))
 
 
 def _requeue(state: EventState, _command: Requeue, now: float) -> Applied | Refused:
@@ -217,8 +227,23 @@ def _unrecoverable(handlers: tuple[HandlerState, ...]) -> tuple[str, ...]:
 
 
 def _holds(state: EventState, ref: ClaimRef) -> bool:
-    """The fence of every write: PROCESSING, and the token and fence of the newest grant."""
+    """The fence of every write that needs the event to itself: PROCESSING, token and fence of the newest grant."""
     return state.token == ref.token and state.event.fence == ref.fence and state.event.status is EventStatus.PROCESSING
+
+
+def _as_held(state: EventState) -> EventState:
+    """The state that a settlement ends: of an abandoned claim, as if its attempt had not been counted as lost."""
+    lost = state.abandoned
+    if lost is None:
+        return state
+    event = replace(
+        state.event,
+        worker_id=lost.worker_id,
+        picked_ts=lost.picked_ts,
+        started_ts=lost.started_ts,
+        errors=state.event.errors[:-1],
+    )
+    return EventState(event, None, state.handlers, state.settled)
 
 
 def _repeat(state: EventState, ref: ClaimRef, actions: tuple[Action, ...]) -> Applied | Refused:

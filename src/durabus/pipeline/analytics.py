@@ -9,6 +9,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.silver import SETTLES
 from durabus.pipeline.tables import ATTEMPTS, EVENT_LOG, EVENTS
 
 STALE_AFTER = 300.0
@@ -51,11 +52,20 @@ def queue_depth(log: DataFrame, seconds: int = 60) -> DataFrame:
     action, status = F.col("action"), F.col("status")
     entered = action.isin(Action.PUBLISHED.value, Action.REQUEUED.value)
     picked = action == Action.PICKED.value
-    given_back = (status == "PENDING") & ~entered
+    abandoned = log.where(action == Action.ABANDONED.value).select("id", "fence", F.lit(True).alias("abandoned"))
+    # What was put back, and settled by its last holder all the same, waited then.
+    late = F.coalesce("abandoned", F.lit(False)) & action.isin(SETTLES)
+    given_back = (status == "PENDING") & ~entered & ~late
     over = status.isin(_TERMINAL)
-    changes = log.groupBy("bus", _stretch(seconds)).agg(
-        (F.count_if(entered) + F.count_if(given_back) - F.count_if(picked)).alias("waiting"),
-        (F.count_if(picked) - F.count_if(given_back) - F.count_if(over)).alias("working"),
+    changes = (
+        log.join(abandoned, ["id", "fence"], "left")
+        .groupBy("bus", _stretch(seconds))
+        .agg(
+            (F.count_if(entered) + F.count_if(given_back) - F.count_if(picked) - F.count_if(over & late)).alias(
+                "waiting"
+            ),
+            (F.count_if(picked) - F.count_if(given_back) - F.count_if(over & ~late)).alias("working"),
+        )
     )
     so_far = Window.partitionBy("bus").orderBy("since").rowsBetween(Window.unboundedPreceding, Window.currentRow)
     return changes.select(

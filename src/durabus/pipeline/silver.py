@@ -20,6 +20,8 @@ _ENDS_ATTEMPT = sorted(
         Action.RESET,
     )
 )
+_FAILS = [Action.FAILED.value, Action.ABANDONED.value]
+SETTLES = [action.value for action in (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED, Action.RELEASED)]
 OF_ATTEMPTS = [Action.PICKED.value, Action.STARTED.value, *_ENDS_ATTEMPT]
 """The entries that ``silver.attempts`` is made of."""
 REPLAY_OF = "durabus_replay_of"
@@ -37,12 +39,18 @@ def events(log: DataFrame) -> DataFrame:
         F.max(F.struct("seq", "status", "generation", "attempt", "at")).alias("last"),
         F.max(F.when(ended, F.struct("seq", "at", "payload", "errors", "results"))).alias("end"),
         F.max(F.when(described, F.struct("seq", "tags", "metadata", "parent_id"))).alias("about"),
-        F.max(F.when(F.col("error").isNotNull(), F.struct("seq", "error"))).alias("trouble"),
+        F.collect_list(F.when(F.col("error").isNotNull(), F.struct("seq", "error", "fence", "action"))).alias(
+            "troubles"
+        ),
+        F.collect_set(F.when(action.isin(_FAILS), F.col("fence"))).alias("failed"),
+        F.collect_set(F.when(action.isin(SETTLES), F.col("fence"))).alias("settled"),
+        F.collect_set(F.when(action.isin(SETTLES) & (action != Action.FAILED.value), F.col("fence"))).alias(
+            "not_failed"
+        ),
         F.max(F.when(action == Action.PICKED.value, F.struct("seq", "at", "worker_id"))).alias("picked"),
         F.min(F.when(action == Action.PICKED.value, F.col("at"))).alias("picked_at"),
         F.min("created_at").alias("published_at"),
         F.count_if(action == Action.PICKED.value).alias("claims"),
-        F.count_if(action.isin(Action.FAILED.value, Action.ABANDONED.value)).alias("failures"),
         F.min("seq").alias("first_seq"),
     )
     is_over = F.col("last.status").isin(_TERMINAL)
@@ -57,7 +65,7 @@ def events(log: DataFrame) -> DataFrame:
         F.col("last.generation").alias("generation"),
         F.col("last.attempt").alias("attempts"),
         "claims",
-        "failures",
+        F.size(F.array_except("failed", "not_failed")).cast("bigint").alias("failures"),
         "published_at",
         "picked_at",
         ended_at.alias("ended_at"),
@@ -66,7 +74,7 @@ def events(log: DataFrame) -> DataFrame:
         milliseconds(F.col("picked.at"), ended_at).alias("running_ms"),
         milliseconds(F.col("published_at"), ended_at).alias("end_to_end_ms"),
         F.col("picked.worker_id").alias("worker_id"),
-        F.col("trouble.error").alias("last_error"),
+        F.array_max(F.filter("troubles", _is_not_taken_back))["error"].alias("last_error"),
         F.from_json("end.errors", "ARRAY<STRING>").alias("errors"),
         F.from_json("about.tags", "ARRAY<STRING>").alias("tags"),
         F.col("about.parent_id").alias("parent_id"),
@@ -77,6 +85,12 @@ def events(log: DataFrame) -> DataFrame:
         "first_seq",
         F.col("last.seq").alias("last_seq"),
     ).select(*EVENTS.columns)
+
+
+def _is_not_taken_back(trouble: Column) -> Column:
+    """Whether an error still stands: that of a lost lease does not, if its holder settled the event all the same."""
+    late = F.array_contains(F.col("settled"), trouble["fence"])
+    return (trouble["action"] != Action.ABANDONED.value) | ~late
 
 
 def attempts(log: DataFrame) -> DataFrame:

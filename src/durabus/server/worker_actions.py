@@ -126,8 +126,17 @@ def _proved(event: Event, report: CompleteDocument | StartDocument) -> ClaimRef 
 
 
 async def _named(api: Api, event: Event, worker_id: str) -> ClaimRef | None:
-    """The present claim on the event, if this worker's name is on it."""
-    if event.status is not EventStatus.PROCESSING or event.worker_id != worker_id:
+    """The present claim on the event, or the one that was abandoned last, if this worker's name is on it."""
+    holder = event.worker_id if event.status is EventStatus.PROCESSING else await _late_holder(api, event)
+    if holder != worker_id:
         return None
     ref = (await api.store.current_claims([event.id]))[0]
     return ref if ref is not None and ref.fence == event.fence else None
+
+
+async def _late_holder(api: Api, event: Event) -> str | None:
+    """Who had the event last, if its lease ended and nobody has claimed it since: what it reports still counts."""
+    if event.status is not EventStatus.PENDING or not event.fence:
+        return None
+    newest = (await api.store.read_event_log(event.id))[-1]
+    return newest.worker_id if newest.action is Action.ABANDONED else None

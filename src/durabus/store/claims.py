@@ -45,20 +45,24 @@ class Claims(Protocol):
           the holder's token: they are taken from their claims as above, whatever bus they are on. Whoever claims
           several runs them one at a time, in their order. (Refused without ``serial_modes``.)
         - A repeat with the same token answers the claims that the token still holds, in the same order, and does
-          nothing else. If it holds none any more, it is a new request.
+          nothing else. If it holds none any more, it is a new request: abandoned claims are not held.
         - ``Claim.results`` holds what the event's handlers did in earlier attempts, ``Claim.revision`` the revision of
           the bus's handlers at this moment: who knows that revision knows every handler that was registered before.
         """
         ...
 
     async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
-        """Record that work began: a STARTED entry each. A repeat records nothing. ``LeaseLost`` if not current."""
+        """Record that work began: a STARTED entry each. A repeat records nothing. ``LeaseLost`` if not current.
+
+        An abandoned claim is not current, though it may still be settled: to all others the event is free.
+        """
         ...
 
     async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
         """Extend leases to ``lease`` seconds from the store's now; answers the new expiry for each.
 
         Judged by the token alone: a claim whose lease is over but that nobody took is extended. Not logged.
+        ``LeaseLost`` if not current: a claim that was abandoned is not held any more, whoever comes next.
         """
         ...
 
@@ -81,7 +85,11 @@ class Claims(Protocol):
         - Errors and reasons are kept as ``durabus.model.text.stored_text`` makes them: what no database can hold is
           replaced, what is too long is cut, with a note.
         - ``results`` overwrite the stored ones of the same handlers.
-        - A claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised); nothing of it is written.
+        - Late but not overtaken counts: a claim that was taken away because its lease was over (ABANDONED) may still be
+          settled, until somebody claims the event again. It ends as if it had been settled in time: the error of the
+          abandonment goes, the attempt is not counted as lost, the entry names the worker that had the claim.
+        - A claim that is not current, nor late but not overtaken, gets ``LeaseLost`` as its outcome (a value, not
+          raised); nothing of it is written.
         - An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the first
           time did and writes nothing. A store that lost the answer repeats by itself; if the event was settled again
           since, that repeat too is answered with ``LeaseLost``.
@@ -90,8 +98,9 @@ class Claims(Protocol):
         ...
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
-        """What a write on each of these events must carry now; None for an event that is not PROCESSING.
+        """What a settlement of each of these events must carry now; None for an event that nobody can settle.
 
+        That is the claim of a PROCESSING event, or the one that a PENDING event lost if nobody has claimed it since.
         For a server that speaks for workers which keep no token. It tells secrets: check first who asks.
         """
         ...

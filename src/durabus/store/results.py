@@ -49,6 +49,8 @@ class Results(Protocol):
         """Write status, error, value and time of ``outcome``; attempts and fence stay the claim's; its lock is freed.
 
         A repeat with the same status answers as the first time did. Raises ``LeaseLost`` if the claim is not current.
+        Late but not overtaken counts here too: under an abandoned event, until somebody claims the event again, a
+        handler claim may be completed or released, but not renewed.
         """
         ...
 

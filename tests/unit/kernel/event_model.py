@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.unit.kernel.event_rules import MAX_ATTEMPTS, REPEATED, allowed, check_state, check_step, standing
+from tests.unit.kernel.event_rules import LATE, MAX_ATTEMPTS, REPEATED, allowed, check_state, check_step, standing
 from tests.unit.kernel.explorer import FENCE, LEASE, NOW, OVER, Broken, Tally
 from tests.unit.kernel.handler_model import HandlerModel
 from tests.unit.kernel.lock_model import alive as lock_alive
@@ -93,7 +93,8 @@ class EventModel:
         for name, command in self._commands:
             found += self._command(part, name, command)
         last = state.settled
-        counted = (SHAPES[0] if state.token is not None else None, None if last is None else (last.token, last.fence))
+        newest = state.token is not None or state.abandoned is not None
+        counted = (SHAPES[0] if newest else None, None if last is None else (last.token, last.fence))
         for shape, writes in self._writes:
             if shape in counted:
                 for name, command in writes:
@@ -174,6 +175,7 @@ class EventModel:
             raise Broken("applied although the table refuses it")
         effect = _effect(state, command, outcome)
         self.tally.seen["repeat answered"] += how == REPEATED
+        self.tally.seen["late settlement"] += how == LATE
         self._count(state, command, effect)
         return [Move(name, self._next(part, outcome), effect)]
 

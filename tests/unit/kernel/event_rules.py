@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from msgspec.structs import astuple, replace
 from tests.unit.kernel.explorer import NOW, Broken
 from tests.unit.kernel.part import alive, live_claim
 
@@ -18,8 +19,9 @@ from durabus.model.statuses import DEAD_LETTER, SETTLED, TERMINAL, Action, Event
 
 MAX_ATTEMPTS = 2
 
-HELD, REPEATED, STALE = "held", "repeated", "stale"
-"""What a claim is that a command shows: the current one, the one that settled last, or neither."""
+HELD, LATE, REPEATED, STALE = "held", "late", "repeated", "stale"
+"""What a claim is that a command shows: the current one, the one that was abandoned and that nobody followed, the one
+that settled last, or none of them."""
 _KINDS = {
     Complete: (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS),
     Fail: (Action.FAILED,),
@@ -45,12 +47,15 @@ class Folded(NamedTuple):
 
 
 def standing(state: EventState, command: Command) -> str:
-    """Whether the claim that ``command`` carries is the current one, or the one that settled last, or neither."""
+    """How the claim that ``command`` carries relates to the event."""
     if not isinstance(command, Start | Renew | Complete | Fail | Release):
         return HELD
     shown = (command.ref.token, command.ref.fence)
     if state.event.status is EventStatus.PROCESSING and shown == (state.token, state.event.fence):
         return HELD
+    lost = state.abandoned
+    if lost is not None and shown == (lost.token, state.event.fence) and type(command) in _KINDS:
+        return LATE
     last = state.settled
     if last is not None and shown == (last.token, last.fence) and last.action in _KINDS.get(type(command), ()):
         return REPEATED
@@ -70,7 +75,7 @@ def allowed(state: EventState, command: Command, how: str) -> bool:
             return event.status in DEAD_LETTER
         case Reset():
             return event.status is EventStatus.PROCESSING
-        case Complete() if how == HELD:
+        case Complete() if how in (HELD, LATE):
             return _done(state, command)
         case _:
             return how != STALE
@@ -90,6 +95,7 @@ def check_step(before: EventState, command: Command, applied: Applied, how: str)
     _check_terminal(before, command, after)
     _check_log(before, applied)
     _check_repeat(before, command, after)
+    _check_late(before, command, after, how)
 
 
 def check_state(state: EventState) -> None:
@@ -97,6 +103,8 @@ def check_state(state: EventState) -> None:
     event = state.event
     if (state.token is None) is (event.status is EventStatus.PROCESSING):
         raise Broken(f"a token and PROCESSING belong together, not {state.token} and {event.status}")
+    if state.abandoned is not None and event.status is not EventStatus.PENDING:
+        raise Broken(f"an abandoned claim is remembered beyond its event's return: {event.status}")
     if (event.expires_ts is None) is (event.status is EventStatus.PROCESSING):
         raise Broken(f"a lease and PROCESSING belong together, not {event.expires_ts} and {event.status}")
     if len(event.errors) != event.attempts - _ERRORS_SHORT_OF_ATTEMPTS[event.status]:
@@ -190,6 +198,31 @@ def _check_repeat(before: EventState, command: Command, after: EventState) -> No
         raise Broken("the repeat of an applied call is refused, or writes again")
     if after.settled is None or after.settled.answer.status is not after.event.status:
         raise Broken("the answer of a settlement is not the event's status")
+
+
+def _check_late(before: EventState, command: Command, after: EventState, how: str) -> None:
+    """An abandoned claim ends as it would have ended in time: its attempt was not lost."""
+    lost, event = before.abandoned, before.event
+    if isinstance(command, Expire) and after.event.status is EventStatus.PENDING:
+        expected = (before.token, event.worker_id, event.picked_ts, event.started_ts)
+        if after.abandoned is None or astuple(after.abandoned) != expected:
+            raise Broken("an abandoned claim is forgotten")
+    elif after.abandoned is not None:
+        raise Broken(f"{type(command).__name__} keeps an abandoned claim alive")
+    if how != LATE or lost is None:
+        return
+    held = replace(
+        before.event,
+        status=EventStatus.PROCESSING,
+        worker_id=lost.worker_id,
+        picked_ts=lost.picked_ts,
+        started_ts=lost.started_ts,
+        expires_ts=NOW,
+        errors=before.event.errors[:-1],
+    )
+    in_time = transition(EventState(held, lost.token, before.handlers, before.settled), command, NOW)
+    if not isinstance(in_time, Applied) or in_time.state != after:
+        raise Broken("a late settlement does not lead where one in time does")
 
 
 def _check_log(before: EventState, applied: Applied) -> None:

@@ -72,12 +72,15 @@ class HandlerModel:
         found: list[Move] = []
         for name, request in self._requests:
             found += self._claimed(part, row, name, request)
-        processing = part.state.event.status is EventStatus.PROCESSING
-        held = (row.token, row.result.fence) if row is not None and processing else None
+        state = part.state
+        open_ = state.event.status is EventStatus.PROCESSING or state.abandoned is not None
+        held = (row.token, row.result.fence) if row is not None and open_ else None
         for claim, writes in self._writes:
             if held == (claim.token, claim.fence):
+                late = [one for one in writes if state.abandoned is not None and one[1] == "renew_handler"]
+                self._check_refused(state, late)
                 for name, verb, write in writes:
-                    found += self._written(part, name, verb, claim, write)
+                    found += [] if late and verb == "renew_handler" else self._written(part, name, verb, claim, write)
             else:
                 self._check_refused(part.state, writes)
         if row is not None and live_handler_claim(row):

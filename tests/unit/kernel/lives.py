@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from durabus.kernel.state import EventState, HandlerState, SettledClaim
+from durabus.kernel.state import AbandonedClaim, EventState, HandlerState, SettledClaim
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event
 from durabus.model.result import HandlerResult
@@ -60,6 +60,7 @@ def settled(action: Action, status: EventStatus) -> SettledClaim:
 
 FAILED_ONCE = settled(Action.FAILED, EventStatus.PENDING)
 UNSETTLED = (handler("mail", ResultStatus.SUCCEEDED), handler("audit", ResultStatus.TRANSIENT, "busy"))
+LEASE_ERROR = "lease expired (worker host:1)"
 HOPELESS = (handler("mail", ResultStatus.UNRECOVERABLE, "no such address"), handler("audit", ResultStatus.TRANSIENT))
 
 LIVES = {
@@ -74,6 +75,10 @@ LIVES = {
     "hopeless": EventState(TAKEN, MINE.token, HOPELESS),
     "lease over": EventState(replace(TAKEN, expires_ts=NOW), MINE.token),
     "last lease over": EventState(replace(AGAIN, expires_ts=NOW), MINE.token),
+    "abandoned": EventState(
+        replace(PUBLISHED, attempts=1, fence=FENCE, errors=(LEASE_ERROR,), updated_ts=995.0, due_ts=995.0),
+        abandoned=AbandonedClaim(MINE.token, "host:1", 990.0, 991.0),
+    ),
     "completed": EventState(
         replace(ENDED, status=EventStatus.COMPLETED), settled=settled(Action.COMPLETED, EventStatus.COMPLETED)
     ),
@@ -87,8 +92,6 @@ LIVES = {
         replace(ENDED, status=EventStatus.FAILED, attempts=2, errors=("boom", "bang")),
         settled=settled(Action.FAILED, EventStatus.FAILED),
     ),
-    "failed by expiry": EventState(
-        replace(ENDED, status=EventStatus.FAILED, attempts=2, errors=("boom", "lease expired (worker host:1)"))
-    ),
+    "failed by expiry": EventState(replace(ENDED, status=EventStatus.FAILED, attempts=2, errors=("boom", LEASE_ERROR))),
 }
 PROCESSING = [name for name, state in LIVES.items() if state.event.status is EventStatus.PROCESSING]

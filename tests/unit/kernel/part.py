@@ -14,7 +14,8 @@ from durabus.model.claim import ClaimRef
 from durabus.model.statuses import EventStatus, ResultStatus
 
 NEW, CURRENT, SETTLED_LAST, LOST = "new", "now", "before", "other"
-"""Tokens: of a request made just now, of the claim that is held, of the one settled last, of any older one."""
+"""Tokens: of a request made just now, of the claim that is held or was abandoned with nobody after it, of the one
+settled last, of any older one."""
 
 SHAPES = (
     (CURRENT, FENCE),
@@ -145,12 +146,15 @@ def _swap(token: str | None) -> str | None:
 
 def _renamed_event(state: EventState, rows: tuple[HandlerState, ...]) -> EventState:
     settled, event = state.settled, state.event
+    lost = state.abandoned
+    newest = state.token if lost is None else lost.token
     if settled is not None:
-        token = CURRENT if settled.token == state.token else SETTLED_LAST
+        token = CURRENT if settled.token == newest else SETTLED_LAST
         fence = FENCE if settled.fence == event.fence else FENCE - 1
         settled = SettledClaim(token, fence, settled.action, settled.answer)
     event = replace(event, fence=FENCE if event.fence else 0, errors=("",) * len(event.errors))
-    return EventState(event, None if state.token is None else CURRENT, rows, settled)
+    abandoned = None if lost is None else replace(lost, token=CURRENT)
+    return EventState(event, None if state.token is None else CURRENT, rows, settled, abandoned)
 
 
 def _renamed_row(row: HandlerState) -> HandlerState:

@@ -113,6 +113,39 @@ def _complete_unsettled(rule: Rule) -> Rule:
     return complete
 
 
+def _accept_overtaken(rule: Rule) -> Rule:
+    def accept(state: EventState, command: Any, now: float) -> Outcome:
+        ref = command.ref
+        if state.token is not None and ref.fence == state.event.fence - 1:
+            command = replace(command, ref=ClaimRef(1, state.token, state.event.fence))
+        return rule(state, command, now)
+
+    return accept
+
+
+def _forget_abandoned(_state: EventState, applied: Applied) -> Applied:
+    return replace(applied, state=replace(applied.state, abandoned=None))
+
+
+def _keep_late_error(state: EventState, applied: Applied) -> Applied:
+    return applied if state.abandoned is None else _changed_and_logged(applied, errors=state.event.errors)
+
+
+def _keep_late_attempt(state: EventState, applied: Applied) -> Applied:
+    return applied if state.abandoned is None else _changed(applied, attempts=state.event.attempts)
+
+
+def _renew_abandoned(rule: Rule) -> Rule:
+    def renew(state: EventState, command: Any, now: float) -> Outcome:
+        lost = state.abandoned
+        if lost is None or lost.token != command.ref.token:
+            return rule(state, command, now)
+        event = replace(state.event, status=EventStatus.PROCESSING, expires_ts=now + command.lease)
+        return Applied(replace(state, event=event, token=lost.token, abandoned=None))
+
+    return renew
+
+
 def _forget_settlement(_state: EventState, applied: Applied) -> Applied:
     return replace(applied, state=replace(applied.state, settled=None))
 
@@ -184,6 +217,13 @@ EVENT_BUGS = {
     "complete logs nothing": PlantedBug(
         _after(Complete, lambda _, applied: replace(applied, records=())), "the log folds to"
     ),
+    "late settlement accepted after a newer grant": PlantedBug(
+        _wrap(Complete, _accept_overtaken), "a stale write is accepted"
+    ),
+    "late settlement refused": PlantedBug(_after(Expire, _forget_abandoned), "an abandoned claim is forgotten"),
+    "late success leaves the lease-expired error": PlantedBug(_after(Complete, _keep_late_error), "where one in time"),
+    "late release costs an attempt": PlantedBug(_after(Release, _keep_late_attempt), "the log folds to"),
+    "abandoned claim renewed": PlantedBug(_wrap(Renew, _renew_abandoned), "a stale write is accepted"),
     "renewed by nobody": PlantedBug(_wrap(Renew, lambda _: lambda *_: Refused("no")), "refused although"),
 }
 

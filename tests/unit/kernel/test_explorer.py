@@ -79,6 +79,7 @@ def test_every_state_of_an_event_keeps_the_rules(plain_event: EventGraph) -> Non
     assert set(tally.applied) == set(tally.refused) == EVENT_VERBS
     assert set(+tally.seen) == {
         "dead letter",
+        "late settlement",
         "repeat answered",
         "requeue",
         "stale write",

@@ -31,6 +31,7 @@ from durabus.kernel.state import (
     NOT_EXPIRED,
     NOT_PROCESSING,
     NOT_YOURS,
+    AbandonedClaim,
     Applied,
     Command,
     EventState,
@@ -77,6 +78,7 @@ TABLE: dict[str, dict[str, str]] = {
     "claim": {
         "pending": "PROCESSING: PICKED",
         "due just now": "PROCESSING: PICKED",
+        "abandoned": "PROCESSING: PICKED",
         "released": "PROCESSING: PICKED",
         "lease over": "PROCESSING: ABANDONED, PICKED",
         "last lease over": "FAILED: FAILED",
@@ -87,21 +89,28 @@ TABLE: dict[str, dict[str, str]] = {
     | {
         "unsettled": NOT_DONE,
         "hopeless": "COMPLETED_WITH_ERRORS: COMPLETED_WITH_ERRORS",
+        "abandoned": "COMPLETED: COMPLETED",
         "completed": SAME,
         "with errors": SAME,
     },
     "complete with errors": dict.fromkeys(PROCESSING, "COMPLETED_WITH_ERRORS: COMPLETED_WITH_ERRORS")
-    | {"completed": SAME, "with errors": SAME},
+    | {
+        "abandoned": "COMPLETED_WITH_ERRORS: COMPLETED_WITH_ERRORS",
+        "completed": SAME,
+        "with errors": SAME,
+    },
     "fail": dict.fromkeys(PROCESSING, "PENDING: FAILED")
     | {
+        "abandoned": "PENDING: FAILED",
         "last attempt": "FAILED: FAILED",
         "last lease over": "FAILED: FAILED",
         "not due": SAME,
         "due just now": SAME,
         "failed": SAME,
     },
-    "give up": dict.fromkeys(PROCESSING, "FAILED: FAILED") | {"not due": SAME, "due just now": SAME, "failed": SAME},
-    "release": dict.fromkeys(PROCESSING, "PENDING: RELEASED") | {"released": SAME},
+    "give up": dict.fromkeys([*PROCESSING, "abandoned"], "FAILED: FAILED")
+    | {"not due": SAME, "due just now": SAME, "failed": SAME},
+    "release": dict.fromkeys([*PROCESSING, "abandoned"], "PENDING: RELEASED") | {"released": SAME},
     "expire": {"lease over": "PENDING: ABANDONED", "last lease over": "FAILED: FAILED"},
     "requeue": dict.fromkeys(["with errors", "failed", "failed by expiry"], "PENDING: REQUEUED"),
     "reset": dict.fromkeys(PROCESSING, "PENDING: RESET"),
@@ -405,8 +414,39 @@ def test_expire_spends_the_attempt() -> None:
     applied = apply(LIVES["lease over"], Expire())
     error = "lease expired (worker host:1)"
     event = pending(TAKEN, errors=(error,))
-    assert applied.state == EventState(event)
+    assert applied.state == EventState(event, abandoned=AbandonedClaim("mine", "host:1", 990.0, None))
     assert applied.entries == (logged(Action.ABANDONED, event, worker_id="host:1", error=error),)
+
+
+def test_a_late_success_takes_back_what_the_abandonment_said() -> None:
+    applied = apply(LIVES["abandoned"], Complete(MINE, execution_time_ms=45_000.0))
+    lived = replace(TAKEN, status=EventStatus.COMPLETED, started_ts=991.0, due_ts=995.0)
+    event = replace(lived, updated_ts=NOW, expires_ts=None)
+    assert applied.state.event == event
+    assert (event.attempts, event.errors, applied.state.abandoned) == (1, (), None)
+    assert applied.entries == (logged_end(event, execution_time_ms=45_000.0),)
+    assert transition(applied.state, Complete(MINE), NOW) == Applied(applied.state)
+
+
+def test_a_late_failure_says_what_really_happened() -> None:
+    applied = apply(LIVES["abandoned"], Fail(MINE, "bang", 60.0))
+    event = pending(TAKEN, errors=("bang",), due_ts=NOW + 60)
+    assert applied.state.event == event
+    assert applied.entries == (logged(Action.FAILED, event, worker_id="host:1", error="bang", next_retry_ts=NOW + 60),)
+    assert transition(applied.state, Fail(MINE, "bang", 60.0), NOW) == Applied(applied.state)
+    assert transition(applied.state, Complete(MINE), NOW) == Refused(NOT_YOURS)
+
+
+def test_a_late_release_gives_the_attempt_back() -> None:
+    applied = apply(LIVES["abandoned"], Release(MINE))
+    assert applied.state.event == pending(TAKEN, attempts=0)
+
+
+@pytest.mark.parametrize("name", ["complete", "fail", "give up", "release", "renew", "start"])
+def test_an_abandoned_claim_is_over_once_somebody_else_has_claimed_the_event(name: str) -> None:
+    taken = apply(LIVES["abandoned"], Grant("host:2", "theirs", LEASE)).state
+    assert taken.abandoned is None
+    assert transition(taken, BY_CLAIM[name](MINE), NOW) == Refused(NOT_YOURS)
 
 
 @pytest.mark.parametrize("command", [Expire(), Grant("host:2", "theirs", LEASE)], ids=["expire", "claim"])

@@ -68,11 +68,7 @@ class MemoryClaims(MemoryCore):
         """See ``Claims``."""
         with self._lock:
             self._check_open()
-            states = [self._states.get(id_) for id_ in ids]
-            return [
-                None if state is None or state.token is None else ClaimRef(id_, state.token, state.event.fence)
-                for id_, state in zip(ids, states, strict=True)
-            ]
+            return [self._current_claim(id_) for id_ in ids]
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
         """See ``Claims``."""
@@ -94,6 +90,13 @@ class MemoryClaims(MemoryCore):
                 return state.event
             self._apply(state, applied, now)
             return applied.state.event
+
+    def _current_claim(self, id_: int) -> ClaimRef | None:
+        state = self._states.get(id_)
+        if state is None:
+            return None
+        token = state.token if state.abandoned is None else state.abandoned.token
+        return None if token is None else ClaimRef(id_, token, state.event.fence)
 
     def _claim(self, request: ClaimRequest, now: float) -> list[Claim]:
         held = self._held.get(request.token)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from durabus.backends.memory.core import MemoryCore, lock_claim
 from durabus.errors import LeaseLost
 from durabus.kernel.handlers import (
@@ -82,8 +84,7 @@ class MemoryResults(MemoryCore):
             now, state = self._clock.now(), self._states.get(ref.id)
             if state is None:
                 raise LeaseLost(ref.id, "no such event")
-            current = state.token == ref.token and state.event.fence == ref.fence
-            if current and not handlers_done(state, tuple(handler_ids)):
+            if state.settles(ref) and not handlers_done(state, tuple(handler_ids)):
                 return None
             applied = transition(state, Complete(ref), now)
             if isinstance(applied, Refused):
@@ -102,7 +103,7 @@ class MemoryResults(MemoryCore):
                 if state.handlers and state.event.status is EventStatus.COMPLETED and removed < limit:
                     kept = state.handlers[limit - removed :]
                     removed += len(state.handlers) - len(kept)
-                    self._states[id_] = EventState(state.event, state.token, kept, state.settled)
+                    self._states[id_] = replace(state, handlers=kept)
             return removed
 
     async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:

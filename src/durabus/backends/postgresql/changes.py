@@ -45,7 +45,10 @@ class Changes:
         self._woken: set[str] = set()
 
     def apply(self, stored: Stored, applied: Applied, token: str | None = None) -> Stored:
-        """Note a transition; answers the state after it. ``token`` is that of a settlement, for its exact repeat."""
+        """Note a transition; returns the state after it.
+
+        ``token`` is that of a settlement, for its exact repeat, or of an abandoned claim, which may still be settled.
+        """
         before, after = stored.state, _as_stored(applied.state)
         event = after.event
         self.note(stored, after)
@@ -129,7 +132,8 @@ class Changes:
                     now = event.updated_ts
                 case status:
                     if status in DEAD_LETTER:
-                        buried.append((id_, status.value, event.updated_ts, strings_to(event.errors)))
+                        errors, holder = strings_to(event.errors), (event.worker_id, event.picked_ts, event.started_ts)
+                        buried.append((id_, status.value, event.updated_ts, errors, *holder))
                     gone.append(id_)
         if returned:
             await session.all("return_events", *columns(returned))

@@ -75,6 +75,9 @@ class PostgreSQLClaims(PostgreSQLCore):
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
         wanted = [id_ for id_ in ids if 0 < id_ < 2**63]
         found = {row[0]: ClaimRef(*row) for row in await self._ask("current_claims", wanted)}
+        missing = [id_ for id_ in wanted if id_ not in found]
+        if missing:
+            found |= {row[0]: ClaimRef(*row[:3]) for row in await self._ask("abandoned_claims", missing)}
         return [found.get(id_) for id_ in ids]
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:

@@ -137,8 +137,7 @@ async def _note(session: Session, stored: Stored, after: EventState) -> None:
 
 async def _complete_event(session: Session, ref: ClaimRef, handler_ids: tuple[str, ...]) -> Settled | None:
     stored = await load_one(session, ref.id)
-    current = stored is not None and stored.state.token == ref.token and stored.state.event.fence == ref.fence
-    if stored is not None and current and not handlers_done(stored.state, handler_ids):
+    if stored is not None and stored.state.settles(ref) and not handlers_done(stored.state, handler_ids):
         return None
     (outcome,) = await settle_events(session, [Complete(ref)])
     if not isinstance(outcome, LeaseLost):

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from durabus.backends.postgresql.changes import Changes, Stored
 from durabus.backends.postgresql.rows import ACTIONS, STATUSES, Row, event_of, handler_of
 from durabus.backends.postgresql.session import Session
-from durabus.kernel.state import Applied, EventState, Expire, HandlerState, SettledClaim
+from durabus.kernel.state import AbandonedClaim, Applied, EventState, Expire, HandlerState, SettledClaim
 from durabus.kernel.transition import transition
 from durabus.model.event import Event
 from durabus.model.settlement import Settled
+from durabus.model.statuses import EventStatus
 
 
 async def load(session: Session, ids: Iterable[int]) -> dict[int, Stored]:
@@ -26,11 +27,21 @@ async def load(session: Session, ids: Iterable[int]) -> dict[int, Stored]:
     rows = await session.all("get_states", wanted) if wanted else ()
     handlers = await load_handlers(session, [row[0] for row in rows if row[-1]])
     states: dict[int, Stored] = {}
-    for row in rows:
-        *columns, token, lock_key, has_results = row
-        state = EventState(event_of(columns), token, handlers.get(row[0], ()))
+    events = [event_of(row[:-3]) for row in rows]
+    put_back = [event.id for event in events if event.status is EventStatus.PENDING and event.fence]
+    lost = await abandoned_claims(session, put_back)
+    for event, row in zip(events, rows, strict=True):
+        token, lock_key, has_results = row[-3:]
+        left = lost.get(event.id)
+        abandoned = None if left is None else AbandonedClaim(left[1], *left[3:])
+        state = EventState(event, token, handlers.get(event.id, ()), None, abandoned)
         states[row[0]] = Stored(state, lock_key, has_results=has_results, live=True)
     return states
+
+
+async def abandoned_claims(session: Session, ids: Sequence[int]) -> dict[int, Row]:
+    """Abandoned claims that nobody followed: (id, token, fence, worker_id, picked, started) by id."""
+    return {row[0]: row for row in await session.all("abandoned_claims", ids)} if ids else {}
 
 
 async def load_one(session: Session, id_: int) -> Stored | None:
@@ -50,9 +61,7 @@ async def load_known(session: Session, ids: Iterable[int]) -> dict[int, Stored]:
     return {
         id_: replace(
             stored,
-            state=EventState(
-                stored.state.event, stored.state.token, handlers.get(id_, stored.state.handlers), settled.get(id_)
-            ),
+            state=replace(stored.state, handlers=handlers.get(id_, stored.state.handlers), settled=settled.get(id_)),
         )
         for id_, stored in states.items()
     }
@@ -84,7 +93,8 @@ async def expire(session: Session, rows: Sequence[Row], max_attempts: int | None
     for stored in (await load(session, sorted(row[0] for row in rows))).values():
         applied = transition(stored.state, Expire(max_attempts), now)
         if isinstance(applied, Applied):
-            changes.apply(stored, applied)
+            lost = applied.state.abandoned
+            changes.apply(stored, applied, None if lost is None else lost.token)
             taken += 1
     await changes.write(session)
     return taken

@@ -32,7 +32,7 @@ class State(msgspec.Struct, array_like=True, frozen=True, gc=False):
     generation: int
     fence: int
     worker_id: str | bool
-    token: str | bool
+    token: str | bool | list[Any]
     created: float
     updated: float
     due: float

@@ -10,7 +10,7 @@ from durabus.backends.sqlite.publishing import get_event
 from durabus.backends.sqlite.rows import to_json
 from durabus.backends.sqlite.settling import claims_of, is_current, settle_events
 from durabus.backends.sqlite.sql import statement
-from durabus.backends.sqlite.states import expire, load, store
+from durabus.backends.sqlite.states import abandoned_claims, expire, load, store
 from durabus.backends.sqlite.transaction import Transaction
 from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
 from durabus.kernel.state import NOT_YOURS, Refused, Reset, Start
@@ -63,7 +63,8 @@ class SQLiteClaims(SQLiteCore):
         return await self._write(lambda tx: _settle(tx, settlements, then_claim))
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
-        found = await self._read(lambda tx: claims_of(tx, list(ids)))
+        wanted = list(ids)
+        found = await self._read(lambda tx: abandoned_claims(tx, wanted) | claims_of(tx, wanted))
         return [ClaimRef(id_, found[id_][1], found[id_][2]) if id_ in found else None for id_ in ids]
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:

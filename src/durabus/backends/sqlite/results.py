@@ -118,8 +118,7 @@ def _store(tx: Transaction, claim: HandlerClaim, stored: Stored, applied: Applie
 
 def _complete_event(tx: Transaction, ref: ClaimRef, handler_ids: tuple[str, ...]) -> Settled | None:
     stored = load(tx, ref.id)
-    current = stored is not None and stored.state.token == ref.token and stored.state.event.fence == ref.fence
-    if stored is not None and current and not handlers_done(stored.state, handler_ids):
+    if stored is not None and stored.state.settles(ref) and not handlers_done(stored.state, handler_ids):
         return None
     outcome = settle(tx, Complete(ref))
     if not isinstance(outcome, LeaseLost):

@@ -52,11 +52,10 @@ def settle(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
     """End one claim as the kernel says, or answer its exact repeat."""
     ref = settlement.ref
     stored = load(tx, ref.id)
-    if stored is None or stored.state.token != ref.token or stored.state.event.fence != ref.fence:
+    if stored is None or not stored.state.settles(ref):
         return _repeated(tx, settlement)
     applied = transition(stored.state, settlement, tx.now)
     if isinstance(applied, Refused):
-        # PENDING with the token still on it: somebody set the status by hand
         return LeaseLost(ref.id, applied.reason)
     store(tx, stored, applied, ref.token)
     _free_handler_lock(tx, stored.state, applied.state)

@@ -12,7 +12,7 @@ from durabus.backends.sqlite.counting import note_ended
 from durabus.backends.sqlite.rows import Row, event_of, handler_of, handler_to, results_to, strings_to, to_json
 from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.transaction import Transaction
-from durabus.kernel.state import Applied, EventState, Expire, HandlerState
+from durabus.kernel.state import AbandonedClaim, Applied, EventState, Expire, HandlerState
 from durabus.kernel.transition import transition
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
@@ -30,6 +30,8 @@ _PUT_RESULT = statement("put_result")
 _FORGET_RESULT = statement("forget_result")
 _MARK_RESULTS = statement("mark_results")
 _FREE_LOCK = statement("free_event_lock")
+_ABANDONED = statement("abandoned_claims")
+_FORGET_TAGS = statement("forget_event_tags")
 
 _NOT_THE_EVENT = (None,) * 7
 
@@ -48,8 +50,15 @@ def load(tx: Transaction, id_: int) -> Stored | None:
     if row is None:
         return None
     *columns, token, lock_key, has_results = row
-    handlers = load_handlers(tx, id_) if has_results else ()
-    return Stored(EventState(event_of(tuple(columns)), token, handlers), lock_key, bool(has_results))
+    event, handlers = event_of(tuple(columns)), load_handlers(tx, id_) if has_results else ()
+    lost = abandoned_claims(tx, [id_]).get(id_) if event.status is EventStatus.PENDING and event.fence else None
+    abandoned = None if lost is None else AbandonedClaim(lost[1], *lost[3:])
+    return Stored(EventState(event, token, handlers, None, abandoned), lock_key, bool(has_results))
+
+
+def abandoned_claims(tx: Transaction, ids: list[int]) -> dict[int, Row]:
+    """Abandoned claims that nobody followed: (id, token, fence, worker_id, picked, started) by id."""
+    return {row[0]: row for row in tx.all(_ABANDONED, {"ids": to_json(ids)})}
 
 
 def load_handlers(tx: Transaction, id_: int) -> tuple[HandlerState, ...]:
@@ -58,7 +67,10 @@ def load_handlers(tx: Transaction, id_: int) -> tuple[HandlerState, ...]:
 
 
 def store(tx: Transaction, before: Stored, applied: Applied, token: str | None = None) -> None:
-    """Make a transition of a live event real. ``token`` is that of a settlement, for its exact repeat."""
+    """Make a transition of a live event real.
+
+    ``token`` is that of a settlement, for its exact repeat, or of an abandoned claim, which may still be settled.
+    """
     after = applied.state
     event = after.event
     store_handlers(tx, before, after)
@@ -67,16 +79,33 @@ def store(tx: Transaction, before: Stored, applied: Applied, token: str | None =
     append(tx, applied.entries, event, token)
     if after.token != before.state.token:
         free_lock(tx, before)
+    old = before.state.event
+    if old.status is EventStatus.PENDING:
+        tx.many(_FORGET_TAGS, [(old.bus, tag, old.priority, old.id) for tag in old.tags])
     if event.status is EventStatus.PENDING:
         _return(tx, event)
     elif event.status is EventStatus.PROCESSING:
         tx.run(_START, {"id": event.id, "now": event.updated_ts})
     else:
         if event.status in DEAD_LETTER:
-            errors = strings_to(event.errors)
-            tx.run(_BURY, {"id": event.id, "status": event.status.value, "now": event.updated_ts, "errors": errors})
+            _bury(tx, event)
         tx.run(_FORGET, (event.id,))
         note_ended(tx, event)
+
+
+def _bury(tx: Transaction, event: Event) -> None:
+    tx.run(
+        _BURY,
+        {
+            "id": event.id,
+            "status": event.status.value,
+            "now": event.updated_ts,
+            "errors": strings_to(event.errors),
+            "worker_id": event.worker_id,
+            "picked_at": event.picked_ts,
+            "started_at": event.started_ts,
+        },
+    )
 
 
 def store_handlers(tx: Transaction, before: Stored, after: EventState) -> None:
@@ -119,7 +148,8 @@ def expire(tx: Transaction, rows: list[Row], max_attempts: int | None) -> int:
         stored = load(tx, id_)
         applied = None if stored is None else transition(stored.state, Expire(max_attempts), tx.now)
         if stored is not None and isinstance(applied, Applied):
-            store(tx, stored, applied)
+            lost = applied.state.abandoned
+            store(tx, stored, applied, None if lost is None else lost.token)
             taken += 1
     return taken
 

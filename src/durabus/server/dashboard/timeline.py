@@ -75,6 +75,9 @@ def attempts_of(event: Event, trail: list[LogEntry], now: float) -> list[Attempt
             waits_from = entry.at_ts
             if found and found[-1].ended_ts is None:
                 _end(found[-1], entry)
+            elif found and found[-1].action == Action.ABANDONED and found[-1].fence == entry.fence:
+                _end(found[-1], entry)
+                found[-1].outcome += " late, after its lease had expired"
         else:
             waits_from = entry.at_ts
     _place(found, event, now)

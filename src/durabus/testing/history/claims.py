@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 
 from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import Action, EventStatus
@@ -26,27 +27,35 @@ class Held:
 
     def __init__(self, picked: LogEntry) -> None:
         self.picked = picked
+        self.taken: LogEntry | None = None
+        """With what it was taken away because its lease was over."""
         self.end: LogEntry | None = None
+        """How it ended: late but not overtaken, a claim that was taken away may still have been settled."""
 
     @property
     def by_expiry(self) -> bool:
-        """Whether it was taken away."""
-        end = self.end
-        return end is not None and (
-            end.action is Action.ABANDONED or (end.action is Action.FAILED and (end.error or "").startswith(EXPIRED))
-        )
+        """Whether it was taken away, and that was its end."""
+        return self.taken is not None and self.end is self.taken
+
+    def ends_with(self, entry: LogEntry, before: LogEntry) -> None:
+        """Note an entry that may end it; ``before`` is the entry of the event before that."""
+        if self.end is None:
+            self.end = entry
+            by_itself = entry.action is Action.FAILED and (entry.error or "").startswith(EXPIRED)
+            self.taken = entry if by_itself or entry.action is Action.ABANDONED else None
+        elif before is self.taken and before.action is Action.ABANDONED and entry.action in KINDS:
+            self.end = entry
 
 
 def held_claims(history: History) -> dict[tuple[int, int], Held]:
     """By event id and fence."""
     claims: dict[tuple[int, int], Held] = {}
     for id_, trail in history.trails.items():
-        for entry in trail:
+        for before, entry in pairwise([trail[0], *trail]):
             if entry.action is Action.PICKED:
                 claims.setdefault((id_, entry.fence), Held(entry))
             elif entry.action in FREES and (id_, entry.fence) in claims:
-                held = claims[id_, entry.fence]
-                held.end = held.end or entry
+                claims[id_, entry.fence].ends_with(entry, before)
     return claims
 
 
@@ -75,8 +84,8 @@ def exclusive(history: History) -> Iterator[Violation]:
 
 
 def _cut_short(held: Held, promised: float | None, slack: float) -> Iterator[Violation]:
-    if promised is not None and held.end is not None and held.by_expiry and held.end.at_ts < promised - slack:
-        early = promised - held.end.at_ts
+    if promised is not None and held.taken is not None and held.taken.at_ts < promised - slack:
+        early = promised - held.taken.at_ts
         yield Violation(
             "exclusive", f"event {held.picked.id}, fence {held.picked.fence} was taken {early:.3f} s too early"
         )
@@ -123,7 +132,8 @@ def _renewals(history: History, claims: dict[tuple[int, int], Held], slack: floa
     for call in history.of("renew_event_claims", "start_events"):
         for asked, answer in call.answered():
             held = claims.get((asked.id or 0, asked.fence or 0))
-            ended = FOREVER if held is None or held.end is None else history.at(held.end.at_ts)
+            over = None if held is None else held.taken or held.end
+            ended = FOREVER if over is None else history.at(over.at_ts)
             if not answer.lost and (held is None or ended < call.begins - slack):
                 yield Violation(
                     "stale write",
@@ -202,7 +212,12 @@ def refused(history: History) -> int:
 
 def takeovers(history: History) -> int:
     """How many claims were taken from their holders."""
-    return sum(held.by_expiry for held in held_claims(history).values())
+    return sum(held.taken is not None for held in held_claims(history).values())
+
+
+def late_settlements(history: History) -> int:
+    """How many claims were settled by their holders after they had been taken away."""
+    return sum(held.taken is not None and not held.by_expiry for held in held_claims(history).values())
 
 
 def dead_letters(history: History) -> int:

@@ -12,6 +12,8 @@ from durabus.testing.history.history import History, Violation
 ENDS = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED})
 FREES = frozenset({*ENDS, Action.RELEASED, Action.ABANDONED, Action.RESET})
 """What ends a claim."""
+SETTLES = frozenset({*ENDS, Action.RELEASED})
+"""What the holder of a claim ends it with: also after ABANDONED, as long as nothing else happened to the event."""
 AFTER = {
     Action.PUBLISHED: EventStatus.PENDING,
     Action.PICKED: EventStatus.PROCESSING,
@@ -39,12 +41,19 @@ class Life:
         self.attempts = 0
         self.generation = 0
         self.errors = 0
+        self._abandoned = False
+        """The entry before says that the newest claim was taken away."""
 
     def follow(self, entry: LogEntry) -> Iterator[Violation]:
         """What is wrong with this entry; then it counts all the same."""
+        late = self._abandoned and entry.action in SETTLES and entry.fence == self.fence
+        if late:
+            self.status = EventStatus.PROCESSING
+            self.errors -= 1
         yield from self._place(entry)
         yield from self._count(entry)
         self.status = entry.status
+        self._abandoned = entry.action is Action.ABANDONED
 
     def _place(self, entry: LogEntry) -> Iterator[Violation]:
         what = f"event {self._id}: {entry.action} with fence {entry.fence} at {entry.position} after {self.status}"

@@ -37,7 +37,10 @@ class Op(NamedTuple):
 
 
 class State(NamedTuple):
-    """The machine. ``settled`` is the newest settlement, whose exact repeat is answered and changes nothing."""
+    """The machine. ``settled`` is the newest settlement, whose exact repeat is answered and changes nothing.
+
+    ``abandoned`` is the token of the claim whose lease ended, until the next grant: its settlement still counts.
+    """
 
     status: str | None = None
     fence: int = 0
@@ -45,10 +48,16 @@ class State(NamedTuple):
     expires: float = 0.0
     settled: tuple[str | None, int | None, str | None] | None = None
     generation: int = 0
+    abandoned: str | None = None
 
     def holds(self, asked: Subject) -> bool:
         """Whether this is the current claim."""
         return self.status == PROCESSING and self.token == asked.token and self.fence == asked.fence
+
+    def settles(self, asked: Subject) -> bool:
+        """Whether this is the current claim, or the one that was abandoned and that nobody followed."""
+        late = self.status == PENDING and self.abandoned is not None and self.abandoned == asked.token
+        return self.holds(asked) or (late and self.fence == asked.fence)
 
 
 class Search:
@@ -103,14 +112,20 @@ class Search:
         """What happens to an event without a call that names it: its lease ends, somebody unknown is given it."""
         if state.status == PROCESSING:
             over = max(now, state.expires)
-            yield state._replace(status=PENDING, token=None), over
+            yield state._replace(status=PENDING, token=None, abandoned=state.token), over
             yield state._replace(status=EventStatus.FAILED.value, token=None), over
         elif state.status == PENDING and state.fence < self._event.fence:
             fence = state.fence + 1
             token, since = self._named.get(fence, (f"unknown-{fence}", 0.0))
             at = max(now, since)
             yield (
-                state._replace(status=PROCESSING, token=token, fence=fence, expires=at + self._history.shortest_lease),
+                state._replace(
+                    status=PROCESSING,
+                    token=token,
+                    fence=fence,
+                    expires=at + self._history.shortest_lease,
+                    abandoned=None,
+                ),
                 at,
             )
         elif state.status in DEAD and self._requeued and state.generation < self._event.generation:
@@ -179,7 +194,7 @@ def _moved(state: State, kind: str) -> State:
 def _settle(state: State, op: Op) -> Iterator[State]:
     asked, answer = op.asked, op.answer
     this = (asked.token, asked.fence, asked.what)
-    if not state.holds(asked):
+    if not state.settles(asked):
         repeat = state.settled == this
         if answer is None or answer.lost != repeat:
             yield state
@@ -188,7 +203,7 @@ def _settle(state: State, op: Op) -> Iterator[State]:
         return
     for status in SETTLED_AS[asked.what or ""]:
         if answer is None or answer.what == status:
-            yield state._replace(status=status, token=None, settled=this)
+            yield state._replace(status=status, token=None, settled=this, abandoned=None)
 
 
 def _shows(state: State, answer: Subject) -> bool:

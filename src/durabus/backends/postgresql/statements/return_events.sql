@@ -1,4 +1,5 @@
--- Back to PENDING: failed with a retry, released, abandoned or reset. The old tokens are dead with this statement.
+-- Back to PENDING: failed with a retry, released, abandoned or reset. The old tokens may
+-- not be renewed any more; of an abandoned claim the log remembers it.
 -- What is due at once goes to the lane of events that were here before. Relies on events_id.
 UPDATE {schema}.events AS event SET
     status = 'PENDING', lane = CASE WHEN given.ready THEN 2 ELSE 0 END, attempts = given.attempts, worker_id = NULL,

@@ -20,7 +20,7 @@ register('complete_event_if_done', WRITES, function(tx, asked)
   if not state then
     return NO_EVENT
   end
-  if state[TOKEN] == token and state[FENCE] == fence and not is_done(tx, state, wanted) then
+  if lifecycle.settles(state, token, fence) and not is_done(tx, state, wanted) then
     return NOT_DONE
   end
   local outcome = lifecycle.complete(tx, state, token, fence, {}, {})

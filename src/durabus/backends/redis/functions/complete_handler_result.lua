@@ -6,7 +6,7 @@ register('complete_handler_result', WRITES, function(tx, asked)
   if not state then
     return NO_EVENT
   end
-  local handler = handlers.held(tx, state, handler_id, token, fence)
+  local handler = handlers.settleable(tx, state, handler_id, token, fence)
   if handler then
     handler[H_STATUS], handler[H_ERROR], handler[H_VALUE], handler[H_TIME] = status, asked[6], asked[7], asked[8]
     handler[H_EXPIRES], handler[H_TOKEN], handler[H_SETTLED] = false, false, token

@@ -5,7 +5,9 @@ register('current_claims', READS, function(tx, asked)
   states.load_all(tx, asked)
   for n, id in ipairs(asked) do
     local state = tx.states[id]
-    claims[n] = state and state[STATUS] == 'PROCESSING' and { state[TOKEN], state[FENCE] } or false
+    local lost = state and states.abandoned(state)
+    local token = lost and lost[A_TOKEN] or (state and state[STATUS] == 'PROCESSING' and state[TOKEN])
+    claims[n] = token and { token, state[FENCE] } or false
   end
   return cmsgpack.pack(claims)
 end)

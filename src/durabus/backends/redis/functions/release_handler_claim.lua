@@ -6,7 +6,7 @@ register('release_handler_claim', WRITES, function(tx, asked)
   if not state then
     return NO_EVENT
   end
-  local handler = handlers.held(tx, state, handler_id, token, fence)
+  local handler = handlers.settleable(tx, state, handler_id, token, fence)
   if handler then
     handler[H_STATUS], handler[H_ATTEMPTS] = 'PENDING', handler[H_ATTEMPTS] - 1
     handler[H_WORKER], handler[H_EXPIRES], handler[H_TOKEN], handler[H_SETTLED] = false, false, false, token

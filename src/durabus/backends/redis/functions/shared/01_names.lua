@@ -8,6 +8,9 @@ local BUS, ERRORS, TRAIL, LOCK_KEY, LOCK_FENCE, SETTLED, HANDLERS, TAGGED = 14, 
 local STATE_PLACES = 21
 local LINE = 22 -- the ordering key; a state without one ends before it
 
+-- An abandoned claim that nobody followed stands in the place of the token: the settlement of its holder still counts.
+local A_TOKEN, A_WORKER, A_PICKED, A_STARTED = 1, 2, 3, 4
+
 -- how the last claim ended, inside the state
 local BY_TOKEN, BY_FENCE, BY_ACTION, TO_RETRY = 1, 2, 3, 4
 

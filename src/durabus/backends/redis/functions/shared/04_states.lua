@@ -40,6 +40,11 @@ function states.find(tx, ref)
   return id and states.load(tx, id) or false
 end
 
+-- the claim that was taken from the event because its lease was over, while nobody has claimed the event since
+function states.abandoned(state)
+  return type(state[TOKEN]) == 'table' and state[TOKEN]
+end
+
 function states.change(tx, state)
   tx.changed[state[ID]] = state
 end

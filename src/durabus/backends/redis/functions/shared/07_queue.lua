@@ -47,8 +47,12 @@ local function left_of(tx, token)
 end
 
 -- The claim is over: the lease, what its token holds, and with the last of that the lock that came with it.
+-- Of an abandoned claim nothing of that is left.
 function queue.end_claim(tx, state)
   local id, token = state[ID], state[TOKEN]
+  if not token then
+    return
+  end
   drop(tx, tx[LEASES], by_time(state[BUS], state[EXPIRES], id))
   listed(tx.let_go, token)[id] = true
   if state[LOCK_KEY] then

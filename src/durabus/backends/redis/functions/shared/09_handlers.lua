@@ -31,10 +31,17 @@ function handlers.by_id(list, handler_id)
   end
 end
 
--- the claim on a handler, if it is the current one
-function handlers.held(tx, state, handler_id, token, fence)
-  local handler = state[STATUS] == 'PROCESSING' and handlers.by_id(handlers.of(tx, state), handler_id)
+-- the claim on a handler, if it is the current one and may be settled: also under an event that was abandoned, while
+-- nobody has claimed it since
+function handlers.settleable(tx, state, handler_id, token, fence)
+  local open = state[STATUS] == 'PROCESSING' or states.abandoned(state)
+  local handler = open and handlers.by_id(handlers.of(tx, state), handler_id)
   return handler and handler[H_TOKEN] == token and handler[H_FENCE] == fence and handler
+end
+
+-- the same, if it may also be renewed
+function handlers.held(tx, state, handler_id, token, fence)
+  return state[STATUS] == 'PROCESSING' and handlers.settleable(tx, state, handler_id, token, fence)
 end
 
 -- the result as this claim left it when it settled with `status`

@@ -6,6 +6,15 @@ function lifecycle.holds(state, token, fence)
   return state[TOKEN] == token and state[FENCE] == fence and state[STATUS] == 'PROCESSING'
 end
 
+-- the newest grant, which still holds the event, or was abandoned with nobody after it
+function lifecycle.settles(state, token, fence)
+  if lifecycle.holds(state, token, fence) then
+    return true
+  end
+  local lost = states.abandoned(state)
+  return lost and lost[A_TOKEN] == token and state[FENCE] == fence
+end
+
 -- the status that the newest settlement led to
 function lifecycle.settled_to(state)
   local last = state[SETTLED]
@@ -32,6 +41,19 @@ end
 local function add_error(state, text)
   state[ERRORS] = state[ERRORS] or {}
   table.insert(state[ERRORS], text)
+end
+
+-- The holder of an abandoned claim settles it after all: out of where the event waits, and its attempt was not lost.
+local function as_held(tx, state)
+  local lost = states.abandoned(state)
+  if not lost then
+    return
+  end
+  local head = states.head(tx, state[ID])
+  queue.leave(tx, state, head[PRIORITY], head[TAGS])
+  state[TOKEN], state[WORKER], state[PICKED], state[STARTED] = false, lost[A_WORKER], lost[A_PICKED], lost[A_STARTED]
+  table.remove(state[ERRORS])
+  state[ERRORS] = #state[ERRORS] > 0 and state[ERRORS]
 end
 
 -- The end: out of the queue, into the counts, and if it went badly to the dead letters.
@@ -77,7 +99,7 @@ function lifecycle.claim(tx, state, worker, token, lease)
 end
 
 function lifecycle.complete(tx, state, token, fence, results, errors, time, code, reason)
-  if not lifecycle.holds(state, token, fence) then
+  if not lifecycle.settles(state, token, fence) then
     return lifecycle.repeated(state, token, fence, 'COMPLETED', 'COMPLETED_WITH_ERRORS') or NOT_YOURS
   end
   local fatal = errors
@@ -91,6 +113,7 @@ function lifecycle.complete(tx, state, token, fence, results, errors, time, code
     end
     handlers.merge(tx, state, results)
   end
+  as_held(tx, state)
   if #fatal > 0 then
     add_error(state, table.concat(fatal, '; '))
     ended(tx, state, 'COMPLETED_WITH_ERRORS', time, code, reason)
@@ -101,9 +124,10 @@ function lifecycle.complete(tx, state, token, fence, results, errors, time, code
 end
 
 function lifecycle.fail(tx, state, token, fence, results, text, delay, time, code)
-  if not lifecycle.holds(state, token, fence) then
+  if not lifecycle.settles(state, token, fence) then
     return lifecycle.repeated(state, token, fence, 'FAILED') or NOT_YOURS
   end
+  as_held(tx, state)
   local head, worker = states.head(tx, state[ID]), state[WORKER]
   local limit = head[MAX_ATTEMPTS]
   handlers.merge(tx, state, results)
@@ -118,9 +142,10 @@ function lifecycle.fail(tx, state, token, fence, results, text, delay, time, cod
 end
 
 function lifecycle.release(tx, state, token, fence, results, delay, reason)
-  if not lifecycle.holds(state, token, fence) then
+  if not lifecycle.settles(state, token, fence) then
     return lifecycle.repeated(state, token, fence, 'RELEASED') or NOT_YOURS
   end
+  as_held(tx, state)
   local worker = state[WORKER]
   handlers.merge(tx, state, results)
   state[ATTEMPTS] = state[ATTEMPTS] - 1
@@ -141,7 +166,9 @@ function lifecycle.expire(tx, state, max_attempts)
   if limit and state[ATTEMPTS] >= limit then
     ended(tx, state, 'FAILED')
   else
+    local lost = { state[TOKEN], worker, state[PICKED], state[STARTED] }
     pending_again(tx, state, tx.now, head)
+    state[TOKEN] = lost
     log.append(tx, state, 'ABANDONED', worker, { text, false, false, false, false, false })
   end
   return true
