@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from types import FunctionType
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 from weakref import WeakKeyDictionary
 
 from durabus.errors import ConfigurationError
@@ -24,8 +24,18 @@ DEFAULT_TIMEOUT = 30.0
 HandlerFunction = Callable[..., Any]
 Call = Callable[[Event, Context], Any]
 
-_SIGNATURES: WeakKeyDictionary[FunctionType, tuple[Any, bool]] = WeakKeyDictionary()
-"""What was read from a function's signature: one function may be subscribed under thousands of patterns."""
+
+class Signature(NamedTuple):
+    """What a function takes, and how it is run."""
+
+    first: Any
+    """``Event``, or the type of payload that its first argument asks for."""
+    takes_context: bool
+    is_async: bool
+
+
+_SIGNATURES: WeakKeyDictionary[FunctionType, Signature] = WeakKeyDictionary()
+"""Of plain functions: one may be subscribed under thousands of patterns."""
 
 
 class Handler:
@@ -51,19 +61,23 @@ class Handler:
         self.slow_timeout = None if slow is None or (self.timeout is not None and self.timeout <= slow) else slow
         self.result_type = result_type
         self.retry = retry
-        self.breaker = Breaker(breaker)
         self.function = function
-        self.is_async = is_async_callable(function)
-        self.call = _caller(function)
+        self._breaker_policy = breaker
+        signature = _signature_of(function)
+        self.is_async = signature.is_async
+        self.call = _caller(function, signature)
+
+    @cached_property
+    def breaker(self) -> Breaker:
+        """Made for the first event: a program may subscribe 100,000 handlers and call few of them."""
+        return Breaker(self._breaker_policy)
 
 
 def is_async_callable(function: HandlerFunction) -> bool:
     """Whether calling it gives a coroutine: async functions, partials of them, objects with an async ``__call__``."""
     while isinstance(function, partial):
         function = function.func
-    if inspect.iscoroutinefunction(function):
-        return True
-    return not isinstance(function, FunctionType) and inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def derived_id(pattern: str, function: HandlerFunction) -> str:
@@ -75,34 +89,39 @@ def derived_id(pattern: str, function: HandlerFunction) -> str:
     return f"{pattern}@{module}.{name}"[:200]
 
 
-def _caller(function: HandlerFunction) -> Call:
+def _caller(function: HandlerFunction, signature: Signature) -> Call:
     """How to hand an event to the function: as ``Event``, or as the payload type that its first argument asks for."""
+    first = signature.first
+    if first is Event:
+        if signature.takes_context:
+            return function
+        return lambda event, _context: function(event)
+    if signature.takes_context:
+        return lambda event, context: function(decode_as(event.payload_json, first), context)
+    return lambda event, _context: function(decode_as(event.payload_json, first))
+
+
+def _signature_of(function: HandlerFunction) -> Signature:
+    if not isinstance(function, FunctionType):
+        return _read_signature(function)
+    known = _SIGNATURES.get(function)
+    if known is None:
+        known = _SIGNATURES[function] = _read_signature(function)
+    return known
+
+
+def _read_signature(function: HandlerFunction) -> Signature:
     if not callable(function):
         raise ConfigurationError(f"handler {function!r} is not callable")
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ConfigurationError(
             f"handler {function!r} has a yield in it: calling it would run none of it; return instead"
         )
-    signature = _SIGNATURES.get(function) if isinstance(function, FunctionType) else None
-    if signature is None:
-        signature = _signature(function)
-        if isinstance(function, FunctionType):
-            _SIGNATURES[function] = signature
-    first, takes_context = signature
-    if first is Event:
-        if takes_context:
-            return function
-        return lambda event, _context: function(event)
-    if takes_context:
-        return lambda event, context: function(decode_as(event.payload_json, first), context)
-    return lambda event, _context: function(decode_as(event.payload_json, first))
-
-
-def _signature(function: HandlerFunction) -> tuple[Any, bool]:
+    is_async = is_async_callable(function)
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return Event, False
+        return Signature(Event, takes_context=False, is_async=is_async)
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is p.VAR_POSITIONAL for p in parameters)
     if not positional and not variadic:
@@ -110,10 +129,10 @@ def _signature(function: HandlerFunction) -> tuple[Any, bool]:
     needed = [p for p in positional if p.default is p.empty]
     if len(needed) > 2:  # noqa: PLR2004  (event and context)
         raise ConfigurationError(f"handler {function!r} needs {len(needed)} arguments: at most (event, ctx) are given")
-    hints = _hints(function) if any(p.annotation is not p.empty for p in positional) else {}
+    hints = _hints(function)
     takes_context = len(needed) == 2 or any(hints.get(p.name) is Context for p in positional[1:2])  # noqa: PLR2004
     first = hints.get(positional[0].name, Event) if positional else Event
-    return Event if first in (Any, object, inspect.Parameter.empty) else first, takes_context
+    return Signature(Event if first in (Any, object, inspect.Parameter.empty) else first, takes_context, is_async)
 
 
 def _hints(function: HandlerFunction) -> dict[str, Any]:
