@@ -38,11 +38,20 @@ class Plan(msgspec.Struct):
 
     def indexes(self, table: str) -> set[str]:
         """The indexes by which it read a table; ``whole`` if it read all of it."""
-        return {
-            "whole" if node["Node Type"] == "Seq Scan" else node["Index Name"]
-            for node in self.nodes
-            if "Scan" in node["Node Type"] and node.get("Relation Name") == table
-        }
+        read = [node for node in self.nodes if "Scan" in node["Node Type"] and node.get("Relation Name") == table]
+        parts = [part for node in read for part in [node, *node.get("Plans", ())]]  # a bitmap names its index below
+        whole = {"whole" for node in read if node["Node Type"] == "Seq Scan"}
+        return whole | {part["Index Name"] for part in parts if "Index Name" in part}
+
+    def rows(self, table: str) -> float:
+        """How many rows of a table it looked at."""
+        return float(
+            sum(
+                (node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0)) * node.get("Actual Loops", 1)
+                for node in self.nodes
+                if "Scan" in node["Node Type"] and node.get("Relation Name") == table
+            )
+        )
 
 
 def plan_of(message: str) -> Plan | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import asyncpg
@@ -23,6 +25,12 @@ Connection: TypeAlias = Any
 OLDEST_SERVER = (14, 0)
 COMMAND_TIMEOUT = 30.0
 """Seconds that one statement may take before the server is taken for gone."""
+
+READING = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+WRITING = "ISOLATION LEVEL READ COMMITTED"
+PLANNING = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
+"""A prepared statement keeps its plan, and one that was made while a table was small would read all of a long queue.
+Only for the transaction, so that it does not stay with a connection that a pooler gives to others."""
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """What a call on a connection may raise; the third when it was cut in the middle of something."""
@@ -78,6 +86,19 @@ async def connect(address: Address) -> Connection:
         await connection.close()
         raise SchemaError(f"{address.shown}: this is PostgreSQL {version}, durabus needs {OLDEST_SERVER[0]} or newer")
     return connection
+
+
+@asynccontextmanager
+async def transaction(connection: Connection, mode: str) -> AsyncIterator[None]:
+    """Commits at its end, or takes everything back. Its beginning is one round trip, with the settings for plans."""
+    await connection.execute(f"BEGIN {mode}; {PLANNING}")
+    try:
+        yield
+    except BaseException:
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
 
 
 def connect_error(error: Exception, address: Address) -> Exception:

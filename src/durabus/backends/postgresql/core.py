@@ -13,7 +13,16 @@ import asyncpg
 from durabus.backends.postgresql import schema
 from durabus.backends.postgresql.address import Address
 from durabus.backends.postgresql.caller import Home
-from durabus.backends.postgresql.connection import DRIVER_ERRORS, Connection, is_lost, is_worth_another_try, store_error
+from durabus.backends.postgresql.connection import (
+    DRIVER_ERRORS,
+    READING,
+    WRITING,
+    Connection,
+    is_lost,
+    is_worth_another_try,
+    store_error,
+    transaction,
+)
 from durabus.backends.postgresql.days import DAYS_AHEAD, LOOK_EVERY
 from durabus.backends.postgresql.gathering import Gathering
 from durabus.backends.postgresql.hints import Hints
@@ -162,7 +171,7 @@ class PostgreSQLCore:
         """Run several statements that all see the same snapshot."""
 
         async def look(connection: Connection) -> T:
-            async with connection.transaction(isolation="repeatable_read", readonly=True):
+            async with transaction(connection, READING):
                 return await run(own_session(connection, self._sql, now=self._clock_argument()))
 
         return await self._call(look)
@@ -172,7 +181,7 @@ class PostgreSQLCore:
         woken: set[str] = set()
 
         async def write(connection: Connection) -> T:
-            async with connection.transaction(isolation="read_committed"):
+            async with transaction(connection, WRITING):
                 session = own_session(connection, self._sql, now=self._clock_argument())
                 answer = await run(session)
             woken.update(session.woken)
