@@ -16,6 +16,7 @@ from durabus.conformance.dead_letters import DeadLetterTests
 from durabus.conformance.dedupe import DedupeTests
 from durabus.conformance.events import EventTests
 from durabus.conformance.expiry import ExpiryTests
+from durabus.conformance.late_settlements import LateSettlementTests
 from durabus.conformance.log_entries import LogEntryTests
 from durabus.conformance.modes import ModeTests
 from durabus.conformance.order import OrderTests
@@ -73,7 +74,15 @@ class TestMemoryBehindTheApi(Worked):
 
 @pytest.mark.long
 class TestSQLiteBehindTwoServers(
-    Worked, EventTests, ExpiryTests, OrderTests, OrderingTests, ModeTests, LogEntryTests, DeadLetterTests
+    Worked,
+    EventTests,
+    ExpiryTests,
+    LateSettlementTests,
+    OrderTests,
+    OrderingTests,
+    ModeTests,
+    LogEntryTests,
+    DeadLetterTests,
 ):
     async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
         inner = await open_store(f"sqlite:///{place}/bus.db", clock=clock)
