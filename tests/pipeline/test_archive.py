@@ -65,7 +65,6 @@ async def test_the_log_of_a_second_store_does_not_get_into_the_lake_of_the_first
     await expect_the_whole_log(lake, store)
 
 
-@pytest.mark.long
 async def test_a_run_that_dies_after_a_batch_goes_on_behind_it(
     lake: Lake, url: str, store: EventStore, history: History
 ) -> None:
@@ -82,7 +81,6 @@ async def test_a_run_that_dies_after_a_batch_goes_on_behind_it(
     await expect_the_whole_log(lake, store)
 
 
-@pytest.mark.long
 async def test_of_two_writers_that_begin_at_the_same_row_one_writes(
     lake: Lake, url: str, store: EventStore, history: History
 ) -> None:

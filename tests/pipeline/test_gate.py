@@ -15,8 +15,6 @@ from durabus.pipeline.lake import Lake
 from durabus.pipeline.lookup import archived_trail
 from durabus.store.log import START
 
-pytestmark = pytest.mark.long
-
 
 async def test_only_what_was_verified_is_trimmed(
     lake: Lake, url: str, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
@@ -67,6 +65,7 @@ async def test_a_copy_that_differs_closes_the_gate(
         await trim(store)
 
 
+@pytest.mark.long
 async def test_a_lake_that_lacks_what_was_verified_is_refused(
     lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
 ) -> None:

@@ -110,7 +110,6 @@ async def test_silver_is_the_log_folded(spark: SparkSession, url: str, store: Ev
             assert (found["started_at"] is not None) is started
 
 
-@pytest.mark.long
 async def test_incremental_is_rebuilt(
     lake: Lake, url: str, store: EventStore, history: History, content: Callable[[DataFrame], tuple[int, int]]
 ) -> None:
