@@ -57,7 +57,7 @@ mutants: install ## Plant one change after the other in the source, and expect t
 	$(BIN)/python -m tests.mutants $(ARGS)
 
 chaos-pipeline: install ## Kill the pipeline 20 times at random points while 8 processes write (ARGS=-x)
-	DURABUS_PIPELINE_KILLS=20 $(BIN)/pytest -q tests/pipeline/test_kill.py $(ARGS)
+	DURABUS_PIPELINE_KILLS=20 $(BIN)/pytest -q -m long tests/pipeline/test_kill.py $(ARGS)
 
 fuzz: install ## Make up patterns, payloads and texts, then thousands of requests to the HTTP API; check every answer (ARGS=500 a route)
 	$(BIN)/python -m pytest -q --hypothesis-profile=fuzz tests/unit

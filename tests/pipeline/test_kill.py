@@ -28,9 +28,11 @@ from durabus.pipeline.replay import Choice, Replayed, chosen, replay
 from durabus.pipeline.run import Part, Pipeline
 
 KILLS = int(os.environ.get("DURABUS_PIPELINE_KILLS", "2"))
-"""Two in every run of the suite; ``make chaos-pipeline`` kills twenty times."""
+"""One in ``make test``, two in ``make long``; ``make chaos-pipeline`` kills twenty times."""
 REPLAY_KILLS = max(1, KILLS // 5)
 WRITERS = 8
+FEW_WRITERS = 2
+"""Beside a single kill: the other tests of the suite want to go on meanwhile."""
 STEPS = 3 + len(TRANSFORMS) + len(SHIPPED)
 """Of one run: archive, quarantine and verify, silver, projections."""
 REPLAYED = 3_000 * (1 + REPLAY_KILLS)
@@ -40,7 +42,7 @@ START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For Java: a victim lives for seconds."""
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.long, pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900 + 120 * KILLS)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900 + 120 * KILLS)]
 
 Tell = Callable[[str], None]
 
@@ -58,10 +60,17 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
     return tell
 
 
+@pytest.fixture(params=[1, pytest.param(KILLS, marks=pytest.mark.long)], ids=["once", "often"])
+def kills(request: pytest.FixtureRequest) -> int:
+    number: int = request.param
+    return number
+
+
 @pytest.fixture
-def writers(url: str) -> Iterator[list[subprocess.Popen[bytes]]]:
+def writers(url: str, kills: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     command = [sys.executable, "-m", "tests.pipeline.writer", url]
-    running = [subprocess.Popen([*command, str(seed)], cwd=ROOT) for seed in range(WRITERS)]
+    number = FEW_WRITERS if kills == 1 else WRITERS
+    running = [subprocess.Popen([*command, str(seed)], cwd=ROOT) for seed in range(number)]
     yield running
     for one in running:
         one.kill()
@@ -136,17 +145,19 @@ async def run_until_killed(url: str, lake: Lake, rnd: random.Random) -> str:
 async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
     url: str,
     lake: Lake,
+    *,
     writers: list[subprocess.Popen[bytes]],
     content: Callable[[DataFrame], tuple[int, int]],
     tell: Tell,
+    kills: int,
 ) -> None:
-    rnd = random.Random(KILLS)
+    rnd = random.Random(kills)
     died_in: Counter[str] = Counter()
-    for number in range(KILLS):
+    for number in range(kills):
         step = await run_until_killed(url, lake, rnd)
         died_in[step] += 1
         tell(
-            f"kill {number + 1} of {KILLS} in {step}, {lake.value('bronze.event_log', 'count(*)') or 0:,} rows archived"
+            f"kill {number + 1} of {kills} in {step}, {lake.value('bronze.event_log', 'count(*)') or 0:,} rows archived"
         )
     assert all(writer.poll() is None for writer in writers)
     for writer in writers:
@@ -161,7 +172,7 @@ async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
     await store.close()
     bronze = lake.read("bronze.event_log")
     log = lake.spark.read.format("durabus").option("url", url).load()
-    assert bronze.count() == bronze.select("position").distinct().count() == total > 100 * KILLS
+    assert bronze.count() == bronze.select("position").distinct().count() == total > 100 * kills
     assert fingerprint(bronze) == fingerprint(log)
     in_order = [tuple(row) for row in bronze.orderBy("seq").select("seq", "id", "action", "position").collect()]
     assert in_order == [
@@ -178,8 +189,8 @@ async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
         rebuild_projection(lake, projection)
         assert content(lake.read(projection.table)) == kept
         rows[projection.table] = kept[0]
-    tell(f"{KILLS} kills, in {dict(died_in)}")
-    tell(f"{total:,} log entries by {WRITERS} writers, each once and in order, in {batches(lake)} batches")
+    tell(f"{kills} kills, in {dict(died_in)}")
+    tell(f"{total:,} log entries by {len(writers)} writers, each once and in order, in {batches(lake)} batches")
     tell(f"as a rebuild gives them: {rows}\n")
 
 
@@ -189,6 +200,7 @@ def batches(lake: Lake) -> int:
     return history.where("operation = 'WRITE'").count()
 
 
+@pytest.mark.long
 async def test_a_replay_that_is_killed_goes_on_without_doubles(url: str, lake: Lake, tell: Tell) -> None:
     rnd = random.Random(KILLS)
     store = await open_store(url)
