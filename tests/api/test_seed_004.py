@@ -122,7 +122,7 @@ async def test_2_worker_id_is_required_and_tags_are_not_empty(desk: Desk, query:
 async def test_2_without_tags_every_event_matches_also_one_without_tags(desk: Desk) -> None:
     ids = [await desk.publish(tags="email"), await desk.publish(tags="")]
     claimed = [(await desk.get(f"/events/subscribe?worker_id={WORKER}")).json()["id"] for _ in ids]
-    assert claimed == ids
+    assert sorted(claimed) == sorted(ids), "the order of two shards is left open"
     assert (await desk.get(f"/events/subscribe?worker_id={WORKER}")).status_code == 204
 
 
