@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from durabus.backends.sqlite import presence
 from durabus.backends.sqlite.store import SQLiteStore
 from durabus.model.event import new_event
 
@@ -102,3 +103,98 @@ async def test_a_child_does_not_keep_the_lock_of_its_killed_parent(file: Path) -
         assert "bus.db-wal" not in names  # nor the presence of its parent: this store was the last one
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+OWN_STORE = """
+import asyncio, os, signal, sys, threading, time, warnings
+from durabus.model.event import new_event
+from durabus.store.connect import open_store
+
+warnings.simplefilter("ignore", DeprecationWarning)
+inside = threading.Event()
+
+async def publish():
+    store = await open_store(sys.argv[1])
+    await store.add_events([new_event("order.paid")])
+    await store.close()
+
+def take_long(tx):
+    tx.run("DELETE FROM events")
+    inside.set()
+    time.sleep(0.2)
+
+store = asyncio.run(open_store(sys.argv[1]))
+thread = threading.Thread(target=lambda: asyncio.run(store._write(take_long)))
+thread.start()
+inside.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(10)
+    asyncio.run(publish())
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+thread.join()
+asyncio.run(store.add_events([new_event("order.placed")]))
+assert asyncio.run(store.counts()).pending == 2
+asyncio.run(store.close())
+sys.exit(abs(os.waitstatus_to_exitcode(status)))
+"""
+
+
+@pytest.mark.processes
+def test_a_child_that_was_forked_within_a_transaction_can_open_a_store_of_its_own(file: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_STORE, f"sqlite:///{file}"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+OUTLIVED = """
+import asyncio, os, sys, warnings
+from durabus.errors import StoreUnavailableError
+from durabus.store.connect import open_store
+
+warnings.simplefilter("ignore", DeprecationWarning)
+store = asyncio.run(open_store(sys.argv[1]))
+closed, tell = os.pipe()
+child = os.fork()
+if child == 0:
+    os.read(closed, 1)
+    try:
+        asyncio.run(open_store(sys.argv[1]))
+    except StoreUnavailableError as error:
+        os._exit(0 if "-shm was deleted" in str(error) and "spawn" in str(error) else 2)
+    os._exit(1)
+asyncio.run(store.close())
+if sys.argv[2] == "opened again":
+    import subprocess
+    hold = "import asyncio, sys, durabus; s = asyncio.run(durabus.open_store(sys.argv[1])); input(print())"
+    other = subprocess.Popen(
+        [sys.executable, "-c", hold, sys.argv[1]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, close_fds=True
+    )
+    other.stdout.readline()
+os.write(tell, b"x")
+_, status = os.waitpid(child, 0)
+if sys.argv[2] == "opened again":
+    other.communicate(b"x")
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.processes
+@pytest.mark.skipif(not presence.supported(), reason="no locks that belong to an open file")
+@pytest.mark.parametrize("since", ["closed", "opened again"])
+def test_a_child_whose_parent_closed_the_file_since_is_refused_before_it_does_damage(file: Path, since: str) -> None:
+    """SQLite would go on with the deleted ``-shm`` that the child inherited, beside others that use a new one."""
+    done = subprocess.run(
+        [sys.executable, "-c", OUTLIVED, f"sqlite:///{file}", since],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr

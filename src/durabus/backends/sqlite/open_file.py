@@ -23,6 +23,9 @@ from durabus.errors import StoreClosedError, StoreUnavailableError
 
 logger = logging.getLogger("durabus.sqlite")
 
+_FORK_WAITS = 1.0
+"""Seconds that a ``fork()`` waits for each step of SQLite at most."""
+
 
 class OpenFile:
     """Made by one attempt to open, ended by one close."""
@@ -40,9 +43,10 @@ class OpenFile:
         try:
             self._take_lock(given_up)
             try:
-                if alone and is_from_open_store(self._path):
-                    logger.warning("%s: %s", self._path, ADVICE)
-                self.identity = self._connect(address, time)
+                with self.writer.step:
+                    if alone and is_from_open_store(self._path):
+                        logger.warning("%s: %s", self._path, ADVICE)
+                    self.identity = self._connect(address, time)
             finally:
                 self.lock.release()
             self.reader.start(self.connections[1], self.identity)
@@ -94,14 +98,20 @@ class OpenFile:
             held = bool(self.connections) and self.lock.acquire_within(BUSY_TIMEOUT, threading.Event())
         except StoreUnavailableError:  # the folder is gone, and with it everybody else's way to the file
             held = False
-        self._presence.release()
-        while self.connections:
-            self.connections.pop().close()
-        self._presence.tidy()
+        with self.writer.step:
+            self._presence.release()
+            while self.connections:
+                self.connections.pop().close()
+            self._presence.tidy()
         if held:
             self.lock.release()
         self.lock.close()
         _OPEN.discard(self)
+
+    @property
+    def steps(self) -> tuple[threading.RLock, ...]:
+        """Held by whoever uses a connection of this file."""
+        return self.writer.step, self.reader.step
 
     def forget_in_child(self) -> None:
         """A forked child must not even close what it inherited: that would drop locks the parent relies on."""
@@ -113,9 +123,27 @@ class OpenFile:
 _OPEN: weakref.WeakSet[OpenFile] = weakref.WeakSet()
 
 
+_stopped = threading.local()
+
+
+def _before_fork() -> None:
+    """Let every step of SQLite end, and begin none.
+
+    SQLite keeps a table of the locks of this process. A child that was forked in the middle of a transaction would
+    inherit it with locks that nobody there ever releases: its own stores on that file could not write, or would read
+    without a lock.
+    """
+    _stopped.steps = [step for file in list(_OPEN) for step in file.steps if step.acquire(timeout=_FORK_WAITS)]
+
+
+def _after_fork_in_parent() -> None:
+    for step in _stopped.steps:
+        step.release()
+
+
 def _after_fork_in_child() -> None:
     for file in list(_OPEN):
         file.forget_in_child()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

@@ -81,6 +81,9 @@ class Presence:
             try:
                 for suffix, place in _LOCKED.items():
                     self._take(f"{self._database}{suffix}", place)
+                self._refuse_stale_memory()
+            except FileNotFoundError as error:
+                raise self._stale_memory() from error
             except OSError as error:
                 if error.errno == errno.EINVAL:  # the kernel does not know such locks: see the module
                     return
@@ -115,21 +118,43 @@ class Presence:
         lock.users += 1
         self._taken.append(lock)
 
+    def _refuse_stale_memory(self) -> None:
+        """Refuse a process in which SQLite goes on with a ``-shm`` that was deleted, beside others with the new one.
+
+        SQLite keeps one for each file and process. A forked child inherits that of its parent, which may have been
+        closed and deleted since.
+        """
+        if _opened()[_key(os.stat(f"{self._database}-shm"))] == 1:  # noqa: PTH116  (only by the lock)
+            raise self._stale_memory()
+
+    def _stale_memory(self) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"{self._database}-shm was deleted while this process, or the one it was forked from, had the file open, "
+            "so writing here would damage it: close every connection to it, or open it in a new process "
+            "(multiprocessing: spawn instead of fork). Nothing was written"
+        )
+
 
 def _close_unused() -> None:
     """Closing a descriptor drops the POSIX locks of this process, so a file stays open while anybody here uses it."""
     unused = [key for key, lock in _locks.items() if not lock.users]
     if not unused:
         return
+    opened = _opened()
+    for key in unused:
+        if opened[key] == 1:
+            _locks.pop(key).close()
+
+
+def _opened() -> Counter[Key]:
+    """The descriptors that this process has of each file."""
     opened = Counter[Key]()
     for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208  (names are enough)
         try:
             opened[_key(os.fstat(int(name)))] += 1
         except OSError:  # closed meanwhile
             continue
-    for key in unused:
-        if opened[key] == 1:
-            _locks.pop(key).close()
+    return opened
 
 
 def _key(file: os.stat_result) -> Key:

@@ -28,6 +28,8 @@ class Reader:
         self._gate = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name=f"durabus-reader:{path.name}", daemon=True)
+        self.step = threading.RLock()
+        """Held while the connection is used: see ``open_file._before_fork``."""
         self._connection: sqlite3.Connection
         self._identity: Identity
 
@@ -56,7 +58,8 @@ class Reader:
     def _serve(self) -> None:
         while (operation := self._queue.get()) is not None:
             if not operation.future.done():
-                self._read(operation)
+                with self.step:
+                    self._read(operation)
                 deliver([operation])
 
     def _read(self, operation: Operation) -> None:

@@ -44,6 +44,8 @@ class Writer:
         self._commits = 0
         self._thread = threading.Thread(target=self._serve, name=f"durabus-writer:{path.name}", daemon=True)
         self._turn = Turn(lock, self._take_queued)
+        self.step = threading.RLock()
+        """Held while the connection is used: see ``open_file._before_fork``."""
         self._connection: sqlite3.Connection
         self._identity: Identity
         self._wakeup: Wakeup
@@ -105,14 +107,18 @@ class Writer:
                     operations.append(item)
             if operations:
                 self._write(operations)
-            for watch in watches:
-                with contextlib.suppress(sqlite3.Error):  # hints may be lost; the next write tells what is wrong
-                    self._wakeup.watch(watch, self._time.now())
-            with contextlib.suppress(sqlite3.Error):
-                if self._wakeup.anybody and self._wakeup.look_again_in() == 0:
-                    self._wakeup.look(self._time.now())
-            if self._wal.too_large:
-                self._wal.shrink(self._connection)
+            with self.step:
+                self._look_around(watches)
+
+    def _look_around(self, watches: list[Watch]) -> None:
+        for watch in watches:
+            with contextlib.suppress(sqlite3.Error):  # hints may be lost; the next write tells what is wrong
+                self._wakeup.watch(watch, self._time.now())
+        with contextlib.suppress(sqlite3.Error):
+            if self._wakeup.anybody and self._wakeup.look_again_in() == 0:
+                self._wakeup.look(self._time.now())
+        if self._wal.too_large:
+            self._wal.shrink(self._connection)
 
     def _refuse_all(self, error: Exception) -> None:
         """Until the store is closed."""
@@ -187,8 +193,15 @@ class Writer:
             self._write([operation])
 
     def _transact(self, operations: list[Operation]) -> Transaction:
-        connection = self._connection
         operations = self._turn.wait(operations)
+        try:
+            with self.step:
+                return self._commit(operations)
+        finally:
+            self._turn.end()
+
+    def _commit(self, operations: list[Operation]) -> Transaction:
+        connection = self._connection
         try:
             self._identity.check()
             connection.execute("BEGIN IMMEDIATE")
@@ -198,11 +211,8 @@ class Writer:
             self._identity.check_committed()
             self._commits += 1
         finally:
-            try:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-            finally:
-                self._turn.end()
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
         return tx
 
     def _take_queued(self) -> list[Operation]:
