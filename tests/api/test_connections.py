@@ -3,18 +3,22 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from time import monotonic
+from typing import cast
 
 import httpx2
 import msgspec
 import pytest
 from tests.api.support import Server
 from tests.api.test_limits import raw
+from tests.worker.support import until
 
 from durabus import open_store
 from durabus.server import Settings, connections, create_app
+from durabus.server.connections import Connection, WaitingConnections
 from durabus.server.gate import MAX_HEADER_BYTES
+from durabus.server.peers import network
 from durabus.server.serving import listen, serve
 
 SILENT = 1_050
@@ -97,7 +101,52 @@ def silent(port: int, count: int, source: str = "127.0.0.1") -> Iterator[list[so
             connection.close()
 
 
-def test_a_thousand_silent_connections_stop_nobody(server: Server) -> None:
+def half_a_body(address: bytes = b"/livez", headers: bytes = b"") -> bytes:
+    head = b"POST " + address + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    return head + headers + b"Content-Length: 100\r\n\r\n{"
+
+
+HOSTILE: dict[str, tuple[bytes, bytes]] = {
+    "silent": (b"", b""),
+    "half a header": (b"GET /livez HTTP/1.1\r\nHost: 12", b""),
+    "half a body": (half_a_body(), b""),
+    "half a body of a request that was refused": (half_a_body(b"/events", b"Via: 1.1 x\r\n"), b"a"),
+    "kept alive after a request": (LIVEZ, b"\r\n"),
+}
+"""What each connection sends before and after the server's reply; an empty second part waits for no reply."""
+
+
+@pytest.mark.parametrize(("form", "addresses"), [*((form, 1) for form in HOSTILE), ("silent", 50), ("half a body", 50)])
+def test_a_thousand_hostile_connections_stop_nobody(server: Server, form: str, addresses: int) -> None:
+    """Neither a client at their address, such as everybody behind a proxy, nor one at another address."""
+    sent, after_reply = HOSTILE[form]
+    with ExitStack() as stack:
+        held = [
+            stack.enter_context(
+                socket.create_connection(("127.0.0.1", server.port), 30, (f"127.0.0.{number % addresses + 2}", 0))
+            )
+            for number in range(SILENT)
+        ]
+        for connection in held:
+            with suppress(ConnectionError):  # the server may close it whenever it needs room
+                connection.sendall(sent)
+        for connection in held if after_reply else ():
+            with suppress(ConnectionError):
+                if connection.recv(1_000):
+                    connection.sendall(after_reply)
+        seconds = [served_within(server.port, source) for source in ("127.0.0.2", "127.0.0.2", "127.0.0.1")]
+        assert max(seconds[1:]) < 1, "the first one waits until the server has read all of the above"
+
+
+def served_within(port: int, source: str) -> float:
+    begun = monotonic()
+    with silent(port, 1, source) as (client,):
+        client.sendall(LIVEZ)
+        assert client.recv(15) == b"HTTP/1.1 200 OK"
+    return monotonic() - begun
+
+
+def test_a_thousand_silent_connections_close_neither_a_long_poll_nor_another_peers_connection(server: Server) -> None:
     with socket.create_connection(("127.0.0.1", server.port), 30) as busy, httpx2.Client() as client:
         poll = b'{"worker_id": "w:1", "wait": 20}'
         head = b"POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -114,12 +163,12 @@ def test_a_thousand_silent_connections_stop_nobody(server: Server) -> None:
 
 
 @asynccontextmanager
-async def small_server(monkeypatch: pytest.MonkeyPatch, **limits: float) -> AsyncIterator[int]:
+async def small_server(monkeypatch: pytest.MonkeyPatch, host: str = "127.0.0.1", **limits: float) -> AsyncIterator[int]:
     for name, value in limits.items():
         monkeypatch.setattr(connections, name, value)
     app = create_app(await open_store("memory://"), settings=Settings(header_timeout=60.0))
     ready = asyncio.Event()
-    with listen("127.0.0.1", 0) as listening:
+    with listen(host, 0) as listening:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(serve(app, listening, stop_within=1, ready=ready.set))
             await ready.wait()
@@ -127,8 +176,8 @@ async def small_server(monkeypatch: pytest.MonkeyPatch, **limits: float) -> Asyn
             running.cancel()
 
 
-async def opened(port: int, *, ask: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def opened(port: int, *, ask: bool, host: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(host, port)
     if ask:
         writer.write(LIVEZ)
         assert (await reader.readuntil(b'{"status":"alive"}')).startswith(b"HTTP/1.1 200")
@@ -148,11 +197,104 @@ async def test_a_full_server_closes_the_connection_that_is_idle_longest(
     monkeypatch: pytest.MonkeyPatch, ask: bool
 ) -> None:
     async with small_server(monkeypatch, MAX_CONNECTIONS=8) as port, asyncio.timeout(20):
-        held = [await opened(port, ask=ask) for _ in range(7)]
+        held = [await opened(port, ask=ask) for _ in range(8)]
         _, last = await opened(port, ask=True)
         assert await held[0][0].read() == b""
         for reader, writer in held[1:]:
             writer.write(LIVEZ)
             assert (await reader.readuntil(b'{"status":"alive"}')).startswith(b"HTTP/1.1 200")
         for writer in (last, *(writer for _, writer in held)):
+            writer.close()
+
+
+async def test_a_full_server_of_version_6_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with small_server(monkeypatch, "::1", MAX_CONNECTIONS=4) as port, asyncio.timeout(20):
+        held = [await opened(port, ask=False, host="::1") for _ in range(10)]
+        held.append(await opened(port, ask=True, host="::1"))
+        for _, writer in held:
+            writer.close()
+
+
+def test_a_peer_is_a_network_of_version_6_or_an_address_of_version_4() -> None:
+    assert network("2001:db8::1") == network("2001:db8::ffff:1") != network("2001:db8:0:1::1")
+    assert network("::ffff:203.0.113.7") == network("203.0.113.7") != network("203.0.113.8")
+    assert network("") == ""
+
+
+class Held:
+    """A connection as the table of those that wait sees it."""
+
+    def __init__(self, waiting: WaitingConnections, address: str) -> None:
+        self.peer = network(address)
+        self.ended = False
+        self._waiting = waiting
+        waiting.add(cast("Connection", self))
+
+    def end(self) -> None:
+        self.ended = True
+        self._waiting.discard(cast("Connection", self))
+
+
+def test_many_addresses_of_one_network_do_not_push_out_a_peer_with_two_connections() -> None:
+    waiting = WaitingConnections()
+    two = [Held(waiting, "2001:db8:1::1") for _ in range(2)]
+    many = [Held(waiting, f"2001:db8:2::{number:x}") for number in range(20)]
+    assert all(waiting.end_one() for _ in range(18))
+    assert not any(held.ended for held in two)
+    assert [held.ended for held in many] == [True] * 18 + [False] * 2, "the one that waits longest goes first"
+
+
+async def test_a_response_that_nobody_reads_is_given_up_when_the_server_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stalled = set[Connection]()
+    pause = Connection.pause_writing
+
+    def note(connection: Connection) -> None:
+        pause(connection)
+        stalled.add(connection)
+
+    monkeypatch.setattr(Connection, "pause_writing", note)
+    ask = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    async with small_server(monkeypatch, MAX_CONNECTIONS=3) as port, asyncio.timeout(20):
+        with ExitStack() as stack:
+            held = [stack.enter_context(slow_reader(port)) for _ in range(3)]
+            for connection in held:
+                await asyncio.get_running_loop().sock_sendall(connection, ask * 200)
+            await until(lambda: len(stalled) == 3)
+            _, last = await opened(port, ask=True)
+            last.close()
+
+
+def slow_reader(port: int) -> socket.socket:
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    connection.connect(("127.0.0.1", port))
+    connection.setblocking(False)
+    return connection
+
+
+POLL = b"POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 32\r\n\r\n"
+
+
+async def test_a_server_that_works_for_all_of_its_connections_refuses_the_next_one_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waiting = WaitingConnections()
+    monkeypatch.setattr(connections, "WaitingConnections", lambda: waiting)
+    async with small_server(monkeypatch, MAX_CONNECTIONS=2) as port, asyncio.timeout(20):
+        held = [await opened(port, ask=True) for _ in range(2)]
+        for _, writer in held:
+            writer.write(POLL + b'{"worker_id": "w:1", "wait": 20}')
+        await until(lambda: not waiting._by_peer)
+        for _ in range(3):
+            reader, writer = await opened(port, ask=False)
+            writer.write(LIVEZ)
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 503")
+            assert b"retry-after: 1\r\n" in answer
+            assert problem(answer)["code"] == "unavailable"
+            writer.close()
+        for reader, writer in held:
+            assert not reader.at_eof()
             writer.close()

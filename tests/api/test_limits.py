@@ -89,6 +89,17 @@ def test_a_body_that_does_not_come_is_given_up(impatient: Server) -> None:
     assert 0.4 < monotonic() - begun < 20
 
 
+def test_the_body_of_a_request_that_was_refused_is_given_up_too(impatient: Server) -> None:
+    """The reply came before the body, and each byte of it must not buy time."""
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=30) as connection:
+        connection.sendall(HEAD + b"Via: 1.1 x\r\nContent-Length: 100\r\n\r\n{")
+        assert connection.recv(12) == b"HTTP/1.1 401"
+        connection.sendall(b" ")
+        begun = monotonic()
+        read_all(connection)
+        assert monotonic() - begun < 20
+
+
 def test_a_slow_connection_does_not_hold_up_others(impatient: Server) -> None:
     held = [socket.create_connection(("127.0.0.1", impatient.port), timeout=30) for _ in range(200)]
     try:

@@ -1,4 +1,4 @@
-"""Connections of the stand-alone server: how long one may be silent, and which one goes when there are too many."""
+"""Connections of the stand-alone server: how long one may be silent, and which one it closes when it is full."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from durabus.server.problems import MEDIA_TYPE, Problem
+from durabus.server.asgi import Receive, Scope, Send
+from durabus.server.peers import network
+from durabus.server.problems import MEDIA_TYPE, Problem, send_problem
 
 MAX_CONNECTIONS = 1_000
 FILES_FOR_OTHERS = 64
@@ -28,29 +30,35 @@ def room() -> int:
     return max(min(MAX_CONNECTIONS, free), 1)
 
 
-class IdleConnections:
-    """The connections without a request, by peer, those that are idle longest first.
+async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """The app of a connection for which there is no room."""
+    detail = "all connections of this server are in use: try again, or start a further server on the same store"
+    await send_problem(Problem(503, detail, {"Connection": "close"}), send)
 
-    When the server is full, the peer that has most of them loses one. A limit for each peer would be wrong behind a
-    proxy, which is one peer for everybody.
+
+class WaitingConnections:
+    """The connections that wait for their peer, by peer, those that wait longest first.
+
+    When the server is full, the peer that has most of them loses one. A fixed limit for each peer would be wrong behind
+    a proxy, which is one peer for everybody.
     """
 
     def __init__(self) -> None:
-        self._by_peer: dict[Hashable, dict[IdleAware, None]] = {}
+        self._by_peer: dict[Hashable, dict[Connection, None]] = {}
 
-    def add(self, connection: IdleAware) -> None:
-        """It has no request now."""
+    def add(self, connection: Connection) -> None:
+        """The next move is its peer's. One that is here already keeps its place."""
         self._by_peer.setdefault(connection.peer, {})[connection] = None
 
-    def discard(self, connection: IdleAware) -> None:
-        """It has a request, or is gone."""
-        idle = self._by_peer.get(connection.peer, {})
-        idle.pop(connection, None)
-        if not idle:
+    def discard(self, connection: Connection) -> None:
+        """The server works for it, or it is gone."""
+        waiting = self._by_peer.get(connection.peer, {})
+        waiting.pop(connection, None)
+        if not waiting:
             self._by_peer.pop(connection.peer, None)
 
     def end_one(self) -> bool:
-        """Close the connection that is idle longest of the peer that has most of them; False if none is idle."""
+        """Close the connection that waits longest of the peer that has most of them; False if none waits."""
         if not self._by_peer:
             return False
         greediest = max(self._by_peer.values(), key=len)
@@ -58,10 +66,14 @@ class IdleConnections:
         return True
 
 
-class IdleAware(H11Protocol):
-    """Closes a connection whose first byte, or whose headers, take too long, however slowly they trickle."""
+class Connection(H11Protocol):
+    """Closes a connection whose first byte, or whose headers, take too long, however slowly they trickle.
 
-    idle: IdleConnections
+    It waits for its peer until a request is whole, headers and body, and again while the peer does not read the
+    response. Only in between does the server work for it.
+    """
+
+    waiting: WaitingConnections
     limit: int
     header_timeout: float
     peer: Hashable = None
@@ -69,41 +81,63 @@ class IdleAware(H11Protocol):
     _heard = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for it, and expect its first byte."""
-        while len(self.connections) >= self.limit - 1 and self.idle.end_one():
+        """Make room for it, and expect its first byte. Without room its request is refused."""
+        while len(self.connections) >= self.limit and self.waiting.end_one():
             pass
+        if len(self.connections) >= self.limit:
+            self.app = refuse
         super().connection_made(transport)
-        self.peer = self.client[0] if self.client else None
-        self.idle.add(self)
+        self.peer = network(self.client[0]) if self.client else None
+        self.waiting.add(self)
         self._expect_within(min(SILENT_FOR, self.header_timeout))
 
     def data_received(self, data: bytes) -> None:
-        """Headers that are whole are a request; until then the connection stays idle."""
+        """Until the headers are whole, and while a body comes that nobody reads, time runs."""
         first, self._heard = not self._heard, True
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._in_time()
-            self.idle.discard(self)
+        self._take_turn()
+        if self._has_request():
+            self._in_time()  # the app times the body
         elif first or self._late is None:
             self._expect_within(self.header_timeout)
 
     def on_response_complete(self) -> None:
-        """Without a further request it is idle again."""
+        """Without a further request it waits again. A body that was not needed must end soon."""
         super().on_response_complete()
-        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
-            self.idle.add(self)
+        self._take_turn()
+        if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
+            self._expect_within(self.header_timeout)
+
+    def pause_writing(self) -> None:
+        """The peer does not read: the response waits for it."""
+        super().pause_writing()
+        self._take_turn()
+
+    def resume_writing(self) -> None:
+        """The peer reads again."""
+        super().resume_writing()
+        self._take_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._in_time()
-        self.idle.discard(self)
         super().connection_lost(exc)
+        self.waiting.discard(self)
 
     def end(self) -> None:
         """Make room for another one: from now on it does not count."""
-        self.idle.discard(self)
+        self.waiting.discard(self)
         self.connections.discard(self)
         self.transport.abort()
+
+    def _has_request(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _take_turn(self) -> None:
+        if self._has_request() and not self.cycle.more_body and not self.flow.write_paused:
+            self.waiting.discard(self)
+        elif self in self.connections:
+            self.waiting.add(self)
 
     def send_400_response(self, msg: str) -> None:
         """Say as a problem document what the parser refuses. ``sys.exception``: the caller keeps it to itself."""
@@ -127,7 +161,7 @@ class IdleAware(H11Protocol):
             self._late = None
 
 
-def protocol(header_timeout: float) -> type[IdleAware]:
+def protocol(header_timeout: float) -> type[Connection]:
     """The protocol of one server: what its connections share are its class's fields."""
-    fields = {"idle": IdleConnections(), "limit": room(), "header_timeout": header_timeout}
-    return type("OneServersProtocol", (IdleAware,), fields)
+    fields = {"waiting": WaitingConnections(), "limit": room(), "header_timeout": header_timeout}
+    return type("OneServersProtocol", (Connection,), fields)

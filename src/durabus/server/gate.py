@@ -11,7 +11,6 @@ from http import HTTPStatus
 from itertools import accumulate
 
 from durabus.clock import perf_counter
-from durabus.errors import DurabusError
 from durabus.model.limits import MAX_DEPTH
 from durabus.server.access import EVERYBODY, Principal
 from durabus.server.api import Api
@@ -21,7 +20,7 @@ from durabus.server.dashboard import browser
 from durabus.server.dashboard.board import Board
 from durabus.server.loopback import check_local
 from durabus.server.metrics import UNKNOWN_ROUTE
-from durabus.server.problems import MEDIA_TYPE, UNAUTHORISED, Problem, problem_of
+from durabus.server.problems import UNAUTHORISED, Problem, problem_of, send_problem
 from durabus.server.settings import MAX_BATCH_BODY, MAX_BODY
 from durabus.server.tokens import TokenFile
 
@@ -84,8 +83,10 @@ class Gate:
             await self._api.begin()
             body = await self._body(inner, headers, receive)
             await self._app(inner, replayed(body, receive), counted)
-        except (Problem, DurabusError) as error:
-            await answer(problem_of(error), counted)
+        except Exception as error:
+            if status:
+                raise  # the response has begun: nothing but the end of the connection can tell of it
+            await send_problem(problem_of(error), counted)
         finally:
             route = inner.get("path_template", UNKNOWN_ROUTE)
             method = scope["method"] if scope["method"] in METHODS else "OTHER"
@@ -220,12 +221,3 @@ def replayed(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return again
-
-
-async def answer(problem: Problem, send: Send) -> None:
-    """A problem document without the help of the framework."""
-    body = problem.body()
-    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), **problem.headers}
-    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -24,6 +24,7 @@ from durabus.errors import (
     StoreUnavailableError,
     UnsupportedByStore,
 )
+from durabus.server.asgi import Send
 from durabus.server.codes import STATUS, TYPE, Code, code_of
 
 MEDIA_TYPE = "application/problem+json"
@@ -132,3 +133,12 @@ def _http_text(error: HTTPException) -> str:
             return f"this address does not take this method, only {(error.headers or {}).get('allow', 'others')}"
         case _:
             return error.detail
+
+
+async def send_problem(problem: Problem, send: Send) -> None:
+    """A problem document without the help of the framework."""
+    body = problem.body()
+    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), **problem.headers}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

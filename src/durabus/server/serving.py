@@ -79,7 +79,6 @@ def _server(app: HttpApi, stop_within: int, ready: Callable[[], None], *, takes_
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=connection.limit,
         h11_max_incomplete_event_size=MAX_HEADER_BYTES,
         timeout_graceful_shutdown=stop_within,
     )

@@ -6,16 +6,14 @@ comes at once: a server that makes guessers wait would hold a connection for eac
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
 
 from durabus.clock import monotonic
+from durabus.server.peers import network
 
 ALLOWED = 60
 """Wrong tokens at once; then one a second."""
 KEPT_PEERS = 10_000
-IPV6_NETWORK_BITS = 64
-"""One client may have all addresses of such a network."""
 
 
 class WrongTokens:
@@ -27,20 +25,10 @@ class WrongTokens:
 
     def too_many(self, host: str) -> bool:
         """Count a wrong token; whether this peer has sent too many."""
-        peer, now = _network(host), self._now()
+        peer, now = network(host), self._now()
         level, since = self._buckets.pop(peer, (0.0, now))
         level = max(level - (now - since), 0.0) + 1
         self._buckets[peer] = (min(level, ALLOWED + 1.0), now)  # last, so that the first is the one longest unheard of
         if len(self._buckets) > KEPT_PEERS:
             del self._buckets[next(iter(self._buckets))]
         return level > ALLOWED
-
-
-def _network(host: str) -> str:
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if address.version == 4 or address.ipv4_mapped is not None:  # noqa: PLR2004  (the version's name)
-        return host
-    return str(ipaddress.ip_network((int(address), IPV6_NETWORK_BITS), strict=False))
