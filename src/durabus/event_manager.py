@@ -21,8 +21,7 @@ from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
-from durabus.worker.outage import Outage
-from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry
+from durabus.worker.registry import ANNOUNCING, HANDLERS_KEPT_FOR, Registry
 from durabus.worker.slots import TROUBLE_PAUSE
 from durabus.worker.thread_calls import NotStarted, is_in_thread
 from durabus.worker.threads import HandlerThreads
@@ -153,6 +152,7 @@ class EventManager:
             lease=self.queue.abandoned_after,
             poll_interval=self._poll_delay,
             metrics=self.metrics,
+            outage=self._registry.outage,
             on_died=self._worker_died,
         )
         await self._announce()
@@ -185,19 +185,18 @@ class EventManager:
         cleaner.cancel()
         await asyncio.gather(cleaner, return_exceptions=True)
         await worker.stop(STOP_TIMEOUT)
-        await self._registry.close()
+        await self._registry.close(tell=not worker.store_is_away)
         self._stop.clear()
 
     async def _announce(self) -> None:
         """Let the others know of these handlers before the first claim, however long the store is away."""
-        outage = Outage(logger, "handlers cannot be announced")
         while not self._stop.is_set():
             try:
                 await self._registry.announced()
             except StoreClosedError:
                 raise
             except StoreError as error:
-                pause = outage.failed(error)
+                pause = self._registry.outage.failed(error, ANNOUNCING)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(pause):
                         await self._stop.wait()

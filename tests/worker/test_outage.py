@@ -40,6 +40,19 @@ def test_all_that_ask_one_store_share_its_lines(caplog: pytest.LogCaptureFixture
     assert caplog.records[0].exc_info is None
 
 
+def test_an_outage_lasts_until_each_question_that_failed_got_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(0.0)
+    outage = Outage(logging.getLogger("test"), "the store fails", clock.now)
+    for _ in range(20):
+        outage.failed(StoreUnavailableError("read-only"), "to note handlers")
+        outage.failed(StoreUnavailableError("x"))
+        outage.answered()
+        clock.advance(0.1)
+    assert len(caplog.records) == 3, "after 0, 0.5 and 1 seconds, though the store answers others"
+    outage.answered("to note handlers")
+    assert outage.since is None
+
+
 def test_an_error_that_no_store_raises_shows_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     Outage(logging.getLogger("test"), "the store fails").failed(ValueError("a bug"), unforeseen=True)
     assert caplog.records[0].exc_info is not None

@@ -29,6 +29,7 @@ from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.worker.appetite import POLL_FLOOR
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.heartbeat import in_time
 from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock, handled_here
@@ -42,6 +43,10 @@ logger = logging.getLogger("durabus.bus")
 
 ARCHIVE_AFTER = 86_400.0
 """How long a bus that nobody serves any more is remembered."""
+GOODBYE = 2.0
+"""How long a shutdown waits for the store to note it."""
+AWAY_CLOSE = 1.0
+"""How long a shutdown waits for a store to close whose server does not answer."""
 
 
 class EventBus(Subscribing):
@@ -151,6 +156,9 @@ class EventBus(Subscribing):
         self._started = False
         self._shut = False
         self._shutting_down: asyncio.Task[None] | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self.store_is_away = False
+        """Whether the bus was shut down and could not reach its store any more."""
 
     @property
     def in_flight(self) -> int:
@@ -326,16 +334,36 @@ class EventBus(Subscribing):
                 await self._outbox.flush(limit)
                 if self._worker is not None:
                     await self._worker.stop(limit)
+                    self.store_is_away = self._worker.store_is_away
                 self._outbox.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
                 self._finder.close()
-                await self._history.close()
-                away = self._worker is not None and self._worker.store_is_away
-                if await self._registry.close(tell=not away) and not away:
-                    await leave(self.store, self.name, archive_after=self._archive_after)
+                served = await self._close_registry()
+                if not self.store_is_away:
+                    await self._history.close()
+                    if served:
+                        await leave(self.store, self.name, archive_after=self._archive_after)
             finally:
                 self._dispatcher.close()
                 if self._owns_store:
-                    await self.store.close()
+                    await self._close_store()
+
+    async def _close_registry(self) -> bool:
+        """The first call of an idle bus that goes: this is where it learns that its store is away."""
+        try:
+            return await in_time(self._registry.close(tell=not self.store_is_away), GOODBYE)
+        except TimeoutError:
+            logger.warning("the store is away: the shutdown of a node of bus %r was not announced", self.name)
+            self.store_is_away = True
+            return False
+
+    async def _close_store(self) -> None:
+        """A store whose server does not answer may wait long for it: that goes on without us."""
+        self._closing = asyncio.ensure_future(self.store.close())
+        await asyncio.wait({self._closing}, timeout=AWAY_CLOSE if self.store_is_away else None)
+        if self._closing.done():
+            self._closing.result()
+        else:
+            logger.warning("the store is away: its connections are closed in the background")
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -369,6 +397,7 @@ class EventBus(Subscribing):
                 self.name,
                 self._dispatcher,
                 metrics=self.metrics,
+                outage=self._registry.outage,
                 on_settled=self._on_settled,
                 on_died=self._outbox.close,
                 waits_for_children=True,

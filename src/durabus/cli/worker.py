@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from importlib import import_module
 from typing import Annotated, Any, TypeVar
@@ -21,6 +22,7 @@ from durabus.cli.output import print_json_line, say
 from durabus.errors import DurabusError
 from durabus.sync_event_bus import SyncEventBus
 from durabus.worker.error_place import place_of
+from durabus.worker.heartbeat import in_time
 
 T = TypeVar("T")
 
@@ -70,13 +72,14 @@ async def worker(
     if json:
         print_json_line({name.replace(" ", "_"): number for name, number in totals.items()})
     tell("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
+    if bus.store_is_away:
+        _end_soon()
 
 
 async def _work(bus: EventBus) -> str:
     """What there is to do on the bus, for a last word: not worth waiting for a store that is away."""
     try:
-        async with asyncio.timeout(LAST_WORD):
-            counts = await bus.store.counts(bus.name)
+        counts = await in_time(bus.store.counts(bus.name), LAST_WORD)
     except (DurabusError, TimeoutError):
         return "the store does not answer"
     return f"{counts.processing} in progress on all workers, {counts.pending} waiting"
@@ -132,6 +135,14 @@ def _not_imported(target: str, error: Exception) -> CommandFailed:
 def _refused(target: str, why: str) -> CommandFailed:
     hint = "start it in the folder of your module, as: durabus worker app:bus"
     return CommandFailed(f"cannot load {target!r}", why, hint, code=Exit.USAGE)
+
+
+def _end_soon() -> None:
+    """Do not let threads and connections that still wait for a server keep this process from its end."""
+    sys.stdout.flush()
+    ending = threading.Timer(LAST_WORD, os._exit, (Exit.OK,))
+    ending.daemon = True
+    ending.start()
 
 
 def _listen_for_signals() -> asyncio.Event:

@@ -93,18 +93,18 @@ class Heartbeat(Generic[H]):
         if self._pulse is not None:
             self._pulse.call_soon_threadsafe(self._cancel)
 
-    async def stop(self) -> None:
+    async def stop(self, within: float = STOP_TIMEOUT) -> None:
         """End it and wait for it."""
         self.end()
         if self._pulse is None:
             return
         try:
-            async with asyncio.timeout(STOP_TIMEOUT):
+            async with asyncio.timeout(within):
                 await self._ended.wait()
         except TimeoutError:
             logger.warning(
                 "the heartbeat did not end within %g s: it hangs inside the store, or its thread is starved",
-                STOP_TIMEOUT,
+                within,
             )
 
     def _begin(self) -> None:

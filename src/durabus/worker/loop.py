@@ -12,13 +12,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from durabus.clock import monotonic
-from durabus.errors import (
-    DurabusError,
-    EventBusShutdownError,
-    LeaseLost,
-    StoreClosedError,
-    StoreError,
-)
+from durabus.errors import DurabusError, EventBusShutdownError, LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.event import Event
 from durabus.model.pattern import matches
@@ -44,6 +38,10 @@ TAKE_BACK_STEP = 0.005
 DRAIN_STEP = 0.1
 AWAY_PATIENCE = 1.5
 """How long a shutdown waits for a store that is away."""
+ANSWER_PATIENCE = 2.0
+"""The same while a settlement is under way and the store has not failed so far: what gets lost is worked again."""
+AWAY_GRACE = 0.5
+"""How long it then waits for calls that it had to cancel."""
 GRACE = 2.0
 """How long a shutdown waits for handlers that it had to cancel."""
 
@@ -76,6 +74,7 @@ class Worker:
         poll_interval: float = POLL_FLOOR,
         mode: EventMode = EventMode.PARALLEL,
         metrics: Metrics | None = None,
+        outage: Outage | None = None,
         on_settled: OnSettled | None = None,
         on_died: OnDied | None = None,
         waits_for_children: bool = False,
@@ -98,7 +97,7 @@ class Worker:
         self._wake = asyncio.Event()
         self._calls_at_once = 2 if halves and self._serial is None else 1
         self._exchange = Exchange(store, enough=self._batch if self._calls_at_once > 1 else None, wake=self._wake.set)
-        self._outage = Outage(logger, f"the store of bus {bus!r} fails")
+        self._outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
         self._appetite = Appetite(
             store,
             bus,
@@ -274,23 +273,24 @@ class Worker:
         for task in left:
             task.cancel()
         # A handler that refuses to be cancelled is left behind: what it holds runs out with its lease.
-        await asyncio.wait(left, timeout=GRACE)
-        await self._heartbeat.stop()
+        grace = AWAY_GRACE if self.store_is_away else GRACE
+        await asyncio.gather(asyncio.wait(left, timeout=grace), self._heartbeat.stop(grace))
 
     async def _drain(self, timeout: float) -> bool:  # noqa: ASYNC109  (it says whether something is left)
         """Wait until what runs is settled; whether something is left that can be given back.
 
-        Nobody waits long for a store that is away: one that fails while no handler runs, or that does not answer a
-        claim while nothing is held here.
+        Nobody waits long for a store that is away: one that fails, or does not answer, while no handler runs.
         """
-        left, only_the_store = timeout, 0.0
+        left, silent, held = timeout, 0.0, len(self._running)
         while pending := (await asyncio.wait(self._serving, timeout=min(DRAIN_STEP, left)))[1]:
             left -= DRAIN_STEP
-            fails = self._outage.since is not None and not any(map(self._is_at_work_on, self._running.values()))
-            only_the_store = only_the_store + DRAIN_STEP if fails or not self._running else 0.0
-            self.store_is_away = only_the_store >= AWAY_PATIENCE
+            only_the_store = not any(map(self._is_at_work_on, self._running.values()))
+            silent = silent + DRAIN_STEP if only_the_store and len(self._running) == held else 0.0
+            held = len(self._running)
+            patience = ANSWER_PATIENCE if held and self._outage.since is None else AWAY_PATIENCE
+            self.store_is_away = silent >= patience
             if self.store_is_away:
-                logger.warning("the store is away: %s events come back when their lease is over", len(self._running))
+                logger.warning("the store is away: %s events come back when their lease is over", held)
                 return False
             if left <= 0:
                 break

@@ -15,7 +15,8 @@ LONGEST_PAUSE = 4.0
 class Outage:
     """Counts from the first failure to the next answer. The longer it lasts, the rarer are questions and log lines.
 
-    It goes by time and not by failures, so all that ask the same store may share one.
+    It goes by time and not by failures, so all that ask the same store share one, and it ends when each of those whose
+    question failed got an answer.
     """
 
     def __init__(self, logger: logging.Logger, what: str, now: Callable[[], float] = monotonic) -> None:
@@ -25,13 +26,16 @@ class Outage:
         self.since: float | None = None
         """When the store failed first; None while it answers."""
         self._next_line = 0.0
+        self._unanswered: set[str] = set()
 
-    def failed(self, error: BaseException, *, unforeseen: bool = False) -> float:
+    def failed(self, error: BaseException, asked: str = "", *, unforeseen: bool = False) -> float:
         """Seconds to wait before the next question. One line at the first failure and at each doubling of the time.
 
-        ``unforeseen``: not an error that a store may raise, so the line has its traceback.
+        ``asked``: what was asked for, if several share this. ``unforeseen``: not an error that a store may raise, so
+        the line has its traceback.
         """
         now = self._now()
+        self._unanswered.add(asked)
         if self.since is None:
             self.since, self._next_line = now, 0.0
         lasted = now - self.since
@@ -46,8 +50,9 @@ class Outage:
             )
         return min(max(lasted, FIRST_PAUSE), LONGEST_PAUSE)
 
-    def answered(self) -> None:
-        """The store answers. If it did not, say that this is over."""
-        if self.since is not None:
+    def answered(self, asked: str = "") -> None:
+        """The store answers. If it did not, and no other question waits for its answer, say that this is over."""
+        self._unanswered.discard(asked)
+        if self.since is not None and not self._unanswered:
             self._logger.info("%s no longer: it lasted %.1f s", self._what, self._now() - self.since)
             self.since = None

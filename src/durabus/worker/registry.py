@@ -30,6 +30,7 @@ LOOK = 1.0
 """How often the handlers of others are looked at while events wait in place for one that no live node has."""
 MAX_TYPES = 10_000
 """Types made up at run time must not fill the memory."""
+ANNOUNCING = "to note handlers"
 RESTART = 30.0
 """How long events wait for the handlers of a node that was shut down: it may be coming back with them, or without."""
 
@@ -59,7 +60,8 @@ class Registry:
         self._told_at = 0.0
         self._spoke = False
         """Whether the store may know this node."""
-        self._outage = Outage(logger, f"handlers of bus {bus!r} cannot be announced")
+        self.outage = Outage(logger, f"the store of bus {bus!r} fails")
+        """Shared with the worker of this node: it is one store that fails, and one line tells it."""
         self._changed = asyncio.Event()
         self._talking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -117,11 +119,11 @@ class Registry:
     async def close(self, *, tell: bool = True) -> bool:
         """Announce for the last time, then stop. Whether this node served the bus, or was about to.
 
-        ``tell=False``: the store is away, so nothing is announced to it.
+        ``tell=False``: the store is away, so nothing is announced to it, and nobody waits for a call to end.
         """
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await asyncio.wait({self._task}, timeout=None if tell else 0.0)
         elif not self._spoke:
             return False
         self._task = None
@@ -203,9 +205,9 @@ class Registry:
                         await self._tell()
                     if self._mine:  # without handlers nothing is claimed, and nobody asks
                         await self._look()
-                self._outage.answered()
+                self.outage.answered(ANNOUNCING)
             except Exception as error:  # noqa: BLE001  (whatever it was, the next announcement is due)
-                pause = self._outage.failed(error, unforeseen=not isinstance(error, DurabusError))
+                pause = self.outage.failed(error, ANNOUNCING, unforeseen=not isinstance(error, DurabusError))
             try:
                 async with asyncio.timeout(pause):
                     await self._changed.wait()

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from durabus.testing.simulation.host import host_here
-from durabus.worker.heartbeat import Heartbeat
+from durabus.worker.heartbeat import STOP_TIMEOUT, Heartbeat
 
 
 class LaneHeartbeat(Heartbeat[Any]):
@@ -22,8 +22,8 @@ class LaneHeartbeat(Heartbeat[Any]):
         """Stop, without waiting for it."""
         self._cancel()
 
-    async def stop(self) -> None:
+    async def stop(self, within: float = STOP_TIMEOUT) -> None:
         """Stop and wait for it."""
         self.end()
         if self._beating is not None:
-            await asyncio.wait({self._beating})
+            await asyncio.wait({self._beating}, timeout=within)
