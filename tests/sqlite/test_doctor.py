@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from durabus import open_store
-from durabus.backends.sqlite import doctor, presence
+from durabus.backends.sqlite import mounts, presence
 from durabus.backends.sqlite.backup import back_up
 from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import StoreUnavailableError
@@ -26,10 +26,10 @@ async def findings(url: str) -> dict[str, tuple[Level, str]]:
 @pytest.fixture(autouse=True)
 def on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the system says of its mounts, for tests to change."""
-    mounts = tmp_path / "mountinfo"
-    mounts.write_text("22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
-    monkeypatch.setattr(doctor, "MOUNTS", mounts)
-    return mounts
+    table = tmp_path / "mountinfo"
+    table.write_text("22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
+    monkeypatch.setattr(mounts, "MOUNTS", table)
+    return table
 
 
 async def test_a_store_as_durabus_makes_it_is_well(store: SQLiteStore, file: Path) -> None:
@@ -38,8 +38,8 @@ async def test_a_store_as_durabus_makes_it_is_well(store: SQLiteStore, file: Pat
 
 
 async def test_a_file_on_a_network_is_an_error(store: SQLiteStore, file: Path, on_a_local_disk: Path) -> None:
-    with on_a_local_disk.open("a") as mounts:
-        mounts.write(f"30 22 0:50 / {file.parent} rw,relatime - nfs4 server:/export rw\n")
+    with on_a_local_disk.open("a") as table:
+        table.write(f"30 22 0:50 / {file.parent} rw,relatime - nfs4 server:/export rw\n")
     assert await findings(f"sqlite:///{file}") == {"file_system": ("error", "nfs4")}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from durabus.backends.sqlite import mounts
 from durabus.backends.sqlite.flock import WriteLock
 from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import StoreUnavailableError
@@ -96,6 +97,23 @@ async def test_a_file_with_two_names_is_refused_and_left_alone(file: Path) -> No
     assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
     db.close()
     file.with_name("second.db").unlink()
+    await (await opened(file)).close()
+
+
+async def test_a_file_that_is_mounted_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``docker run -v /data/bus.db:/app/bus.db`` does: the log in the container is not that of the host."""
+    file = tmp_path / "my app" / "bus.db"
+    file.parent.mkdir()
+    await (await opened(file)).close()
+    table = tmp_path / "mountinfo"
+    monkeypatch.setattr(mounts, "MOUNTS", table)
+    escaped = str(file).replace(" ", r"\040")
+    table.write_text(
+        f"22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n30 22 8:1 /data/bus.db {escaped} rw - ext4 /dev/sda1 rw\n"
+    )
+    with pytest.raises(StoreUnavailableError, match=r"bus\.db is mounted as a single file.*mount its folder instead"):
+        await opened(file)
+    table.write_text("22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n")
     await (await opened(file)).close()
 
 

@@ -12,6 +12,7 @@ from durabus.backends.sqlite import presence, schema
 from durabus.backends.sqlite.address import Address, parse_url
 from durabus.backends.sqlite.connection import connect_reader, store_error
 from durabus.backends.sqlite.copied import ADVICE, came_alone, is_from_open_store
+from durabus.backends.sqlite.mounts import file_system
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.store.doctor import Finding
 
@@ -21,7 +22,6 @@ LARGE_WAL = 256 * 1024 * 1024
 OVER_A_NETWORK = frozenset({"9p", "afs", "ceph", "cifs", "fuse.glusterfs", "fuse.sshfs", "lustre", "ncpfs", "nfs"})
 OVER_A_NETWORK |= {"nfs4", "smb3", "smbfs", "virtiofs", "vboxsf"}
 IN_MEMORY = frozenset({"ramfs", "tmpfs"})
-MOUNTS = Path("/proc/self/mountinfo")
 
 
 async def examine(url: str) -> list[Finding]:
@@ -104,16 +104,3 @@ def _place(path: Path) -> list[Finding]:
         advice = "this user cannot write to the file and its folder: SQLite needs both"
         found.append(Finding(level="error", setting="rights", value="read-only", advice=advice))
     return found
-
-
-def file_system(path: Path) -> str:
-    """The type of the file system that a path is on; empty where the system does not say."""
-    if not MOUNTS.exists():
-        return ""
-    best, kind = "", ""
-    for line in MOUNTS.read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        place = before.split()[4].replace("\\040", " ")
-        if len(place) >= len(best) and path.is_relative_to(place):
-            best, kind = place, after.split()[0]
-    return kind

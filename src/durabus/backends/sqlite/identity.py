@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from durabus.backends.sqlite.mounts import is_mounted_alone
 from durabus.errors import StoreUnavailableError
 
 
 def refuse_second_name(path: Path) -> None:
-    """Refuse a file that has two names: SQLite keeps a write-ahead log for each name."""
+    """Refuse a file that has two names, or is in two places: SQLite keeps a write-ahead log for each name."""
     names = path.stat().st_nlink
     if names > 1:
         raise StoreUnavailableError(
             f"{path} has {names} names (hard links): processes that open it under different names would "
             "each use a write-ahead log and a lock of their own and damage it: keep one name, use symbolic links"
+        )
+    if is_mounted_alone(path):
+        raise StoreUnavailableError(
+            f"{path} is mounted as a single file, so its write-ahead log and its lock lie in {path.parent}, where "
+            "others that have this file do not find them, and may end with a container: mount its folder instead"
         )
 
 
