@@ -8,6 +8,7 @@ import pytest
 from tests.cli.conftest import Durabus
 
 from durabus import EventQueue, EventStore, open_store
+from durabus.backends.sqlite.backup import back_up
 
 
 async def pending(file: Path) -> int:
@@ -48,6 +49,22 @@ async def test_a_backup_replaces_a_file_only_if_asked(durabus: Durabus, queue: E
     assert (tmp_path / "copy.db").read_text() == "mine"
     assert durabus("db", "backup", "copy.db", "--overwrite").code == 0
     assert await pending(tmp_path / "copy.db") == 1
+
+
+async def test_two_backups_into_one_file_at_a_time_do_not_spoil_each_other(queue: EventQueue, tmp_path: Path) -> None:
+    """Last night's still runs when tonight's begins."""
+    copy = tmp_path / "copy.db"
+    begun = False
+
+    def begin_another(*_: int) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            back_up(tmp_path / "bus.db", copy, overwrite=True, moved=lambda *_: None)
+
+    back_up(tmp_path / "bus.db", copy, overwrite=True, moved=begin_another)
+    assert await pending(copy) == 1
+    assert [name for name in beside(copy) if "partial" in name] == []
 
 
 @pytest.mark.parametrize("overwrite", [[], ["--overwrite"]])

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 from durabus.backends.sqlite import schema
 from durabus.backends.sqlite.connection import connect_reader, primary_code, store_error
@@ -34,8 +35,8 @@ def back_up(store: Path, file: Path, *, overwrite: bool, moved: Moved) -> int:
     _refuse_existing(file, overwrite=overwrite)
     if Path(f"{file}-wal").exists():
         raise ConfigurationError(f"{file}-wal exists, so {file} is open as a database: choose another name")
-    partial = file.with_name(f"{file.name}.partial")
-    partial.unlink(missing_ok=True)
+    # A name of its own: with a common one, two backups at a time would delete each other's file.
+    partial = file.with_name(f"{file.name}.{uuid4().hex}.partial")
     try:
         with _errors_of(store), closing(connect_reader(store)) as source:
             _refuse_stranger(source, store)
