@@ -1,7 +1,7 @@
-"""Keys and ids of limited tokens.
+"""Keys, ids and claim tokens of limited tokens.
 
-The holder of a limited token must neither find out which keys and ids others use nor take them away. So what such a
-token sends is stored under names of its scope. The scope is the set of tags, so a new token with the same tags goes on
+The holder of a limited token must neither find out which names others use nor take them away. So what such a token
+sends is stored under names of its scope. The scope is the set of tags, so a new token with the same tags goes on
 where the old one ended. Names that an unlimited token sends are stored as they are.
 """
 
@@ -80,6 +80,14 @@ def scoped_id(principal: Principal, bus: str, event_id: str) -> str:
     named = "\n".join((*sorted(principal.tags), "", bus, event_id))
     number = int.from_bytes(hashlib.sha256(named.encode()).digest()[:16])
     return str(UUID(int=number & UUID_FREE_BITS | UUID_VERSION_8))
+
+
+def scoped_token(principal: Principal, token: str) -> str:
+    """The token of a claim as the store gets it, and as the claim shows it: whoever sends an equal one has another."""
+    if not principal.limited:
+        return token
+    named = "\n".join((*sorted(principal.tags), "", *sorted(principal.buses), "", token))
+    return hashlib.sha256(named.encode()).hexdigest()[: len(token)]
 
 
 def _names(principal: Principal, new: NewEvent) -> tuple[str, ...]:

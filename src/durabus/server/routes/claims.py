@@ -18,7 +18,7 @@ from durabus.server.codes import Code
 from durabus.server.fields import split_tags
 from durabus.server.openapi import Answer, described
 from durabus.server.problems import Problem
-from durabus.server.tenancy import shown
+from durabus.server.tenancy import scoped_token, shown
 from durabus.server.wire import (
     ClaimRequestDocument,
     ClaimsDocument,
@@ -106,7 +106,7 @@ def claim_request(api: Api, principal: Principal, document: ClaimRequestDocument
     return ClaimRequest(
         bus=api.bus(document.bus, principal),
         worker_id=document.worker_id,
-        token=document.token or new_token(),
+        token=new_token() if document.token is None else scoped_token(principal, document.token),
         limit=document.limit,
         lease=document.lease or api.settings.lease,
         mode=document.mode,
@@ -124,10 +124,11 @@ def check_mode(principal: Principal, mode: EventMode) -> None:
 
 
 def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:
-    """The claims, all of which must be the sender's: a token of somebody else brings that one's claims."""
+    """The claims as the sender may see them."""
     if not principal.limited:
         return claims
     if not all(principal.sees(claim.event) for claim in claims):
+        # Another tenant cannot bring this about, only a worker without limits that imitates a scope.
         raise Problem(
             409, "this claim token belongs to somebody else: send a random one, or none", code=Code.CLAIM_TOKEN_TAKEN
         )
