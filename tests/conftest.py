@@ -10,6 +10,7 @@ import asyncio
 import functools
 import inspect
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -26,6 +27,7 @@ from durabus.servers.redis import RedisServer
 
 if TYPE_CHECKING:
     from tests.kafka.prefixes import Prefixes
+    from tests.postgresql.emptied import EmptiedDatabase
 from durabus.store.connect import DEFAULT_URL
 
 # A slow machine must not fail a property; the timeout catches what hangs. Every run tries the same examples: one that
@@ -75,6 +77,21 @@ def postgresql_database(postgresql_url: str) -> Iterator[str]:
         connection.execute(f"CREATE DATABASE {name}".encode())
         yield postgresql_url.rpartition("/")[0] + f"/{name}"
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+
+
+@pytest.fixture(scope="session")
+def _emptied_database(postgresql_url: str) -> Iterator[EmptiedDatabase]:
+    from tests.postgresql.emptied import EmptiedDatabase
+
+    with closing(EmptiedDatabase(postgresql_url)) as database:
+        yield database
+
+
+@pytest.fixture
+def postgresql_store_url(_emptied_database: EmptiedDatabase) -> str:
+    """The URL of an empty store for one test. Its schema is there already: to make it takes longer than most tests."""
+    _emptied_database.empty()
+    return _emptied_database.url
 
 
 @pytest.fixture(scope="session")

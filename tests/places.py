@@ -20,7 +20,7 @@ def fresh_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
         case "sqlite":
             return f"sqlite:///{folder / 'bus.db'}"
         case "postgresql":
-            return str(request.getfixturevalue("postgresql_database"))
+            return str(request.getfixturevalue("postgresql_store_url"))
         case "kafka":
             return f"{request.getfixturevalue('kafka_url')}?prefix={request.getfixturevalue('kafka_prefixes').take()}"
     return f"{request.getfixturevalue(f'{kind}_url')}?prefix=t{uuid4().hex}"

@@ -1,10 +1,17 @@
 """A schema for many tests: to make one takes longer than most of them."""
 
+from uuid import uuid4
+
 import psycopg
 
 TABLES = (
     *("events", "dead_letters", "published", "event_log", "idempotency_keys", "event_results", "locks"),
     *("event_buses", "event_handlers", "positions", "event_counts", "event_count_notes"),
+)
+END_WITHIN = 10_000
+END_OTHERS = (
+    f"SELECT pg_terminate_backend(pid, {END_WITHIN}) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
 )
 
 
@@ -12,3 +19,24 @@ def empty(connection: psycopg.Connection, schema: str) -> None:
     """As it was made, if it was made yet."""
     if connection.execute("SELECT to_regnamespace(%s)", [schema]).fetchone() != (None,):
         connection.execute("; ".join(f"DELETE FROM {schema}.{table}" for table in TABLES).encode())
+
+
+class EmptiedDatabase:
+    """A database whose first test makes the schema, and in which every test finds it empty and is alone."""
+
+    def __init__(self, server_url: str) -> None:
+        name = f"emptied_{uuid4().hex}"
+        with psycopg.connect(server_url, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}".encode())
+        self.url = f"{server_url.rpartition('/')[0]}/{name}"
+        self._connection = psycopg.connect(self.url, autocommit=True)
+
+    def empty(self) -> None:
+        """Processes of the last test may have been killed, and their connections be there still: they end first."""
+        ended = self._connection.execute(END_OTHERS).fetchall()
+        assert all(row == (True,) for row in ended), f"a connection did not end within {END_WITHIN} ms"
+        empty(self._connection, "durabus")
+
+    def close(self) -> None:
+        """The server, and all in it, goes with the run."""
+        self._connection.close()

@@ -22,7 +22,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/race.db"
     if request.param == "postgresql":
-        database: str = request.getfixturevalue("postgresql_database")
+        database: str = request.getfixturevalue("postgresql_store_url")
         return database
     return f"{request.getfixturevalue(f'{request.param}_url')}?prefix=race{uuid4().hex}"
 

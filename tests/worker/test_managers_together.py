@@ -27,7 +27,7 @@ async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
     memory = MemoryStore()
     url = f"sqlite:///{tmp_path}/queue.db"
     if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql_database")
+        url = request.getfixturevalue("postgresql_store_url")
     async with AsyncExitStack() as stack:
 
         async def one() -> EventStore:

@@ -30,7 +30,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     """A store that knows a handler of a node which is gone."""
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/bus.db"
     if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql_database")
+        url = request.getfixturevalue("postgresql_store_url")
     store = await open_store(url)
     await forget_nothing(store)
     yield store

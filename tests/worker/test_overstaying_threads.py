@@ -50,7 +50,7 @@ async def slow() -> AsyncIterator[Slow]:
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/bus.db"
     if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql_database")
+        url = request.getfixturevalue("postgresql_store_url")
     store = await open_store(url)
     yield store
     await store.close()
