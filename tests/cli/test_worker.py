@@ -15,6 +15,7 @@ import pytest
 from tests.servers.presence import installed
 
 from durabus import EventQueue, EventStore
+from durabus.cli.worker import SAME_REQUEST
 from durabus.servers.postgresql import PostgreSQLServer
 
 pytestmark = pytest.mark.processes
@@ -114,8 +115,25 @@ async def test_a_second_signal_quits_at_once(store: EventStore, tmp_path: Path) 
         os.kill(process.pid, signal.SIGTERM)
         assert process.stderr is not None
         assert process.stderr.readline().startswith("stopping: ")
+        await asyncio.sleep(SAME_REQUEST)
         os.kill(process.pid, signal.SIGTERM)
         assert process.wait(timeout=20) == 128 + signal.SIGTERM
+
+
+async def test_a_signal_that_comes_twice_at_once_is_one_request(store: EventStore, tmp_path: Path) -> None:
+    """As from timeout(1), which sends it to the process and to its group."""
+    queue = EventQueue(store)
+    with worker(tmp_path) as process:
+        await queue.publish("order.placed", {"until": "it is told to stop"})
+        await until_one_is_processing(store)
+        os.kill(process.pid, signal.SIGTERM)
+        os.kill(process.pid, signal.SIGINT)
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("stopping: ")
+        (tmp_path / "it is told to stop").touch()
+        _, words = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "stopped: 1 completed" in words
 
 
 async def test_programs_read_when_it_serves_and_what_it_did(store: EventStore, tmp_path: Path) -> None:

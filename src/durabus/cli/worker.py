@@ -27,6 +27,8 @@ from durabus.worker.heartbeat import in_time
 T = TypeVar("T")
 
 LAST_WORD = 0.5
+SAME_REQUEST = 0.2
+"""Seconds within which further signals are the same request: timeout(1) and other wrappers send each one twice."""
 
 logger = logging.getLogger("durabus.cli")
 
@@ -147,12 +149,16 @@ def _end_soon() -> None:
 
 def _listen_for_signals() -> asyncio.Event:
     loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    asked_at = 0.0
 
     def asked(number: signal.Signals) -> None:
-        if stop.is_set():
+        nonlocal asked_at
+        if not stop.is_set():
+            asked_at = loop.time()
+            stop.set()
+        elif loop.time() - asked_at > SAME_REQUEST:
             say("quitting at once: what ran here is taken over when its lease is over")
             os._exit(128 + number)
-        stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked, number)
