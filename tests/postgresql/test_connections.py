@@ -5,7 +5,7 @@ import gc
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import psycopg
@@ -27,6 +27,7 @@ from durabus.store.connect import open_store
 
 TOTAL = 800
 AT_ONCE = 20
+STEPS = 2
 KILL = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
     "WHERE application_name = %s AND pid <> pg_backend_pid() AND datname = current_database()"
@@ -55,13 +56,50 @@ async def again(call: Callable[[], Any]) -> Any:
             await asyncio.sleep(0.01)
 
 
-async def publish_all(victim: Any, count: int) -> None:
+class Cuts:
+    """Cuts the connections of the victims after every few steps that got on.
+
+    By steps, not by time: on a busy machine a login may take longer than any pause, and nobody would ever get on.
+    """
+
+    def __init__(self, admin: psycopg.Connection) -> None:
+        self.made = 0
+        self._steps = threading.Semaphore(0)
+        self._stop = threading.Event()
+        self._admin = admin
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._stop.set()
+        self._steps.release(STEPS)
+        self._thread.join()
+
+    def step(self) -> None:
+        """A call did something that no later call does again."""
+        self._steps.release()
+
+    def _run(self) -> None:
+        info = self._admin.info
+        with psycopg.connect(info.dsn, password=info.password, autocommit=True) as killer:
+            while not self._stop.is_set():
+                for _ in range(STEPS):
+                    self._steps.acquire()
+                killer.execute(KILL, ["victim"])
+                self.made += 1
+
+
+async def publish_all(victim: Any, count: int, cuts: Cuts) -> None:
     for _ in range(0, count, AT_ONCE):
         batch = [new_event("a") for _ in range(AT_ONCE)]
         await again(partial(victim.add_events, batch))
+        cuts.step()
 
 
-async def drain(victim: Any, done: list[int], total: int) -> None:
+async def drain(victim: Any, done: list[int], total: int, cuts: Cuts) -> None:
     claims = await again(partial(victim.claim_next_events, request(AT_ONCE)))
     while len(done) < total:
         ended = [Complete(claim.ref) for claim in claims]
@@ -69,33 +107,26 @@ async def drain(victim: Any, done: list[int], total: int) -> None:
         assert all(isinstance(outcome, Settled) for outcome in answer.outcomes)
         done.extend(outcome.id for outcome in answer.outcomes)
         claims = answer.claims
+        if ended:
+            cuts.step()
         await asyncio.sleep(0 if claims else 0.01)
-
-
-def cut_until(stop: threading.Event, admin: psycopg.Connection) -> None:
-    with psycopg.connect(admin.info.dsn, password=admin.info.password, autocommit=True) as killer:
-        while not stop.wait(0.15):
-            killer.execute(KILL, ["victim"])
 
 
 async def test_nothing_is_lost_or_done_twice_while_connections_are_cut(
     url: str, admin: psycopg.Connection, store: PostgreSQLStore
 ) -> None:
     done: list[int] = []
-    stop = threading.Event()
     victims = [await open_store(f"{url}&application_name=victim") for _ in range(2)]
-    killer = threading.Thread(target=cut_until, args=(stop, admin))
-    killer.start()
     try:
-        async with asyncio.timeout(45), asyncio.TaskGroup() as group:
-            for victim in victims:
-                group.create_task(publish_all(victim, TOTAL // 2))
-                group.create_task(drain(victim, done, TOTAL))
+        with Cuts(admin) as cuts:
+            async with asyncio.timeout(45), asyncio.TaskGroup() as group:
+                for victim in victims:
+                    group.create_task(publish_all(victim, TOTAL // 2, cuts))
+                    group.create_task(drain(victim, done, TOTAL, cuts))
     finally:
-        stop.set()
-        killer.join()
         for victim in victims:
             await victim.close()
+    assert cuts.made >= TOTAL // AT_ONCE // 2
     assert len(done) == len(set(done)) == TOTAL
     counts = await store.counts()
     assert (counts.pending, counts.processing, counts.completed) == (0, 0, TOTAL)
