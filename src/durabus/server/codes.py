@@ -35,6 +35,7 @@ class Code(StrEnum):
     HEADERS_TOO_LARGE = "headers_too_large"
     INTERNAL_ERROR = "internal_error"
     UNSUPPORTED_BY_STORE = "unsupported_by_store"
+    UNSUPPORTED_ENCODING = "unsupported_encoding"
     UNAVAILABLE = "unavailable"
 
 
@@ -63,6 +64,7 @@ STATUS: dict[Code, int] = {
     Code.HEADERS_TOO_LARGE: 431,
     Code.INTERNAL_ERROR: 500,
     Code.UNSUPPORTED_BY_STORE: 501,
+    Code.UNSUPPORTED_ENCODING: 501,
     Code.UNAVAILABLE: 503,
 }
 

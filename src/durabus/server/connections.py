@@ -13,8 +13,9 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from durabus.server.asgi import Receive, Scope, Send
+from durabus.server.codes import Code
 from durabus.server.peers import network
-from durabus.server.problems import MEDIA_TYPE, Problem, send_problem
+from durabus.server.problems import Problem, encoded_headers, send_problem
 
 MAX_CONNECTIONS = 1_000
 FILES_FOR_OTHERS = 64
@@ -142,13 +143,21 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Say as a problem document what the parser refuses. ``sys.exception``: the caller keeps it to itself."""
         error = sys.exception()
-        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else HTTPStatus.BAD_REQUEST
+        hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else HTTPStatus.BAD_REQUEST
+        problem = Problem(
+            hint,
+            f"this is not a request that the server reads: {error or msg}",
+            {"Connection": "close"},
+            code=Code.UNSUPPORTED_ENCODING if hint == HTTPStatus.NOT_IMPLEMENTED else None,
+        )
         if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            body = Problem(status, f"this is not a request that the server reads: {error or msg}").body()
-            length, kind = str(len(body)).encode(), MEDIA_TYPE.encode()
-            headers = [(b"content-type", kind), (b"content-length", length), (b"connection", b"close")]
-            answer: list[Any] = [h11.Response(status_code=status, headers=headers), h11.Data(body), h11.EndOfMessage()]
-            self.transport.write(b"".join(self.conn.send(event) or b"" for event in answer))
+            phrase = HTTPStatus(hint).phrase.encode()
+            reply: list[Any] = [
+                h11.Response(status_code=hint, headers=encoded_headers(problem), reason=phrase),
+                h11.Data(problem.body()),
+                h11.EndOfMessage(),
+            ]
+            self.transport.write(b"".join(self.conn.send(event) or b"" for event in reply))
         self.transport.close()
 
     def _expect_within(self, seconds: float) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
-from litestar import MediaType, Request, Response
+from litestar import Request, Response
 from litestar.exceptions import HTTPException, ValidationException
 
 from durabus.errors import (
@@ -87,15 +87,10 @@ _CODES: dict[type[DurabusError], Code] = {
 }
 
 
-def answer(request: Request[Any, Any, Any], error: Exception) -> Response[ProblemDocument]:
+def answer(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """The response to any exception of a handler, of the router or of the parser."""
     problem = problem_of(error)
-    return Response(
-        problem.document(),
-        status_code=problem.status,
-        headers=problem.headers,
-        media_type=MediaType.JSON if request.scope["method"] == "HEAD" else MEDIA_TYPE,
-    )
+    return Response(problem.body(), status_code=problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: Exception) -> Problem:
@@ -135,10 +130,13 @@ def _http_text(error: HTTPException) -> str:
             return error.detail
 
 
+def encoded_headers(problem: Problem) -> list[tuple[bytes, bytes]]:
+    """The headers of a problem document, where no framework makes them."""
+    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(problem.body())), **problem.headers}
+    return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+
+
 async def send_problem(problem: Problem, send: Send) -> None:
     """A problem document without the help of the framework."""
-    body = problem.body()
-    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(body)), **problem.headers}
-    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await send({"type": "http.response.start", "status": problem.status, "headers": encoded})
-    await send({"type": "http.response.body", "body": body, "more_body": False})
+    await send({"type": "http.response.start", "status": problem.status, "headers": encoded_headers(problem)})
+    await send({"type": "http.response.body", "body": problem.body(), "more_body": False})
