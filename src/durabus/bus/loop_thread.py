@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any, TypeVar
 
 from durabus.errors import ConfigurationError, EventBusShutdownError
@@ -19,6 +19,9 @@ logger = logging.getLogger("durabus.bus")
 
 JOIN_WITHIN = 5.0
 """How long the end of the thread is waited for. A task that refuses to end is left behind: the thread is a daemon."""
+
+PATIENCE = 2.0
+"""Seconds for which an event loop may stand still when the program ends, before its thread is left behind."""
 
 ENDED = "this SyncEventBus is shut down; make a new one"
 
@@ -33,6 +36,8 @@ class LoopThread:
         self._gate = threading.Lock()
         self._ended = False
         self._stop = asyncio.Event()
+        self._patience: float | None = None
+        self._blocked = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
         _running.add(self)
@@ -53,6 +58,8 @@ class LoopThread:
         """The same, and wait for its result."""
         future = self.submit(work)
         try:
+            while self._patience and not wait([future], self._patience).done:
+                self._check_moving()
             return future.result()
         except CancelledError:
             if self._ended:
@@ -67,15 +74,28 @@ class LoopThread:
                 # Behind every call that was taken before: none of them can stay in the queue of a loop that has ended.
                 self._loop.call_soon_threadsafe(self._stop.set)
         _running.discard(self)
-        self._thread.join(JOIN_WITHIN)
+        self._thread.join(0 if self._blocked else JOIN_WITHIN)
 
     def end_with_program(self) -> None:
         """The program ends without a ``shutdown()``: do what has to be done at last."""
+        self._patience = PATIENCE
         try:
             self._last()
         except Exception as error:
             # Nobody is left to handle it. What was held comes back with its leases.
             logger.debug("a SyncEventBus did not shut down cleanly at the program's end: %s", error, exc_info=True)
+
+    def _check_moving(self) -> None:
+        """Raise if the event loop stands still: the thread would keep the program alive."""
+        moved = threading.Event()
+        self._loop.call_soon_threadsafe(moved.set)
+        if not moved.wait(self._patience):
+            self._blocked = True
+            logger.warning(
+                "the program ends while an async handler blocks the event loop of its SyncEventBus: its event comes "
+                "back when its lease is over. Make the handler a plain function, or await what takes time"
+            )
+            raise EventBusShutdownError("an async handler blocks the event loop")
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
