@@ -34,6 +34,8 @@ def test_a_store_without_a_file_is_elsewhere(url: str) -> None:
     ("url", "message"),
     [
         ("sqlite://app.db", "sqlite:///app.db for a relative path"),
+        ("sqlite:/var/lib/app.db", "sqlite:////var/lib/app.db for an absolute one"),
+        ("sqlite:app.db", "sqlite:///app.db for a relative path"),
         ("sqlite:///app.db?mode=ro", r"no such option \['mode'\]"),
         ("sqlite:///app.db?synchronous=off", "must be 'full'"),
         ("sqlite:///a%00b.db", "cannot contain a NUL"),

@@ -40,7 +40,7 @@ def parse_url(url: str) -> Address:
     parts = urlsplit(url)
     if parts.netloc == ":memory:":
         return Address(path=Path(parts.netloc))
-    if parts.netloc or parts.fragment:
+    if parts.netloc or parts.fragment or "://" not in url:
         raise ConfigurationError(
             f"{url!r}: write sqlite:///app.db for a relative path, sqlite:////var/lib/app.db for an absolute one"
         )
