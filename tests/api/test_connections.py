@@ -16,7 +16,7 @@ from tests.worker.support import until
 
 from durabus import open_store
 from durabus.server import Settings, connections, create_app
-from durabus.server.connections import Connection, WaitingConnections
+from durabus.server.connections import Closable, Connection
 from durabus.server.gate import MAX_HEADER_BYTES
 from durabus.server.peers import network
 from durabus.server.serving import listen, serve
@@ -176,8 +176,10 @@ async def small_server(monkeypatch: pytest.MonkeyPatch, host: str = "127.0.0.1",
             running.cancel()
 
 
-async def opened(port: int, *, ask: bool, host: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection(host, port)
+async def opened(
+    port: int, *, ask: bool, host: str = "127.0.0.1", source: str | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(host, port, local_addr=None if source is None else (source, 0))
     if ask:
         writer.write(LIVEZ)
         assert (await reader.readuntil(b'{"status":"alive"}')).startswith(b"HTTP/1.1 200")
@@ -224,7 +226,7 @@ def test_a_peer_is_a_network_of_version_6_or_an_address_of_version_4() -> None:
 class Held:
     """A connection as the table of those that wait sees it."""
 
-    def __init__(self, waiting: WaitingConnections, address: str) -> None:
+    def __init__(self, waiting: Closable, address: str) -> None:
         self.peer = network(address)
         self.ended = False
         self._waiting = waiting
@@ -236,10 +238,10 @@ class Held:
 
 
 def test_many_addresses_of_one_network_do_not_push_out_a_peer_with_two_connections() -> None:
-    waiting = WaitingConnections()
+    waiting = Closable()
     two = [Held(waiting, "2001:db8:1::1") for _ in range(2)]
     many = [Held(waiting, f"2001:db8:2::{number:x}") for number in range(20)]
-    assert all(waiting.end_one() for _ in range(18))
+    assert all(waiting.close_one() for _ in range(18))
     assert not any(held.ended for held in two)
     assert [held.ended for held in many] == [True] * 18 + [False] * 2, "the one that waits longest goes first"
 
@@ -274,19 +276,66 @@ def slow_reader(port: int) -> socket.socket:
     return connection
 
 
-POLL = b"POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 32\r\n\r\n"
+LISTENING = {
+    "long poll": b"POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    b'Content-Length: 32\r\n\r\n{"worker_id": "w:1", "wait": 20}',
+    "tail": b"GET /events/tail HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+}
+
+
+def listening(protocols: list[type[Connection]], count: int) -> bool:
+    """Whether so many connections only wait for events."""
+    return sum(map(len, protocols[0].listening._by_peer.values())) == count
+
+
+@pytest.fixture
+def protocols(monkeypatch: pytest.MonkeyPatch) -> list[type[Connection]]:
+    """The protocols of the servers of this test."""
+    made: list[type[Connection]] = []
+
+    def noted(header_timeout: float) -> type[Connection]:
+        made.append(connections.protocol(header_timeout))
+        return made[-1]
+
+    monkeypatch.setattr("durabus.server.serving.protocol", noted)
+    return made
+
+
+@pytest.mark.parametrize("request_", LISTENING.values(), ids=LISTENING)
+async def test_a_peer_with_many_long_polls_or_tails_gives_one_up_for_a_peer_with_fewer(
+    monkeypatch: pytest.MonkeyPatch, protocols: list[type[Connection]], request_: bytes
+) -> None:
+    async with small_server(monkeypatch, MAX_CONNECTIONS=4) as port, asyncio.timeout(20):
+        held = [await opened(port, ask=False) for _ in range(4)]
+        for _, writer in held:
+            writer.write(request_)
+        await until(lambda: listening(protocols, 4))
+        for _ in range(2):
+            other = await opened(port, ask=True, source="127.0.0.2")
+            other[1].write(request_)
+            await until(lambda: listening(protocols, 4))
+            held.append(other)
+        reader, writer = await opened(port, ask=False, source="127.0.0.2")
+        writer.write(LIVEZ)
+        assert (await reader.read()).startswith(b"HTTP/1.1 503"), "two each: equals do not push each other out"
+        for number, (reader, kept) in enumerate(held):
+            if number < 2:
+                with suppress(ConnectionError):
+                    await reader.read()
+            else:
+                assert not reader.at_eof(), "the ones that listen longest went"
+            kept.close()
+        writer.close()
 
 
 async def test_a_server_that_works_for_all_of_its_connections_refuses_the_next_one_only(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, protocols: list[type[Connection]]
 ) -> None:
-    waiting = WaitingConnections()
-    monkeypatch.setattr(connections, "WaitingConnections", lambda: waiting)
     async with small_server(monkeypatch, MAX_CONNECTIONS=2) as port, asyncio.timeout(20):
         held = [await opened(port, ask=True) for _ in range(2)]
         for _, writer in held:
-            writer.write(POLL + b'{"worker_id": "w:1", "wait": 20}')
-        await until(lambda: not waiting._by_peer)
+            writer.write(LISTENING["long poll"])
+        await until(lambda: listening(protocols, 2))
         for _ in range(3):
             reader, writer = await opened(port, ask=False)
             writer.write(LIVEZ)

@@ -13,6 +13,7 @@ from durabus.errors import ConfigurationError, EventNotFound, StoreClosedError, 
 from durabus.model.event import Event
 from durabus.model.limits import check_name
 from durabus.server.access import Principal
+from durabus.server.asgi import LISTEN
 from durabus.server.metrics import Metrics
 from durabus.server.problems import Problem
 from durabus.server.settings import Settings
@@ -158,6 +159,13 @@ def still_allowed(request: Request[Any, Any, Any]) -> Callable[[], bool]:
             return False
 
     return ask
+
+
+def listens(request: Request[Any, Any, Any], *, begin: bool = True) -> None:
+    """Tell the server that this request only waits for events: it may close its connection when it is full."""
+    tell: Callable[..., None] | None = request.scope.get(LISTEN)  # type: ignore[assignment]
+    if tell is not None:
+        tell(begin=begin)
 
 
 def principal_of(request: Request[Any, Any, Any]) -> Principal:

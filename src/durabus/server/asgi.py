@@ -10,3 +10,6 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+LISTEN = "durabus.listen"
+"""Where the stand-alone server puts a function into the scope: to tell it that a request only waits for events."""

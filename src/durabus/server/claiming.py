@@ -18,7 +18,13 @@ FIRST_PAUSE = 0.01
 
 
 async def claim(
-    api: Api, request: ClaimRequest, *, wait: float, receive: Callable[[], Awaitable[Any]], allowed: Callable[[], bool]
+    api: Api,
+    request: ClaimRequest,
+    *,
+    wait: float,
+    receive: Callable[[], Awaitable[Any]],
+    allowed: Callable[[], bool],
+    listens: Callable[..., None],
 ) -> list[Claim]:
     """Claim, waiting up to ``wait`` seconds for work. Nothing is claimed for a client that went away, or may not."""
     claims = await api.store.claim_next_events(request)
@@ -26,6 +32,7 @@ async def claim(
         return claims
     gone = asyncio.create_task(_gone(receive))
     stopping = asyncio.create_task(api.stopping.wait())
+    listens(begin=True)
     try:
         claims = await _wait(api, request, monotonic() + wait, {gone, stopping}, allowed)
         if claims and gone.done():
@@ -33,6 +40,7 @@ async def claim(
             return []
         return claims
     finally:
+        listens(begin=False)
         await _end(gone, stopping)
 
 

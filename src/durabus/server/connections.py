@@ -12,7 +12,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from durabus.server.asgi import Receive, Scope, Send
+from durabus.server.asgi import LISTEN, Receive, Scope, Send
 from durabus.server.codes import Code
 from durabus.server.peers import network
 from durabus.server.problems import Problem, encoded_headers, send_problem
@@ -37,32 +37,39 @@ async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
     await send_problem(Problem(503, detail, {"Connection": "close"}), send)
 
 
-class WaitingConnections:
-    """The connections that wait for their peer, by peer, those that wait longest first.
+class Closable:
+    """Connections that a full server may close, by peer, those that are here longest first.
 
-    When the server is full, the peer that has most of them loses one. A fixed limit for each peer would be wrong behind
-    a proxy, which is one peer for everybody.
+    The peer that has most of them loses one. A fixed limit for each peer would be wrong behind a proxy, which is one
+    peer for everybody.
     """
 
     def __init__(self) -> None:
         self._by_peer: dict[Hashable, dict[Connection, None]] = {}
 
     def add(self, connection: Connection) -> None:
-        """The next move is its peer's. One that is here already keeps its place."""
+        """One that is here already keeps its place."""
         self._by_peer.setdefault(connection.peer, {})[connection] = None
 
     def discard(self, connection: Connection) -> None:
-        """The server works for it, or it is gone."""
-        waiting = self._by_peer.get(connection.peer, {})
-        waiting.pop(connection, None)
-        if not waiting:
+        """It may not be closed any more, or is gone."""
+        same_peer = self._by_peer.get(connection.peer, {})
+        same_peer.pop(connection, None)
+        if not same_peer:
             self._by_peer.pop(connection.peer, None)
 
-    def end_one(self) -> bool:
-        """Close the connection that waits longest of the peer that has most of them; False if none waits."""
-        if not self._by_peer:
+    def close_one(self) -> bool:
+        """Close the connection that is here longest of the peer that has most of them; False if there is none."""
+        return self._close_one_of_more_than(0)
+
+    def close_one_for(self, newcomer: Hashable) -> bool:
+        """The same if that peer has more than the newcomer's peer will have: equals do not push each other out."""
+        return self._close_one_of_more_than(len(self._by_peer.get(newcomer, ())) + 1)
+
+    def _close_one_of_more_than(self, number: int) -> bool:
+        greediest = max(self._by_peer.values(), key=len, default={})
+        if len(greediest) <= number:
             return False
-        greediest = max(self._by_peer.values(), key=len)
         next(iter(greediest)).end()
         return True
 
@@ -71,24 +78,28 @@ class Connection(H11Protocol):
     """Closes a connection whose first byte, or whose headers, take too long, however slowly they trickle.
 
     It waits for its peer until a request is whole, headers and body, and again while the peer does not read the
-    response. Only in between does the server work for it.
+    response. Only in between does the server work for it, or let it wait for events: ``listening``.
     """
 
-    waiting: WaitingConnections
+    waiting: Closable
+    listening: Closable
     limit: int
     header_timeout: float
     peer: Hashable = None
     _late: asyncio.TimerHandle | None = None
     _heard = False
+    _listens = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Make room for it, and expect its first byte. Without room its request is refused."""
-        while len(self.connections) >= self.limit and self.waiting.end_one():
-            pass
-        if len(self.connections) >= self.limit:
-            self.app = refuse
         super().connection_made(transport)
         self.peer = network(self.client[0]) if self.client else None
+        while len(self.connections) > self.limit and (
+            self.waiting.close_one() or self.listening.close_one_for(self.peer)
+        ):
+            pass
+        if len(self.connections) > self.limit:
+            self.app = refuse
         self.waiting.add(self)
         self._expect_within(min(SILENT_FOR, self.header_timeout))
 
@@ -102,8 +113,20 @@ class Connection(H11Protocol):
         elif first or self._late is None:
             self._expect_within(self.header_timeout)
 
+    def handle_events(self) -> None:
+        """Let the app say of a request that it only waits for events. The app runs later."""
+        super().handle_events()
+        if self.scope is not None:
+            self.scope[LISTEN] = self.listen  # type: ignore[literal-required]
+
+    def listen(self, *, begin: bool) -> None:
+        """The request waits for events from now on, or does not any more."""
+        self._listens = begin
+        self._take_turn()
+
     def on_response_complete(self) -> None:
         """Without a further request it waits again. A body that was not needed must end soon."""
+        self._listens = False
         super().on_response_complete()
         self._take_turn()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
@@ -123,22 +146,25 @@ class Connection(H11Protocol):
         """Forget it."""
         self._in_time()
         super().connection_lost(exc)
-        self.waiting.discard(self)
+        self._take_turn()
 
     def end(self) -> None:
         """Make room for another one: from now on it does not count."""
-        self.waiting.discard(self)
         self.connections.discard(self)
+        self._take_turn()
         self.transport.abort()
 
     def _has_request(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _take_turn(self) -> None:
-        if self._has_request() and not self.cycle.more_body and not self.flow.write_paused:
-            self.waiting.discard(self)
-        elif self in self.connections:
-            self.waiting.add(self)
+        works = self._has_request() and not self.cycle.more_body and not self.flow.write_paused
+        here = self in self.connections
+        for table, belongs in ((self.waiting, not works), (self.listening, works and self._listens)):
+            if here and belongs:
+                table.add(self)
+            else:
+                table.discard(self)
 
     def send_400_response(self, msg: str) -> None:
         """Say as a problem document what the parser refuses. ``sys.exception``: the caller keeps it to itself."""
@@ -172,5 +198,5 @@ class Connection(H11Protocol):
 
 def protocol(header_timeout: float) -> type[Connection]:
     """The protocol of one server: what its connections share are its class's fields."""
-    fields = {"waiting": WaitingConnections(), "limit": room(), "header_timeout": header_timeout}
+    fields = {"waiting": Closable(), "listening": Closable(), "limit": room(), "header_timeout": header_timeout}
     return type("OneServersProtocol", (Connection,), fields)

@@ -7,7 +7,7 @@ from litestar.response import Stream
 
 from durabus.model.statuses import Action
 from durabus.server.access import Scope
-from durabus.server.api import api_of, principal_of, still_allowed
+from durabus.server.api import api_of, listens, principal_of, still_allowed
 from durabus.server.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
 from durabus.server.tail import tail
 
@@ -26,6 +26,7 @@ async def dashboard_tail(request: AnyRequest) -> Stream:
     position = await api.store.log_head() if last is None else last
     if last is not None:
         await api.store.read_log(after=position, limit=1)  # refuses a position that is none, before the stream begins
+    listens(request)
     return Stream(tail(api, principal, bus, position, still_allowed(request)), media_type="text/event-stream")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,7 +12,7 @@ from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.statuses import EventMode
 from durabus.server.access import Principal, Scope
-from durabus.server.api import Api, api_of, principal_of, still_allowed
+from durabus.server.api import Api, api_of, listens, principal_of, still_allowed
 from durabus.server.bodies import decoded
 from durabus.server.claiming import claim
 from durabus.server.codes import Code
@@ -44,7 +45,14 @@ async def create_claims(request: AnyRequest) -> ClaimsDocument:
     api, principal = api_of(request), principal_of(request)
     wait = min(data.wait, api.settings.max_wait)
     wanted = claim_request(api, principal, data)
-    claims = await claim(api, wanted, wait=wait, receive=request.receive, allowed=still_allowed(request))
+    claims = await claim(
+        api,
+        wanted,
+        wait=wait,
+        receive=request.receive,
+        allowed=still_allowed(request),
+        listens=partial(listens, request),
+    )
     return ClaimsDocument(claims=[claim_document(one) for one in seen(principal, claims)])
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from durabus.errors import StoreError
 from durabus.server.access import Scope
-from durabus.server.api import api_of, principal_of, still_allowed
+from durabus.server.api import api_of, listens, principal_of, still_allowed
 from durabus.server.fields import QueryBus
 from durabus.server.listing import count_events
 from durabus.server.openapi import Answer, described
@@ -102,6 +102,7 @@ async def events_tail(
     position = await api.store.log_head() if begin is None else begin
     if begin not in (None, START):
         await api.store.read_log(after=position, limit=1)  # refuses a position that is none, before the stream begins
+    listens(request)
     return Stream(tail(api, principal, name, position, still_allowed(request)), media_type="text/event-stream")
 
 
