@@ -4,8 +4,10 @@ That server does not wait for its disk and does not vacuum by itself: what a pow
 and a vacuum that starts by chance would hold back the log. Each test gets the same schema, emptied.
 """
 
+import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -13,6 +15,9 @@ import psycopg
 import pytest
 from tests.postgresql.emptied import empty
 
+from durabus.backends.postgresql import core
+from durabus.backends.postgresql.connection import Connection, let_go
+from durabus.backends.postgresql.pool import Pool
 from durabus.clock import ManualClock
 from durabus.conformance import StoreConformance
 from durabus.conformance.differential import compare, random_steps
@@ -58,6 +63,36 @@ def place_on(server: PostgreSQLServer) -> Iterator[Place]:
         made.make_logins_cheap()
         yield made
         made.connection.close()
+
+
+@asynccontextmanager
+async def kept_connections() -> AsyncIterator[None]:
+    """What a store leaves idle when it closes, the next one on this event loop goes on with."""
+    kept: list[Connection] = []
+    loop = asyncio.get_running_loop()
+
+    class KeptPool(Pool):
+        async def close(self) -> None:
+            await self.wait_until_unused()
+            if asyncio.get_running_loop() is loop:
+                self._open -= len(self._idle)
+                kept.extend(self._idle)
+                self._idle.clear()
+            await super().close()
+
+        async def _connect(self) -> Connection:
+            while kept and asyncio.get_running_loop() is loop:
+                connection = kept.pop()
+                if not connection.is_closed():
+                    self._open += 1
+                    return connection
+            return await super()._connect()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(core, "Pool", KeptPool)
+        yield
+    for connection in kept:
+        await let_go(connection)
 
 
 class Transaction:
