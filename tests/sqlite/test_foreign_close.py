@@ -73,6 +73,15 @@ def open_and_close(file: Path) -> None:
     subprocess.run([sys.executable, "-c", CLOSER, str(file)], check=True, capture_output=True, timeout=30)
 
 
+async def test_a_store_opens_and_closes_where_the_system_does_not_list_descriptors(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "_DESCRIPTORS", "/no proc here")  # as in a chroot
+    for _ in range(2):
+        assert await count(file) == 0
+    assert names(file.parent) == ["bus.db", "bus.db-durabus.lock"]
+
+
 @ON_LINUX
 @pytest.mark.processes
 @pytest.mark.parametrize("closer", ["store", "sqlite3"])

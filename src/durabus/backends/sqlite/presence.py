@@ -147,9 +147,13 @@ def _close_unused() -> None:
 
 
 def _opened() -> Counter[Key]:
-    """The descriptors that this process has of each file."""
+    """The descriptors that this process has of each file; none where the system does not tell (no ``/proc``)."""
     opened = Counter[Key]()
-    for name in os.listdir(_DESCRIPTORS):  # noqa: PTH208  (names are enough)
+    try:
+        names = os.listdir(_DESCRIPTORS)  # noqa: PTH208  (names are enough)
+    except FileNotFoundError:
+        return opened
+    for name in names:
         try:
             opened[_key(os.fstat(int(name)))] += 1
         except OSError:  # closed meanwhile
