@@ -24,14 +24,23 @@ CRASHES = "lab/test_rounds.py::test_whatever_is_done_to_processes_servers_and_wi
 NOT_TESTED = "not tested"
 HEAD = """# Guarantees
 
-One card per store. `durabus guarantees` prints this page from the cards in the code (`durabus/backends/*/card.py`), and
-a test holds the two equal; another sees that every test named here exists. `durabus doctor --store URL` tells whether a
-server's settings keep what its card promises.
+One card per store. `durabus guarantees` prints this page from the cards in the code (`durabus/backends/*/card.py`). One
+test compares the page with the cards, another checks that every test named here exists. `durabus doctor --store URL`
+tells whether a server's settings keep what its card promises.
 
-On every store: an acknowledged publish is handled at least once; there are never two valid claims on one event, handler
-result or lock; what a former holder writes is refused by its fence; an exact repeat of a call takes effect once. Each
-store is asked for all of it by one [conformance suite](../src/durabus/conformance), and those that processes share by
-the [crash lab](reliability.md#the-crash-lab) as well. What no test shows is said to be not tested.
+These promises hold on every store, as long as the store keeps its data (each card says what can be *lost at worst*):
+
+- An acknowledged event stays until it has ended. It ends when every registered handler is done with it, or as a dead
+  letter. A handler may run more than once for one event. If no registered handler matches the event's type,
+  [`unhandled=`](runtime.md#events-that-nobody-handles) decides what happens to it.
+- There are never two valid claims on one event, handler result or lock.
+- Once another worker has claimed an event, everything that the former holder still writes is refused (`LeaseLost`).
+- An exact repeat of a call takes effect once. A publish is one if it has the same `event_id` or `idempotency_key`.
+
+One [conformance suite](../src/durabus/conformance) tests all of this on every store. The
+[crash lab](reliability.md#the-crash-lab) also kills workers and servers, on SQLite, PostgreSQL, Redis, NATS and Kafka.
+Promises without a test are marked *not tested*. No test cuts the power: where the table says that a store survives it,
+the store acknowledges a write only after the disk has confirmed it.
 """
 
 

@@ -24,7 +24,8 @@ CARD = Card(
     clock="the server's.",
     wake_up="LISTEN/NOTIFY, with the worker's poll behind it; `?pooler=on` leaves only the poll.",
     limits="readers of the log wait for the oldest open transaction; vacuum must run.",
-    not_for="a read-only standby as the store.",
+    not_for="a read-only standby: do not point the store at one.",
+    in_short={"survives_power_loss": "yes, by PostgreSQL's own promise (not tested)"},
     shown_by={
         "durability": (
             "servers/test_postgresql.py::test_it_is_durable_by_default",

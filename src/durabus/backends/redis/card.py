@@ -11,10 +11,10 @@ CARD = Card(
         "whenever."
     ),
     lost=(
-        "with `appendonly yes`: nothing with `appendfsync always`. With `everysec` up to two seconds, by a power cut "
-        "or, while the disk is slow, by kill -9 of the server, which then answers before it writes. A failover may "
-        "take the newest writes, because replication is asynchronous; fences then may repeat. Without the append-only "
-        "file a restart loses all since the last dump."
+        "with `appendonly yes` and `appendfsync always` nothing. With `everysec` you can lose the last two seconds: by "
+        "a power cut, and by kill -9 of the server if its disk was slow. A failover may lose the newest writes, "
+        "because replication is asynchronous; fences may then repeat. Without the append-only file a restart loses "
+        "everything since the last dump."
     ),
     order="claims by priority, then by id. The log is a stream: the order in which the functions ran.",
     unknown_outcome=(
@@ -26,7 +26,7 @@ CARD = Card(
     not_for="what must survive a failover without loss, caller transactions, histories larger than memory.",
     in_short={
         "survives_process_kill": "of workers: yes; of the server: with `appendfsync always`",
-        "survives_power_loss": "with `appendfsync always`",
+        "survives_power_loss": "with `appendfsync always` (not tested)",
     },
     shown_by={
         "durability": (

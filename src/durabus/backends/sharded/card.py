@@ -7,14 +7,17 @@ SHARDS = "sharded/test_store.py"
 
 CARD = Card(
     title="sharded",
-    durability="where the event's shard keeps it: see the shards' own cards. Shard = `event_id % N` = `id % N`.",
+    durability=(
+        "where the event's shard keeps it: see the shards' own cards. The shard is the `event_id`, a UUID, read as a "
+        "number, modulo N; `id % N` gives the same shard."
+    ),
     lost=(
         "what its shards lose. While a shard is down its events wait and lists and counts raise; the events of the "
         "others are worked on."
     ),
     order=(
-        "of ids, claims and log only among the events of one shard. A position of the log is a vector of all shards'; "
-        "following it gives every entry once, those of one event in order, others by time as far as they can be read."
+        "of ids, claims and log only among the events of one shard. A reader of the log gets every entry once. Entries "
+        "of one event come in order, entries of different shards only roughly by time."
     ),
     unknown_outcome=(
         "as on the shard. A batch that spans shards may be done in part (`one_order=False`): it raises, and a repeat "
@@ -30,6 +33,11 @@ CARD = Card(
         "serial modes, ordering keys, idempotency keys (give an `event_id` made from the key) and caller transactions, "
         "all of which are refused; brokers as shards."
     ),
+    in_short={
+        "survives_process_kill": "as its shards",
+        "survives_power_loss": "as its shards",
+        "shared_between_processes": "as its shards",
+    },
     shown_by={
         "durability": (
             f"{SHARDS}::test_an_event_is_on_the_shard_that_its_id_names",

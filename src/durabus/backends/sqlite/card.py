@@ -13,12 +13,14 @@ CARD = Card(
     ),
     order="claims by priority, then by id. The log is the order of the commits.",
     unknown_outcome=(
-        "only if the disk fails in the middle of a commit: the error says so, and the call can be repeated."
+        "a call fails to tell whether it wrote only if the disk fails during the commit. The error then says so: "
+        "repeat the same call, it takes effect once."
     ),
     clock="the host's, carried on when it is set back: never backwards, never standing still.",
     wake_up="within milliseconds, from any process of the host.",
     limits="one host, one writer at a time; a call behind a frozen writer fails after 30 s and names its pid.",
     not_for="network file systems, several hosts, use across `fork()`.",
+    in_short={"survives_power_loss": "yes, by SQLite's own promise (not tested)"},
     shown_by={
         "durability": (
             "lab/test_disk.py::test_a_commit_that_cannot_be_synced_is_an_error_and_may_be_repeated",
