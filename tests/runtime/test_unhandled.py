@@ -83,6 +83,37 @@ async def test_it_may_be_kept_in_the_queue_until_a_handler_is_there(make_bus: Ma
     assert await asyncio.wait_for(seen.get(), 10) == 7
 
 
+@pytest.mark.parametrize("mode", ["parallel", "bus-serial"])
+async def test_an_event_that_is_kept_waits_in_place_and_a_handler_that_any_node_subscribes_gets_it_at_once(
+    make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    monkeypatch.setattr("durabus.worker.unhandled._rest", lambda event: 0.05 if event.fence == 1 else 3600.0)
+    monkeypatch.setattr("durabus.worker.registry.LOOK", 0.1)
+    here, there = make_bus(unhandled="keep", mode=mode), make_bus(unhandled="keep", mode=mode)
+    seen = asyncio.Queue[int]()
+    here.subscribe("order.placed", lambda event: None)
+    await here.start()
+    kept = await here.emit("order.plcaed", 7).stored()
+
+    async def actions() -> list[str]:
+        return [str(entry.action) for entry in await store.read_event_log(kept.id)]
+
+    async def is_claimed_again() -> bool:
+        return (await actions())[1:] == ["PICKED", "RELEASED", "PICKED"]
+
+    await comes_true(is_claimed_again)
+    await here.publish("order.placed")  # it holds up nobody, in a serial mode either
+    assert await is_claimed_again()
+    assert here.metrics.snapshot().unhandled == {"order.plcaed": 1}
+
+    async def handle(event: Event) -> None:
+        seen.put_nowait(event.payload)
+
+    await there.start()
+    there.subscribe("order.plcaed", handle)
+    assert await asyncio.wait_for(seen.get(), 2) == 7
+
+
 def test_an_event_that_is_kept_rests_as_long_as_it_has_waited_and_at_most_an_hour() -> None:
     unhandled, waited = Unhandled(OnUnhandled.KEEP, Metrics()), 0.0
     for fence in range(1, 40):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.places import EVERYWHERE, fresh_url
 from tests.seeds.support import Recorder, until_status
 from tests.seeds.support import until as until_true
 from tests.worker.support import until
@@ -25,13 +26,10 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("durabus.worker.registry.LOOK", 0.02)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=EVERYWHERE)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
     """A store that knows a handler of a node which is gone."""
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/bus.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql_store_url")
-    store = await open_store(url)
+    store = await open_store(fresh_url(request.param, request, tmp_path))
     await forget_nothing(store)
     yield store
     await store.close()
@@ -43,10 +41,14 @@ async def forget_nothing(store: EventStore) -> None:
     await asyncio.sleep(LIVE)
 
 
+def short_lease(store: EventStore) -> float:
+    return max(0.5, 1.2 * store.features.minimum_lease)
+
+
 async def waiting(bus: EventBus, event: Event) -> None:
     assert bus._worker is not None
-    held = bus._worker._slots.held
-    await until(lambda: any(running.claim.event.id == event.id for running in held))
+    waiting = bus._worker._slots
+    await until(lambda: any(one.claim.event.id == event.id for one in waiting.held | waiting.held_without_lock))
 
 
 async def trail(store: EventStore, event: Event) -> list[str]:
@@ -55,12 +57,13 @@ async def trail(store: EventStore, event: Event) -> list[str]:
 
 async def test_an_event_for_a_handler_that_no_live_node_has_waits_in_place_and_says_why(store: EventStore) -> None:
     new = Recorder()
-    async with EventBus(store, lease=0.5, poll_interval=0.02) as bus:
+    lease = short_lease(store)
+    async with EventBus(store, lease=lease, poll_interval=0.02) as bus:
         bus.subscribe("job", new, id="new")
         event = await bus.emit("job").stored()
         await waiting(bus, event)
         before = await trail(store, event)
-        await asyncio.sleep(1.2)  # longer than its lease, and than many rounds would take
+        await asyncio.sleep(1.2 * lease)  # longer than its lease, and than many rounds would take
         assert await trail(store, event) == before
         assert before == ["PUBLISHED", "PICKED", "RELEASED", "PICKED"]
         released = (await store.read_event_log(event.id))[2]
@@ -71,7 +74,10 @@ async def test_an_event_for_a_handler_that_no_live_node_has_waits_in_place_and_s
     assert len(await trail(store, event)) <= 8
 
 
-async def test_the_handler_gets_the_event_when_a_node_has_it_again(store: EventStore) -> None:
+async def test_the_handler_gets_the_event_when_a_node_has_it_again(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.worker.registry.REFRESH", LIVE / 2)  # a node that lives is heard of in time
     new, old = Recorder(), Recorder()
     async with EventBus(store, poll_interval=0.02) as bus, EventBus(store, poll_interval=0.02) as back:
         bus.subscribe("job", new, id="new")
@@ -128,13 +134,49 @@ async def test_only_so_many_events_wait_in_place(monkeypatch: pytest.MonkeyPatch
         assert len(bus._worker._slots.held) == 2
 
 
-async def test_a_serial_bus_goes_on_behind_an_event_that_waits(store: EventStore) -> None:
+@pytest.mark.parametrize("mode", ["bus-serial", "global-serial"])
+async def test_a_serial_bus_goes_on_behind_an_event_that_waits_in_place(store: EventStore, mode: str) -> None:
+    new, old, lease = Recorder(), Recorder(), short_lease(store)
+    async with EventBus(store, mode=mode, poll_interval=0.02, lease=lease) as bus:
+        bus.subscribe("job", new, id="new")
+        bus.subscribe("other", Recorder(), id="other")
+        event = await bus.emit("job").stored()
+        await waiting(bus, event)
+        before = await trail(store, event)
+        assert before[-1] == "PICKED"
+        assert len(before) <= 10
+        async with asyncio.timeout(10):
+            for _ in range(3):
+                await bus.publish("other")
+        await asyncio.sleep(1.2 * lease)  # longer than its lease, and than many rounds would take
+        assert await trail(store, event) == before
+        bus.subscribe("job", old, id="old")
+        await until_status(store, event.id, EventStatus.COMPLETED)
+    assert (new.calls, old.calls) == (1, 1)
+
+
+async def test_a_serial_bus_that_stops_gives_back_what_waits_in_place() -> None:
+    store = MemoryStore()
+    await forget_nothing(store)
     async with EventBus(store, mode="bus-serial", poll_interval=0.02) as bus:
         bus.subscribe("job", Recorder(), id="new")
-        bus.subscribe("other", Recorder(), id="other")
-        await bus.emit("job").stored()
-        async with asyncio.timeout(10):
-            await bus.publish("other")
+        event = await bus.emit("job").stored()
+        await waiting(bus, event)
+    assert (await store.read_event_log(event.id))[-1].reason == slots.TOLD_TO_STOP
+    await until_status(store, event.id, EventStatus.PENDING)
+
+
+async def test_a_claim_that_waits_without_the_lock_and_is_lost_is_not_settled() -> None:
+    store = MemoryStore()
+    await forget_nothing(store)
+    async with EventBus(store, mode="bus-serial", poll_interval=0.02, lease=0.5) as bus:
+        bus.subscribe("job", Recorder(), id="new")
+        event = await bus.emit("job").stored()
+        await waiting(bus, event)
+        await store.reset_event(event.id, reason="an administrator")
+        await until(lambda: bus.metrics.snapshot().lease_lost == {"job": 1})
+        await waiting(bus, event)  # claimed anew
+        assert "RESET" in await trail(store, event)
 
 
 @pytest.mark.parametrize("kept_for", [0, 1.0, HEARD - 0.1])

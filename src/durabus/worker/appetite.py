@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from durabus.clock import monotonic
 from durabus.errors import StoreClosedError
@@ -99,6 +100,15 @@ class Appetite:
         seconds = min(delay, LONGEST_REST) * random.uniform(1, 2)
         loop.call_later(delay * REST_BEFORE, self._begin_rest)
         loop.call_later(delay + seconds, self._end_rest)
+
+    @contextmanager
+    def resting(self) -> Iterator[None]:
+        """Claim nothing meanwhile."""
+        self._begin_rest()
+        try:
+            yield
+        finally:
+            self._end_rest()
 
     def _begin_rest(self) -> None:
         self._rests += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
@@ -100,7 +101,7 @@ class Dispatcher:
         self._handlers: dict[str, Handler] = {}
         self._routes: dict[str, tuple[Handler, ...]] = {}
         self.gave_away: ClaimRef | None = None
-        """The last claim that was given back for a handler of another node."""
+        """The last claim that was given back for a handler that this node does not have."""
         self._told_waiting: set[tuple[str, ...]] = set()
 
     def __bool__(self) -> bool:
@@ -148,6 +149,16 @@ class Dispatcher:
             self._routes[event_type] = found
         return found
 
+    def allowance(self, event_type: str) -> float | None:
+        """Seconds that the handlers of a type may take; None if there are none.
+
+        The heartbeat's thread asks this, so it does not touch the routes.
+        """
+        handlers = [handler for handler in self.handlers if matches(handler.pattern, event_type)]
+        # A plain function counts twice: it may wait for a thread as long as it may run.
+        limits = [math.inf if h.timeout is None else h.timeout * (1 if h.is_async else 2) for h in handlers]
+        return sum(limits) if limits else None
+
     def nodes(self) -> int:
         """How many nodes serve the bus, as far as is known."""
         return 1 if self._elsewhere is None else self._elsewhere.nodes()
@@ -179,7 +190,10 @@ class Dispatcher:
             found = self._elsewhere.elsewhere(event.type, claim.revision)
             others = await self._learn(claim) if found is None else found
         if not (handlers or others or claim.results):
-            return self._unhandled.settlement(claim)
+            settlement = self._unhandled.settlement(claim)
+            if isinstance(settlement, Release):
+                self.gave_away = claim.ref
+            return settlement
         if len(handlers) == 1 and not claim.results and not others and course is None and self._tracing is None:
             handler = handlers[0]
             wait = handler.breaker.admit()
@@ -251,13 +265,24 @@ class Dispatcher:
     async def wait_for_others(self, claim: Claim) -> bool:
         """Wait for as long as the event only lacks handlers that no live node has; False if that is not so."""
         waited = False
-        while missing := self._nobody_has(claim):
-            if not waited:
-                self._tell_waiting(claim.event, missing)
+        while self.lacks_handlers(claim):
             waited = True
             assert self._elsewhere is not None  # noqa: S101  (only others can lack)
             await self._elsewhere.look()
         return waited
+
+    def lacks_handlers(self, claim: Claim) -> bool:
+        """Whether the event only waits for handlers that no live node has: registered ones, or any for a kept event."""
+        missing = self._nobody_has(claim)
+        if missing:
+            self._tell_waiting(claim.event, missing)
+        return bool(missing) or self._is_kept(claim)
+
+    def _is_kept(self, claim: Claim) -> bool:
+        """Whether no node has a handler, as far as is known, and the event is to wait for one."""
+        if self._elsewhere is None or not self._unhandled.keeps or claim.results or self.route(claim.event.type):
+            return False
+        return self._elsewhere.elsewhere(claim.event.type, claim.revision) == ()
 
     def _nobody_has(self, claim: Claim) -> tuple[str, ...]:
         """The handlers that the event lacks, if no live node has one of them and none is left to run here."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from durabus.errors import LeaseLost, StoreError
 from durabus.model.claim import Claim, ClaimRequest
@@ -18,6 +19,13 @@ PAUSES_ASIDE = 10
 """How many such pauses a settlement rests that broke a call by itself."""
 
 Outcome = tuple[Running, Settlement]
+
+
+class Asked(NamedTuple):
+    """A claim, and when it was first sent. If its answer is lost it may hold events, so it is asked for again."""
+
+    request: ClaimRequest
+    sent: float
 
 
 class Call:

@@ -25,6 +25,24 @@ STOP_TIMEOUT = 2.0
 """How long ``stop`` waits for a store that does not let go of a cancelled call."""
 
 
+def came_late(left: float, lease: float, claims: int, bus: str) -> bool:
+    """Whether the answer took so long that others may have the events before a heartbeat: no handler may begin.
+
+    ``left``: seconds to the deadline of the claims.
+    """
+    late = left <= lease * TICK
+    if late:
+        logger.warning(
+            "%s claims on bus %r came after %.0f %% of their lease of %g s and go back unworked: take a longer "
+            "lease, or find out why the store answers so late",
+            claims,
+            bus,
+            (SAFETY - TICK) * 100,
+            lease,
+        )
+    return late
+
+
 class Held:
     """A claim in this process. ``deadline`` is local, and counted from before the request was sent."""
 

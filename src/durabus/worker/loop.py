@@ -7,7 +7,6 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -15,7 +14,6 @@ from durabus.clock import monotonic
 from durabus.errors import DurabusError, EventBusShutdownError, LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.event import Event
-from durabus.model.pattern import matches
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
@@ -23,14 +21,15 @@ from durabus.worker.appetite import POLL_FLOOR, Appetite
 from durabus.worker.awaited_runs import AwaitedRuns
 from durabus.worker.children import Children
 from durabus.worker.dispatcher import LONGEST_DELAY, Dispatcher
-from durabus.worker.exchange import Exchange, Outcome
-from durabus.worker.heartbeat import SAFETY, TICK, Heartbeat
+from durabus.worker.exchange import Asked, Exchange, Outcome
+from durabus.worker.heartbeat import SAFETY, Heartbeat, came_late
 from durabus.worker.metrics import Metrics
 from durabus.worker.nesting import event_lock
 from durabus.worker.options import check_options
 from durabus.worker.outage import Outage
 from durabus.worker.serial_batch import SerialBatch
 from durabus.worker.slots import EventLock, Running, Slots
+from durabus.worker.without_lock import WithoutLock
 
 logger = logging.getLogger("durabus.worker")
 
@@ -47,13 +46,6 @@ GRACE = 2.0
 
 OnSettled = Callable[[Claim, Settlement, Settled], None]
 OnDied = Callable[[DurabusError], None]
-
-
-class Asked(NamedTuple):
-    """A claim, and when it was first sent. If its answer is lost it may hold events, so it is asked for again."""
-
-    request: ClaimRequest
-    sent: float
 
 
 class Worker:
@@ -124,6 +116,16 @@ class Worker:
         )
         self._serving: list[asyncio.Task[None]] = []
         self._listening: asyncio.Task[None] | None = None
+        self._without_lock = WithoutLock(
+            store,
+            dispatcher,
+            self._slots.held_without_lock,
+            lease=lease,
+            resting=self._appetite.resting,
+            request=lambda event_id: self.request_for(event_id, with_lock=False),
+            put_back=self._end_wait,
+            wake=self._wake.set,
+        )
         self._awaited = AwaitedRuns(self, store, bus, lease=lease, lock=self._slots.lock)
         self._undoing: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -264,12 +266,14 @@ class Worker:
         self._wake.set()
         self._listening.cancel()
         self._slots.drain()
+        self._without_lock.stop()
         if await self._drain(timeout):
             for running in list(self._running.values()):
                 self._slots.give_back(running)
             await asyncio.wait(self._serving, timeout=GRACE)
         self._slots.closing = True
         left = {*self._serving, self._listening, *self._slots.tasks, *self._awaited.tasks, *self._undoing}
+        left |= self._without_lock.tasks
         for task in left:
             task.cancel()
         # A handler that refuses to be cancelled is left behind: what it holds runs out with its lease.
@@ -316,6 +320,8 @@ class Worker:
         self._heartbeat.end()
         for running in list(self._running.values()):
             self._lose(running, "the worker has ended")
+        for running in list(self._slots.held_without_lock):
+            self._without_lock.lose(running)
         if self._on_died is not None:
             self._on_died(error)
 
@@ -325,7 +331,7 @@ class Worker:
         As many of these run as there may be calls at once.
         """
         unanswered: Asked | None = None
-        while not self._stopping or self._running or self._exchange.waiting or unanswered:
+        while not self._stopping or self._running or self._exchange.waiting or self._without_lock.tasks or unanswered:
             if self._serial is not None and self._waits_for_another_node():
                 self._appetite.leave_it()
                 await self._awaited.look()
@@ -406,21 +412,14 @@ class Worker:
         self._slots.go()
 
     def _came_late(self, deadline: float, claims: int) -> bool:
-        """Whether the answer took so long that others may have the events before a heartbeat: no handler may begin."""
-        late = deadline - self._lease * TICK <= monotonic()
-        if late:
-            logger.warning(
-                "%s claims on bus %r came after %.0f %% of their lease of %g s and go back unworked: take a longer "
-                "lease, or find out why the store answers so late",
-                claims,
-                self._bus,
-                (SAFETY - TICK) * 100,
-                self._lease,
-            )
-        return late
+        return came_late(deadline - monotonic(), self._lease, claims, self._bus)
 
     def _put_back(self, running: Running) -> None:
         self._exchange.add(running, Release(running.ref))
+
+    def _end_wait(self, running: Running, reason: str) -> None:
+        self._running[running.ref.id] = running
+        self._exchange.add(running, Release(running.ref, 0.0, (), reason))
 
     def _settled(self, batch: list[Outcome], outcomes: Sequence[Settled | LeaseLost]) -> None:
         for (running, settlement), outcome in zip(batch, outcomes, strict=True):
@@ -432,6 +431,8 @@ class Worker:
                     running.lost = True
                     self._report_lost(event, outcome.reason)
                 continue
+            if running.waits_next and not self._stopping:
+                self._without_lock.hold(event.event_id)
             self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
             if self._on_settled is not None:
                 try:
@@ -463,17 +464,12 @@ class Worker:
         self._wake.set()
 
     def _held(self) -> list[Running]:
-        return list(self._running.copy().values())  # copied at once: this runs in the heartbeat's thread
+        # Copied at once: this runs in the heartbeat's thread.
+        return [*self._running.copy().values(), *self._slots.held_without_lock.copy()]
 
     def _allowance(self, running: Running) -> float:
-        """How long its handlers may take: this too runs in the heartbeat's thread, so it does not touch the routes."""
-        event_type = running.claim.event.type
-        handlers = [handler for handler in self._dispatcher.handlers if matches(handler.pattern, event_type)]
-        if not handlers and running.has_begun:
-            return math.inf  # they were unsubscribed since
-        # A plain function counts twice: it may wait for a thread as long as it may run.
-        limits = [math.inf if h.timeout is None else h.timeout * (1 if h.is_async else 2) for h in handlers]
-        return sum(limits)
+        limit = self._dispatcher.allowance(running.claim.event.type)
+        return math.inf if limit is None and running.has_begun else limit or 0.0  # they were unsubscribed since
 
     def _lost_from_thread(self, held: Running, reason: str) -> None:
         if self._loop is not None and not self._loop.is_closed():
@@ -481,7 +477,10 @@ class Worker:
 
     def _cancel_lost(self, held: Running, reason: str) -> None:
         # What is done is with the store, or on the way: that will judge it.
-        if self._is_at_work_on(held):
+        if held in self._slots.held_without_lock:
+            self._report_lost(held.claim.event, reason)
+            self._without_lock.lose(held)
+        elif self._is_at_work_on(held):
             self._lose(held, reason)
 
     def _lose(self, running: Running, reason: str) -> None:

@@ -19,7 +19,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: dict[str, int]
     lease_lost: dict[str, int]
     unhandled: dict[str, int]
-    """Claims on events that no node had a handler for."""
+    """Events that no node had a handler for."""
 
 
 class Metrics:

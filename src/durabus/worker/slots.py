@@ -15,7 +15,7 @@ from durabus.clock import monotonic
 from durabus.errors import StoreError
 from durabus.model.claim import Claim
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release, Settlement
 from durabus.store.contract import EventStore
 from durabus.worker.children import Child, Children
 from durabus.worker.dispatcher import Dispatcher
@@ -31,6 +31,8 @@ TROUBLE_PAUSE = 0.5
 """How long an event rests whose dispatch was kept from its end by something other than a handler."""
 HELD_AT_MOST = 1000
 """Events that wait in place, at most: each takes some memory and is renewed. Others go back for longer and longer."""
+BACK_FOR = 0.1
+"""How long an event of a serial bus is in the queue before it is claimed without the lock."""
 HANDLERS_CHANGED = "the handlers of the bus have changed"
 TOLD_TO_STOP = "the worker was told to stop before it was done"
 LEFT_BEHIND = 2.0
@@ -40,7 +42,7 @@ LEFT_BEHIND = 2.0
 class Running(Held):
     """A claim on its way through a slot."""
 
-    __slots__ = ("children", "claim", "gave_away", "held", "locks", "lost", "returning", "task", "turn")
+    __slots__ = ("children", "claim", "gave_away", "held", "locks", "lost", "returning", "task", "turn", "waits_next")
 
     def __init__(self, claim: Claim, deadline: float) -> None:
         self.ref = claim.ref
@@ -53,7 +55,9 @@ class Running(Held):
         self.returning = False
         """The event goes back to the queue, whatever the handler makes of its cancellation."""
         self.gave_away = False
-        """The event goes back for a handler of another node."""
+        """The event goes back for a handler of another node, which is to claim it."""
+        self.waits_next = False
+        """The event goes back to be claimed without the lock, and to wait in place."""
         self.held = False
         """It waits in place for a handler that no live node has."""
         self.children: list[Child] | None = None
@@ -131,6 +135,8 @@ class Slots:
         self._asked_for_more = False
         self.held: set[Running] = set()
         """What waits in place for handlers that no live node has."""
+        self.held_without_lock: set[Running] = set()
+        """The same in a serial mode: no slot runs it."""
         self.draining = False
         """Nothing more is to wait in place."""
         self.closing = False
@@ -361,11 +367,20 @@ class Slots:
     async def _given_away(self, running: Running, settlement: Release) -> Release:
         """If no live node has what the event lacks, it waits in place: else its log would grow for as long as it waits.
 
-        Once it went back, with the reason in its log. In a serial mode it must not keep the lock from the others.
+        Once it went back, with the reason in its log. In a serial mode it must not keep the lock from the others: it
+        goes back for a moment, and is claimed without the lock.
         """
-        running.gave_away, event = True, running.claim.event
-        full = len(self.held) >= HELD_AT_MOST or self.draining
-        if settlement.results or full or self.lock is not None or event.fence == event.attempts:
+        event, running.gave_away = running.claim.event, settlement.reason != NO_HANDLER
+        full = len(self.held) + len(self.held_without_lock) >= HELD_AT_MOST or self.draining
+        if settlement.results or full:
+            return settlement
+        if self.lock is not None:
+            running.waits_next = self.lock[0].features.claims_by_event_id and self._dispatcher.lacks_handlers(
+                running.claim
+            )
+            running.gave_away = running.gave_away and not running.waits_next
+            return replace(settlement, delay=BACK_FOR) if running.waits_next else settlement
+        if event.fence == event.attempts:
             return settlement
         running.held = True
         self.held.add(running)

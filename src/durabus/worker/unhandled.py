@@ -16,7 +16,8 @@ MAX_TOLD = 10_000
 """Types made up at run time must not fill the memory."""
 
 KEPT_FIRST = 1.0
-"""Seconds until an event that is kept is claimed again. Each further wait is twice as long."""
+"""Seconds until an event that is kept is claimed again. From then on it waits in place; while too many do, it goes
+back once more, and each such wait is twice as long."""
 KEPT_DOUBLINGS = 12
 KEPT_LONGEST = 3600.0
 
@@ -35,10 +36,16 @@ class Unhandled:
         self._metrics = metrics
         self._told: set[str] = set()
 
+    @property
+    def keeps(self) -> bool:
+        """Whether such events wait for a handler."""
+        return self._choice is OnUnhandled.KEEP
+
     def settlement(self, claim: Claim) -> Settlement:
         """What becomes of an event without a handler."""
         event = claim.event
-        self._metrics.unhandled(event)
+        if not (self.keeps and event.fence > event.attempts):  # else it was counted before it went back
+            self._metrics.unhandled(event)
         if event.type not in self._told:
             if len(self._told) >= MAX_TOLD:
                 self._told.clear()
@@ -54,7 +61,7 @@ class Unhandled:
             )
         if self._choice is OnUnhandled.DEAD_LETTER:
             return Fail(claim.ref, f"{NO_HANDLER} for type {event.type!r} on any node of bus {event.bus!r}", None)
-        if self._choice is OnUnhandled.KEEP:
+        if self.keeps:
             return Release(claim.ref, _rest(event), reason=NO_HANDLER)
         return Complete(claim.ref, reason=NO_HANDLER)
 
