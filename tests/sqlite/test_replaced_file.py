@@ -1,8 +1,10 @@
 """The file, or the lock beside it, is removed or replaced while the store is open; or it has two names."""
 
 import asyncio
+import os
 import shutil
 import sqlite3
+import stat
 from pathlib import Path
 
 import pytest
@@ -59,6 +61,39 @@ async def test_a_lock_file_that_was_removed_is_made_anew_for_all(file: Path) -> 
     assert (await store.counts()).pending == 20
     await store.close()
     await other.close()
+
+
+async def test_whoever_may_write_to_the_file_may_take_its_lock(file: Path) -> None:
+    await (await opened(file)).close()
+    lock = WriteLock(file).path
+    file.chmod(0o660)  # noqa: ASYNC240  (as above)
+    lock.chmod(0o600)
+    await (await opened(file)).close()
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o660
+    file.chmod(0o600)  # noqa: ASYNC240
+    await (await opened(file)).close()
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o660  # rights are given, never taken
+
+
+async def test_a_lock_that_leads_to_a_file_of_somebody_else_is_refused(file: Path) -> None:
+    await (await opened(file)).close()
+    precious, lock = file.with_name("precious"), WriteLock(file).path
+    precious.write_text("as it was")
+    lock.unlink()
+    lock.symlink_to(precious)
+    with pytest.raises(StoreUnavailableError, match=r"bus\.db-durabus\.lock: cannot be opened"):
+        await opened(file)
+    assert precious.read_text() == "as it was"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+async def test_a_lock_that_root_makes_belongs_to_the_owner_of_the_file(file: Path) -> None:
+    await (await opened(file)).close()
+    os.chown(file, 5001, 5002)
+    lock = WriteLock(file).path
+    lock.unlink()
+    await (await opened(file)).close()
+    assert (lock.stat().st_uid, lock.stat().st_gid) == (5001, 5002)
 
 
 def test_who_waited_for_a_lock_file_that_was_removed_gets_the_new_one(file: Path) -> None:

@@ -10,6 +10,7 @@ is promised. If the side file is deleted, the next one to take the lock makes a 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import math
 import os
@@ -22,6 +23,8 @@ from durabus.errors import StoreUnavailableError
 BUSY_TIMEOUT = 30.0
 """Seconds that anybody waits for a lock at most: this one, or SQLite's own."""
 LOCK_SUFFIX = "-durabus.lock"
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+"""A symbolic link in its place may lead to a file of somebody else, which root would change."""
 _TRY_EVERY = 0.001
 _WIDTH = 24
 """Characters of the instant in the file."""
@@ -31,6 +34,7 @@ class WriteLock:
     """Of one store object; its file also carries the latest instant that was written under it."""
 
     def __init__(self, database: Path) -> None:
+        self._database = str(database)
         self.path = database.with_name(database.name + LOCK_SUFFIX)
         self._name = str(self.path)
         self._descriptor = -1
@@ -39,14 +43,28 @@ class WriteLock:
     def open(self) -> None:
         """Make the side file if it is not there."""
         try:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._descriptor = os.open(self.path, _FLAGS, 0o666)
         except OSError as error:
             raise StoreUnavailableError(
                 f"{self.path}: cannot be opened ({error.strerror}): "
-                "the folder of the database must exist and be writable for this user"
+                "it and the folder of the database must exist and be writable for this user"
             ) from error
         file = os.fstat(self._descriptor)
         self._identity = (file.st_dev, file.st_ino)
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # no database yet, or not ours to change
+            self._share(file)
+
+    def _share(self, file: os.stat_result) -> None:
+        """Let everybody take the lock who may write to the database, as SQLite does with its ``-wal``.
+
+        Root may have made the file for another owner, and the umask may keep out a group that shares the database.
+        """
+        database = os.stat(self._database)  # noqa: PTH116  (as below)
+        rights = file.st_mode | (database.st_mode & 0o666)
+        if rights != file.st_mode and file.st_nlink == 1:
+            os.fchmod(self._descriptor, rights & 0o777)
+        if file.st_uid == os.geteuid() == 0 and not file.st_size:  # root has just made it
+            os.fchown(self._descriptor, database.st_uid, database.st_gid)
 
     def close(self) -> None:
         """Let go; also in a forked child, whose copy would keep the lock of a killed parent alive."""
