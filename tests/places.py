@@ -7,6 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from durabus import EventStore
+
 SHARED = ("sqlite", "postgresql", "redis", "nats", "kafka")
 """Stores that several processes share."""
 EVERYWHERE = ("memory", *SHARED)
@@ -31,3 +33,8 @@ def lasting_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
     if kind == "postgresql":
         return f"{request.getfixturevalue('postgresql_url')}?schema=t{uuid4().hex}"
     return fresh_url(kind, request, folder)
+
+
+def short_lease(store: EventStore) -> float:
+    """One that ends soon, and not before this store can renew it on a busy machine."""
+    return max(0.5, 1.2 * store.features.minimum_lease)

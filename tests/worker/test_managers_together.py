@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from tests.places import EVERYWHERE, fresh_url
 from tests.seeds.support import until as until_true
 from tests.seeds.support import until_status
 from tests.worker.support import until
@@ -21,13 +22,11 @@ EVENTS = 40
 Open = Callable[[], Awaitable[EventStore]]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=EVERYWHERE)
 async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
     """Opens the same queue again, over connections of its own where the store has some."""
     memory = MemoryStore()
-    url = f"sqlite:///{tmp_path}/queue.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql_store_url")
+    url = fresh_url(request.param, request, tmp_path)
     async with AsyncExitStack() as stack:
 
         async def one() -> EventStore:

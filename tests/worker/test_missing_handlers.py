@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.places import EVERYWHERE, fresh_url
+from tests.places import EVERYWHERE, fresh_url, short_lease
 from tests.seeds.support import Recorder, until_status
 from tests.seeds.support import until as until_true
 from tests.worker.support import until
@@ -39,10 +39,6 @@ async def forget_nothing(store: EventStore) -> None:
     old = HandlerInfo(handler_id="old", pattern="job")
     await store.register_handlers("default", "web-2:7:dead", [old], kept_for=None)
     await asyncio.sleep(LIVE)
-
-
-def short_lease(store: EventStore) -> float:
-    return max(0.5, 1.2 * store.features.minimum_lease)
 
 
 async def waiting(bus: EventBus, event: Event) -> None:

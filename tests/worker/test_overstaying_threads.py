@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.places import EVERYWHERE, fresh_url, short_lease
 from tests.seeds.support import until_status
 from tests.worker.support import WatchedStore, filled, make_event, make_handler, until, working
 
@@ -16,7 +17,6 @@ from durabus.worker.context import Context
 from durabus.worker.thread_calls import ThreadCall, is_in_thread
 from durabus.worker.threads import HandlerThreads
 
-LEASE = 0.3
 QUICK = RetryPolicy(max_retries=1, base_delay=0.001, max_delay=0.001)
 
 
@@ -46,12 +46,9 @@ async def slow() -> AsyncIterator[Slow]:
     slow.release.set()
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+@pytest.fixture(params=EVERYWHERE)
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EventStore]:
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/bus.db"
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgresql_store_url")
-    store = await open_store(url)
+    store = await open_store(fresh_url(request.param, request, tmp_path))
     yield store
     await store.close()
 
@@ -60,11 +57,11 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_a_retry_begins_after_the_function_that_overstayed_has_ended(
     store: EventStore, slow: Slow, mode: str
 ) -> None:
-    async with EventBus(store, retry=QUICK, lease=LEASE, mode=mode) as bus:
+    async with EventBus(store, retry=QUICK, lease=short_lease(store), mode=mode) as bus:
         bus.subscribe("job", slow, id="slow", timeout=0.02)
         handle = bus.emit("job")
         await asyncio.to_thread(slow.begun.wait, 10)
-        await asyncio.sleep(3 * LEASE)  # its timeout and its lease are long over
+        await asyncio.sleep(1.5 * short_lease(store))  # its timeout and its lease are long over
         event = await store.get_event(handle.event_id)
         assert event is not None
         assert (event.status, event.attempts, slow.calls) == (EventStatus.PROCESSING, 1, [1])
@@ -78,7 +75,7 @@ async def test_a_retry_begins_after_the_function_that_overstayed_has_ended(
 
 
 async def test_an_event_timeout_waits_for_the_end_of_the_function_too(store: EventStore, slow: Slow) -> None:
-    async with EventBus(store, retry=QUICK, lease=LEASE, event_timeout=0.02) as bus:
+    async with EventBus(store, retry=QUICK, lease=short_lease(store), event_timeout=0.02) as bus:
         bus.subscribe("job", slow, id="slow")
         handle = bus.emit("job")
         await asyncio.to_thread(slow.begun.wait, 10)
@@ -109,7 +106,7 @@ async def test_a_claim_that_was_lost_does_not_let_the_function_run_beside_itself
 async def test_a_shutdown_leaves_it_behind_and_others_take_it_when_its_lease_is_over(
     store: EventStore, slow: Slow
 ) -> None:
-    bus = EventBus(store, lease=LEASE, shutdown_timeout=0.01)
+    bus = EventBus(store, lease=short_lease(store), shutdown_timeout=0.01)
     bus.subscribe("job", slow, id="slow", timeout=0.02)
     await bus.start()
     event = await bus.emit("job").stored()
@@ -118,7 +115,7 @@ async def test_a_shutdown_leaves_it_behind_and_others_take_it_when_its_lease_is_
         await bus.shutdown()
     slow.release.set()
     await until(lambda: not is_in_thread(event))
-    async with EventBus(store, lease=LEASE, poll_interval=0.02) as later:
+    async with EventBus(store, lease=short_lease(store), poll_interval=0.02) as later:
         later.subscribe("job", slow, id="slow")
         ended = await until_status(store, event.id, EventStatus.COMPLETED)
     assert ended.attempts == 2
