@@ -166,7 +166,7 @@ def test_a_thousand_silent_connections_close_neither_a_long_poll_nor_another_pee
 async def small_server(monkeypatch: pytest.MonkeyPatch, host: str = "127.0.0.1", **limits: float) -> AsyncIterator[int]:
     for name, value in limits.items():
         monkeypatch.setattr(connections, name, value)
-    app = create_app(await open_store("memory://"), settings=Settings(header_timeout=60.0))
+    app = create_app(await open_store("memory://"), settings=Settings(header_timeout=60.0, body_timeout=60.0))
     ready = asyncio.Event()
     with listen(host, 0) as listening:
         async with asyncio.TaskGroup() as group:
@@ -205,6 +205,30 @@ async def test_a_full_server_closes_the_connection_that_is_idle_longest(
         for reader, writer in held[1:]:
             writer.write(LIVEZ)
             assert (await reader.readuntil(b'{"status":"alive"}')).startswith(b"HTTP/1.1 200")
+        for writer in (last, *(writer for _, writer in held)):
+            writer.close()
+
+
+@pytest.mark.parametrize("form", HOSTILE)
+async def test_a_full_server_closes_whatever_waits_for_its_client(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    heard: list[bytes] = []
+    receive = Connection.data_received
+
+    def note(connection: Connection, data: bytes) -> None:
+        receive(connection, data)
+        heard.append(data)
+
+    monkeypatch.setattr(Connection, "data_received", note)
+    parts = [part for part in HOSTILE[form] if part]
+    async with small_server(monkeypatch, MAX_CONNECTIONS=3, SILENT_FOR=60.0) as port, asyncio.timeout(20):
+        held = [await opened(port, ask=False) for _ in range(3)]
+        for number, part in enumerate(parts, start=1):
+            for reader, writer in held:
+                if number > 1:
+                    assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 ")
+                writer.write(part)
+            await until(lambda: len(heard) == number * len(held))  # noqa: B023  (it ends before the next number)
+        _, last = await opened(port, ask=True)
         for writer in (last, *(writer for _, writer in held)):
             writer.close()
 
@@ -305,19 +329,21 @@ def protocols(monkeypatch: pytest.MonkeyPatch) -> list[type[Connection]]:
 async def test_a_peer_with_many_long_polls_or_tails_gives_one_up_for_a_peer_with_fewer(
     monkeypatch: pytest.MonkeyPatch, protocols: list[type[Connection]], request_: bytes
 ) -> None:
-    async with small_server(monkeypatch, MAX_CONNECTIONS=4) as port, asyncio.timeout(20):
-        held = [await opened(port, ask=False) for _ in range(4)]
+    async with small_server(monkeypatch, MAX_CONNECTIONS=5) as port, asyncio.timeout(20):
+        held = [await opened(port, ask=False) for _ in range(5)]
         for _, writer in held:
             writer.write(request_)
-        await until(lambda: listening(protocols, 4))
+        await until(lambda: listening(protocols, 5))
         for _ in range(2):
             other = await opened(port, ask=True, source="127.0.0.2")
             other[1].write(request_)
-            await until(lambda: listening(protocols, 4))
+            await until(lambda: listening(protocols, 5))
             held.append(other)
         reader, writer = await opened(port, ask=False, source="127.0.0.2")
         writer.write(LIVEZ)
-        assert (await reader.read()).startswith(b"HTTP/1.1 503"), "two each: equals do not push each other out"
+        assert (await reader.read()).startswith(b"HTTP/1.1 503"), (
+            "three and two: they do not push each other out in turn"
+        )
         for number, (reader, kept) in enumerate(held):
             if number < 2:
                 with suppress(ConnectionError):

@@ -5,6 +5,9 @@ from tests.mutants.mutant import Mutant
 SEED = "tests/api/test_seed_004.py::test_"
 ACCESS = "tests/api/test_access.py::test_"
 LIMITS = "tests/api/test_limits.py::test_"
+CONNECTIONS = "tests/api/test_connections.py::test_"
+TENANTS = "tests/api/test_tenant_keys.py::test_"
+PROBLEMS = "tests/api/test_problems.py::test_"
 GUARD = "tests/dashboard/test_guard.py::test_"
 
 SURFACE = (
@@ -47,6 +50,46 @@ SURFACE = (
         "MAX_JSON_DEPTH = MAX_DEPTH * 1000",
         f"{LIMITS}bodies_that_are_refused",
         "A parser runs out of stack.",
+    ),
+    Mutant(
+        "HTTP: half a body holds a connection",
+        "server/connections.py",
+        "self._has_request() and not self.cycle.more_body and",
+        "self._has_request() and",
+        f"{CONNECTIONS}a_full_server_closes_whatever_waits_for_its_client[half a body]",
+        "Whoever sends a thousand half bodies stops everybody.",
+    ),
+    Mutant(
+        "HTTP: an unread response holds a connection",
+        "server/connections.py",
+        " and not self.flow.write_paused",
+        "",
+        f"{CONNECTIONS}a_response_that_nobody_reads_is_given_up_when_the_server_is_full",
+        "Whoever does not read a thousand responses stops everybody.",
+    ),
+    Mutant(
+        "HTTP: long polls of many peers",
+        "server/connections.py",
+        "len(self._by_peer.get(newcomer, ())) + 1",
+        "len(self._by_peer.get(newcomer, ()))",
+        f"{CONNECTIONS}a_peer_with_many_long_polls_or_tails_gives_one_up_for_a_peer_with_fewer",
+        "Workers of a full server push each other out for ever.",
+    ),
+    Mutant(
+        "HTTP: claim tokens of tenants",
+        "server/tenancy.py",
+        "    if not principal.limited:\n        return token\n",
+        "    return token\n",
+        f"{TENANTS}equal_claim_tokens_of_two_tenants_bring_each_its_own_claims[memory-claim]",
+        "A tenant learns that another uses a claim token, or takes it first.",
+    ),
+    Mutant(
+        "HTTP: an unexpected error",
+        "server/gate.py",
+        "        except Exception as error:\n            if status:",
+        "        except Problem as error:\n            if status:",
+        f"{PROBLEMS}an_error_that_nobody_expected_is_a_problem_and_tells_no_details",
+        "A program that decides by the code of an error gets plain text.",
     ),
     Mutant(
         "HTTP: a scope is needed",
