@@ -34,6 +34,7 @@ async def main(url, prefix, count):
 
     await client.subscribe(f"{prefix}.events.>", cb=show)
     await client.flush()
+    await client.flush()  # the PING of the first may overtake the subscription
     print("reading", flush=True)
     await asyncio.wait_for(done.wait(), 30)
     await client.close()
