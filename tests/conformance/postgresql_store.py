@@ -2,6 +2,10 @@
 
 That server does not wait for its disk and does not vacuum by itself: what a power cut would leave is no question here,
 and a vacuum that starts by chance would hold back the log. Each test gets the same schema, emptied.
+
+The connections are those of a service that has run for long: one after the other, the tests' stores use the same ones,
+because the server plans every statement anew for a new one, which takes longer than most tests. The random commands,
+and the tests outside this folder, have new ones.
 """
 
 import asyncio
@@ -113,6 +117,18 @@ class OnPostgreSQL(StoreConformance):
     """What the suite asks of its store; a module gives it the fixture ``place``."""
 
     place: Place
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def anyio_backend(cls) -> str:
+        """For all tests of the class, because a connection belongs to one event loop."""
+        return "asyncio"
+
+    @pytest.fixture(scope="class", autouse=True)
+    @classmethod
+    async def _kept(cls, place: Place) -> AsyncIterator[None]:
+        async with kept_connections():
+            yield
 
     @pytest.fixture(autouse=True)
     def _server(self, place: Place) -> None:
