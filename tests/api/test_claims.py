@@ -244,6 +244,11 @@ async def test_dead_letters_are_listed_brought_back_and_purged(desk: Desk) -> No
     assert page["events"][0]["errors"] == ["broken"]
     back = (await desk.post("/dead-letters/requeue", {"ids": [ids[0]]})).json()["events"][0]
     assert (back["status"], back["retry_count"], back["generation"]) == ("PENDING", 0, 1)
+    (claim,) = await claimed(desk)
+    await desk.post(f"/events/{claim['id']}/complete", {"worker_id": "host:1"})
+    again = await desk.post("/dead-letters/requeue", {"ids": [ids[0]]})
+    assert (again.status_code, again.json()["code"]) == (409, "not_a_dead_letter")
+    assert "COMPLETED" in again.json()["detail"]
     alive = await desk.publish()
     refused = await desk.post("/dead-letters/requeue", {"ids": [ids[1], alive]})
     assert refused.status_code == 409

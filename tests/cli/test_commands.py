@@ -122,6 +122,13 @@ async def test_events_retry_brings_back_what_ended_badly(
     assert event is not None
     assert (event.status, event.generation) == ("PENDING", 1)
     assert durabus("events", "retry", "3").code == 5
+    polled = await queue.poll()
+    assert polled is not None
+    await queue.finalize(polled.id)
+    for command in ("events", "dlq"):
+        again = durabus(command, "retry", "2")
+        assert (again.code, again.out) == (5, "")
+        assert "event 2 is COMPLETED, not a dead letter" in again.err
     assert durabus("events", "retry").code == 2
 
 

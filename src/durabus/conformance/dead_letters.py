@@ -132,19 +132,28 @@ class DeadLetterTests:
         with pytest.raises(LeaseLost):
             await lab.store.complete_handler_result(first, outcome(ResultStatus.TRANSIENT, "no"))
 
-    @pytest.mark.parametrize("now", ["pending", "processing", "completed"])
-    async def test_an_event_requeued_before_is_answered_unchanged(
+    @pytest.mark.parametrize("now", ["pending", "processing"])
+    async def test_an_event_requeued_before_is_returned_unchanged(
         self, lab: Lab, other_node: EventStore, now: str
     ) -> None:
-        """An event that was requeued before and is no dead letter now is answered unchanged: a repeat is harmless."""
+        """An event that was requeued before and has not ended since is returned unchanged: a repeat is harmless."""
         (dead,) = await _dead(lab, 1)
         await lab.store.requeue_dead_letters([dead.id])
-        if now != "pending":
-            claim = await lab.claim_one()
-            if now == "completed":
-                await lab.settle_one(Complete(claim.ref))
+        if now == "processing":
+            await lab.claim_one()
         before = await lab.picture()
         assert await other_node.requeue_dead_letters([dead.id]) == [await lab.event(dead)]
+        assert await lab.picture() == before
+
+    async def test_an_event_that_completed_after_a_requeue_is_refused(self, lab: Lab, other_node: EventStore) -> None:
+        """Raises ``EventNotFound``, or ``NotADeadLetter`` for any other event, such as one that is COMPLETED."""
+        again, dead = await _dead(lab, 2)
+        await lab.store.requeue_dead_letters([again.id])
+        await lab.settle_one(Complete((await lab.claim_one()).ref))
+        before = await lab.picture()
+        with pytest.raises(NotADeadLetter) as caught:
+            await other_node.requeue_dead_letters([dead.id, again.id])
+        assert (caught.value.ref, caught.value.status) == (again.id, EventStatus.COMPLETED)
         assert await lab.picture() == before
 
     async def test_a_dead_letter_can_die_and_come_back_again(self, lab: Lab) -> None:
@@ -158,7 +167,7 @@ class DeadLetterTests:
 
     @pytest.mark.parametrize("status", [status for status in EventStatus if status not in DEAD_LETTER])
     async def test_an_event_that_never_was_a_dead_letter_is_refused(self, lab: Lab, status: EventStatus) -> None:
-        """Raises ``EventNotFound``, or ``NotADeadLetter`` for an event that never was requeued."""
+        """Raises ``EventNotFound``, or ``NotADeadLetter`` for any other event, such as one that is COMPLETED."""
         (dead,) = await _dead(lab, 1)
         event = await lab.ended(status)
         before = await lab.picture()
@@ -186,7 +195,7 @@ class DeadLetterTests:
         assert [entry.action for entry in await lab.log()].count(Action.REQUEUED) == 3
 
     async def test_of_many_who_requeue_one_brings_it_back(self, lab: Lab, other_node: EventStore) -> None:
-        """An event that was requeued before and is no dead letter now is answered unchanged: a repeat is harmless."""
+        """An event that was requeued before and has not ended since is returned unchanged: a repeat is harmless."""
         (dead,) = await _dead(lab, 1)
         nodes = [lab.store, other_node] * 4
         answers = await lab.race([partial(node.requeue_dead_letters, [dead.id]) for node in nodes])

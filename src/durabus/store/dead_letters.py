@@ -22,8 +22,8 @@ class DeadLetters(Protocol):
 
         - PENDING and due, no attempts, no errors, ``generation + 1``, a REQUEUED entry each.
         - Results of handlers that succeeded are kept, the others are dropped; only a fence they had is remembered.
-        - An event that was requeued before and is no dead letter now is answered unchanged: a repeat is harmless.
-        - Raises ``EventNotFound``, or ``NotADeadLetter`` for an event that never was requeued.
+        - An event that was requeued before and has not ended since is returned unchanged: a repeat is harmless.
+        - Raises ``EventNotFound``, or ``NotADeadLetter`` for any other event, such as one that is COMPLETED.
         """
         ...
 

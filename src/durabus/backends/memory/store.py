@@ -9,7 +9,8 @@ from durabus.backends.memory.claims import MemoryClaims
 from durabus.backends.memory.registrations import MemoryRegistrations
 from durabus.backends.memory.results import MemoryResults
 from durabus.clock import Clock
-from durabus.errors import LeaseLost, NotADeadLetter
+from durabus.errors import LeaseLost
+from durabus.kernel.dead_letters import check_requeue
 from durabus.kernel.state import Refused, Requeue
 from durabus.kernel.transition import publish, transition
 from durabus.model.claim import LockClaim
@@ -249,10 +250,9 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
         with self._lock:
             self._check_open()
             now, states = self._clock.now(), [self._known(ref) for ref in refs]
+            for ref, state in zip(refs, states, strict=True):
+                check_requeue(ref, state.event)
             applied = [transition(state, Requeue(), now) for state in states]
-            for ref, state, done in zip(refs, states, applied, strict=True):
-                if isinstance(done, Refused) and state.event.generation == 0:
-                    raise NotADeadLetter(ref, state.event.status)
             answer: list[Event] = []
             for state, done in zip(states, applied, strict=True):
                 if isinstance(done, Refused) or state.event.id not in self._dead:

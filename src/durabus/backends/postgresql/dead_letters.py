@@ -12,12 +12,12 @@ from durabus.backends.postgresql.publishing import ids_of
 from durabus.backends.postgresql.rows import event_of
 from durabus.backends.postgresql.session import Session
 from durabus.backends.postgresql.states import get_events, load_handlers
-from durabus.errors import EventNotFound, NotADeadLetter
+from durabus.errors import EventNotFound
+from durabus.kernel.dead_letters import check_requeue
 from durabus.kernel.state import EventState, Refused, Requeue
 from durabus.kernel.transition import transition
 from durabus.model.event import Event
 from durabus.model.query import DeadLetterPage
-from durabus.model.statuses import DEAD_LETTER
 from durabus.store.events import EventRef
 
 PURGE_AT_ONCE = 1_000
@@ -84,8 +84,7 @@ async def _requeue(session: Session, refs: Sequence[EventRef]) -> list[Event]:
         event = events.get(id_)
         if event is None:
             raise EventNotFound(ref)
-        if event.status not in DEAD_LETTER and event.generation == 0:
-            raise NotADeadLetter(ref, event.status)
+        check_requeue(ref, event)
     handlers = await load_handlers(session, list(dead))
     now, changes = await session.now(), Changes()
     for id_, event in dead.items():

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import msgspec
 
 from durabus.backends.sharded.core import ShardedCore
-from durabus.errors import EventNotFound, NotADeadLetter
+from durabus.errors import EventNotFound
+from durabus.kernel.dead_letters import check_requeue
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
-from durabus.model.statuses import DEAD_LETTER
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
 from durabus.store.features import refuse_unordered, require
@@ -99,8 +99,7 @@ class ShardedEvents(ShardedCore):
         for ref, event in zip(refs, await self.get_events(refs), strict=True):
             if event is None:
                 raise EventNotFound(ref)
-            if event.status not in DEAD_LETTER and event.generation == 0:
-                raise NotADeadLetter(ref, event.status)
+            check_requeue(ref, event)
         return await self._each(
             refs,
             self._numbers.of_ref,

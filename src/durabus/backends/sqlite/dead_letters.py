@@ -13,12 +13,12 @@ from durabus.backends.sqlite.rows import event_of, to_json
 from durabus.backends.sqlite.sql import statement
 from durabus.backends.sqlite.states import Stored, append, load_handlers, store_handlers
 from durabus.backends.sqlite.transaction import Transaction
-from durabus.errors import EventNotFound, NotADeadLetter
+from durabus.errors import EventNotFound
+from durabus.kernel.dead_letters import check_requeue
 from durabus.kernel.state import EventState, Refused, Requeue
 from durabus.kernel.transition import transition
 from durabus.model.event import Event
 from durabus.model.query import DeadLetterPage
-from durabus.model.statuses import DEAD_LETTER
 from durabus.store.events import EventRef
 
 _LIST = statement("list_dead_letters")
@@ -89,8 +89,7 @@ def _requeue(tx: Transaction, refs: Sequence[EventRef]) -> list[Event]:
         event = get_event(tx, ref)
         if event is None:
             raise EventNotFound(ref)
-        if event.status not in DEAD_LETTER and event.generation == 0:
-            raise NotADeadLetter(ref, event.status)
+        check_requeue(ref, event)
         ids.append(event.id)
     return [_requeue_one(tx, id_) for id_ in ids]
 
