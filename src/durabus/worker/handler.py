@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable
 from functools import cached_property, partial
+from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple, get_type_hints
 from weakref import WeakKeyDictionary
@@ -20,6 +22,9 @@ from durabus.worker.breaker import Breaker
 from durabus.worker.context import Context
 
 DEFAULT_TIMEOUT = 30.0
+
+STARTED = ("__main__", "__mp_main__")
+"""What Python calls the module that it was started with, also in a process that multiprocessing spawned."""
 
 HandlerFunction = Callable[..., Any]
 Call = Callable[[Event, Context], Any]
@@ -86,7 +91,18 @@ def derived_id(pattern: str, function: HandlerFunction) -> str:
         function = function.func
     module = getattr(function, "__module__", None) or type(function).__module__
     name = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return f"{pattern}@{module}.{name}"[:200]
+    return f"{pattern}@{_importable(module)}.{name}"[:200]
+
+
+def _importable(module: str) -> str:
+    """The name under which other programs import this module, if it is the one that Python was started with."""
+    if module not in STARTED:
+        return module
+    started = sys.modules.get(module)
+    spec, file = getattr(started, "__spec__", None), getattr(started, "__file__", None)
+    if spec is not None:
+        return str(spec.name)  # python -m store.shop
+    return Path(file).stem if file else module
 
 
 def _caller(function: HandlerFunction, signature: Signature) -> Call:
