@@ -101,7 +101,7 @@ KERNEL = (
         "kernel/state.py",
         "metadata_json=event.metadata_json if whole else None",
         "metadata_json=None",
-        "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata",
+        "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata[memory]",
         "A projection cannot tell whose event it was.",
         fast=True,
     ),
@@ -110,7 +110,7 @@ KERNEL = (
         "kernel/state.py",
         "payload_json=event.payload_json if terminal else None",
         "payload_json=None",
-        "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata",
+        "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata[memory]",
         "Projections have nothing to work with.",
     ),
     Mutant(

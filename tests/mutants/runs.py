@@ -19,12 +19,16 @@ from tests.mutants.copies import ROOT
 
 PLUGINS = ("anyio.pytest_plugin", "pytest_timeout", "_hypothesis_pytestplugin")
 PRELOADED = (
+    "anyio._backends._asyncio",
     "asyncpg",
     "hypothesis",
     "hypothesis.internal.conjecture.engine",
     "msgspec",
     "opentelemetry.trace",
     "psycopg",
+    "sqlite3",
+    "uuid_utils",
+    "xdist.scheduler",
 )
 """What every run would import again otherwise. durabus itself is not among them: each run has its own."""
 LIMIT = 240.0

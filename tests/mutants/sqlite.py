@@ -119,7 +119,7 @@ SQLITE = (
         f"{SQL}complete_events.sql",
         "event.tags, event.metadata, event.errors, event.payload",
         "event.tags, NULL, event.errors, event.payload",
-        "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata",
+        "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata[sqlite]",
         "A projection cannot tell whose event it was.",
     ),
     Mutant(
