@@ -20,10 +20,10 @@ from durabus import EventQuery, EventStore, new_event, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Complete
 from durabus.pipeline.archive import Archive
-from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
+from durabus.pipeline.derive import TRANSFORMS, update_silver
 from durabus.pipeline.gate import fingerprint
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.project import rebuild_projection
+from durabus.pipeline.project import all_rows
 from durabus.pipeline.replay import Choice, Replayed, chosen, replay
 from durabus.pipeline.run import Part, Pipeline
 
@@ -172,26 +172,28 @@ async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
     await store.close()
     bronze = lake.read("bronze.event_log")
     log = lake.spark.read.format("durabus").option("url", url).load()
-    assert bronze.count() == bronze.select("position").distinct().count() == total > 100 * kills
-    assert fingerprint(bronze) == fingerprint(log)
     in_order = [tuple(row) for row in bronze.orderBy("seq").select("seq", "id", "action", "position").collect()]
+    assert len(in_order) == len({position for *_, position in in_order}) == total > 100 * kills
+    assert fingerprint(bronze) == fingerprint(log)
     assert in_order == [
         tuple(row) for row in log.orderBy("ordinal").select("ordinal", "id", "action", "position").collect()
     ]
     rows = {}
-    for name in TRANSFORMS:
+    for name, rebuilt in what_a_rebuild_writes(lake):
         kept = content(lake.read(name))
-        rebuild_silver(lake, name)
-        assert content(lake.read(name)) == kept
+        assert content(rebuilt) == kept
         rows[name] = kept[0]
-    for projection in SHIPPED:
-        kept = content(lake.read(projection.table))
-        rebuild_projection(lake, projection)
-        assert content(lake.read(projection.table)) == kept
-        rows[projection.table] = kept[0]
     tell(f"{kills} kills, in {dict(died_in)}")
     tell(f"{total:,} log entries by {len(writers)} writers, each once and in order, in {batches(lake)} batches")
     tell(f"as a rebuild gives them: {rows}\n")
+
+
+def what_a_rebuild_writes(lake: Lake) -> Iterator[tuple[str, DataFrame]]:
+    """The rows of each derived table, made from the start; that a rebuild swaps them in is shown elsewhere."""
+    for name, (_, transform, _) in TRANSFORMS.items():
+        yield name, transform(lake.read("bronze.event_log"))
+    for projection in SHIPPED:
+        yield projection.table, all_rows(lake, projection)
 
 
 def batches(lake: Lake) -> int:

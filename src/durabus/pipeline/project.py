@@ -36,9 +36,17 @@ def update_projection(lake: Lake, projection: Projection, *, seen: int | None) -
 
 def rebuild_projection(lake: Lake, projection: Projection) -> int:
     """Make all of it again, and swap it in with one commit. Answers of how many events."""
-    events = lake.read(EVENTS.name).where(_ENDED).where(of_types(projection.types))
-    lake.overwrite(projection.rows(with_keys(events, projection)), projection.table, MERGED)
-    return events.count()
+    lake.overwrite(all_rows(lake, projection), projection.table, MERGED)
+    return _ended_events(lake, projection).count()
+
+
+def all_rows(lake: Lake, projection: Projection) -> DataFrame:
+    """The rows of a projection, made from the start."""
+    return projection.rows(with_keys(_ended_events(lake, projection), projection))
+
+
+def _ended_events(lake: Lake, projection: Projection) -> DataFrame:
+    return lake.read(EVENTS.name).where(_ENDED).where(of_types(projection.types))
 
 
 def with_keys(events: DataFrame, projection: Projection) -> DataFrame:
