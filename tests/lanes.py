@@ -6,7 +6,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 LONGEST_FIRST = (
     *("pipeline", "kafka", "postgresql", "distribution_postgresql", "processes", "cli", "servers", "nats"),
-    *("explorer", "docs", "lab"),
+    *("explorer", "docs", "lab", "mutants"),
     *("conformance", "redis", "api", "dashboard", "simulation"),
 )
 """Words of paths. What takes longest begins first, so that in the end nobody waits for one of it."""
