@@ -104,8 +104,11 @@ async def test_every_documented_command_works_as_typed(
     assert "hourly_counters v1" in told["pipeline status"]
     assert "silver.attempts" in told["pipeline tables"]
     assert "log entries trimmed" in told["pipeline trim"]
+    durabus("pipeline", "trim", "--older-than", "0", "--store", "sqlite:///shop.db")
     assert await store.get_event(1) is None
+    shown, _ = durabus("events", "show", "1", "--lake", "lake", "--store", "sqlite:///shop.db")
     assert '{"order":1,"total":9.5}' in told["events show"]
+    assert '{"order":1,"total":9.5}' in shown
     assert "silver.events" in told["pipeline compact"]
 
     monkeypatch.setenv("DURABUS_STORE", url)
