@@ -10,7 +10,7 @@ from durabus import EventStore, ManualClock, new_event, open_store
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.query import Counts, EventQuery
-from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release
 from durabus.model.statuses import EventStatus
 from durabus.server.access import EVERYBODY, Principal, Scope
 from durabus.server.api import Api
@@ -24,6 +24,7 @@ from durabus.server.dashboard.dead_letters import (
     take_step,
 )
 from durabus.server.dashboard.figures import MAX_TAG_SETS, Slots, percentiles, step_of
+from durabus.server.dashboard.overview_page import unhandled
 from durabus.server.dashboard.pulse import Pulse, Pulses
 from durabus.server.dashboard.readings import Reading, count_queue, oldest
 from durabus.server.dashboard.timeline import attempts_of
@@ -102,6 +103,20 @@ async def test_an_event_that_was_brought_back_says_nothing_about_latency(
     total = pulse.slots.between(clock.now() - 2000, clock.now() + 10, ALL)
     assert (total.completed, total.dead) == (1, 1)
     assert (total.whole.total(), total.waiting.total()) == (0, 1)
+
+
+async def test_events_that_completed_without_a_handler_need_attention(
+    api: Api, store: EventStore, clock: ManualClock
+) -> None:
+    await store.add_events([new_event(type_) for type_ in ("order.palced", "order.palced", "mail.sent")])
+    first, second, handled = await claim(store, 3)
+    for one in (first, second):
+        await store.settle_events([Complete(one.ref, reason=NO_HANDLER)])
+    await store.settle_events([Complete(handled.ref)])
+    (notice,) = unhandled(await followed(api), clock.now())
+    assert notice.text == "order.palced: 2 events lately completed without work, because no process had a handler"
+    assert (notice.path, notice.parameters) == ("/dashboard/events", {"type": "order.palced"})
+    assert unhandled(await followed(api), clock.now() + 3601) == []
 
 
 async def test_the_pulse_reads_back_a_bounded_way(api: Api, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:

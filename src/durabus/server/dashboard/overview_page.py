@@ -13,7 +13,7 @@ from durabus.server.api import api_of, principal_of
 from durabus.server.dashboard import words
 from durabus.server.dashboard.board import board_of
 from durabus.server.dashboard.charts import Chart, chart
-from durabus.server.dashboard.figures import SLOT, Figures, Percentiles, percentiles, whole
+from durabus.server.dashboard.figures import KEPT, SLOT, Figures, Percentiles, percentiles, whole
 from durabus.server.dashboard.pulse import Pulse
 from durabus.server.dashboard.readings import Counted
 from durabus.server.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
@@ -73,7 +73,12 @@ async def overview(request: AnyRequest) -> Page:
         latencies=latencies(total),
         charts=charts(series, begin, step, pulse.since_ts),
         # Which types there are, and who else uses the server, is not for those who see only some tags.
-        notices=notices(now, [] if principal.tags else [*held(hold), *failing(pulse, now)], counted, in_flight),
+        notices=notices(
+            now,
+            [] if principal.tags else [*held(hold), *unhandled(pulse, now), *failing(pulse, now)],
+            counted,
+            in_flight,
+        ),
         span=span,
         ranges=list(RANGES),
         pulse=pulse,
@@ -156,6 +161,19 @@ def held(hold: LogHold | None) -> list[Notice]:
         return []
     text = f"Charts and the log stand still for {words.duration(hold.waiting)}: they wait for {hold.holder}"
     return [Notice(text, "/dashboard/live", {})]
+
+
+def unhandled(pulse: Pulse, now: float) -> list[Notice]:
+    """Types of which events ended without work: a handler is missing, or the type is misspelt."""
+    times = Counter(one.type for one in pulse.unhandled if one.at_ts > now - KEPT)
+    return [
+        Notice(
+            f"{type_}: {count:,} events lately completed without work, because no process had a handler",
+            "/dashboard/events",
+            {"type": type_},
+        )
+        for type_, count in times.most_common(MAX_NAMED)
+    ]
 
 
 def failing(pulse: Pulse, now: float) -> list[Notice]:

@@ -12,6 +12,7 @@ from durabus.clock import monotonic
 from durabus.errors import StoreClosedError, StoreError
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.query import EventQuery
+from durabus.model.settlement import NO_HANDLER
 from durabus.model.statuses import DEAD_LETTER, Action
 from durabus.server.api import Api, logger
 from durabus.server.dashboard.figures import KEPT, Figures, Slots, Tags, step_of
@@ -32,7 +33,7 @@ RECENT = 2_000
 MAX_PULSES = 8
 NOTHING_READ = math.inf
 
-ACTION, ID, BUS, TYPE, STATUS, AT, CREATED, ATTEMPT, GENERATION, WORKER, TOOK, TAGS = (
+ACTION, ID, BUS, TYPE, STATUS, AT, CREATED, ATTEMPT, GENERATION, WORKER, TOOK, TAGS, REASON = (
     LOG_COLUMNS.index(name)
     for name in (
         "action",
@@ -47,6 +48,7 @@ ACTION, ID, BUS, TYPE, STATUS, AT, CREATED, ATTEMPT, GENERATION, WORKER, TOOK, T
         "worker_id",
         "execution_time_ms",
         "tags",
+        "reason",
     )
 )
 ENDS = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED, Action.ABANDONED})
@@ -75,6 +77,8 @@ class Pulse:
     def __init__(self, api: Api, bus: str) -> None:
         self.slots = Slots()
         self.recent: deque[Attempt] = deque(maxlen=RECENT)
+        self.unhandled: deque[Attempt] = deque(maxlen=RECENT)
+        """Events that completed because no process had a handler."""
         self.workers: dict[str, WorkerSeen] = {}
         self.caught_up = asyncio.Event()
         """Set while nothing but the newest is missing."""
@@ -138,6 +142,7 @@ class Pulse:
         self.slots, self._position = Slots(), position
         self.since_ts = 0.0 if position == START else NOTHING_READ
         self.recent.clear()
+        self.unhandled.clear()
         self.workers.clear()
         self._live.clear()
 
@@ -177,7 +182,10 @@ class Pulse:
 
     def _count_end(self, row: tuple[object, ...], figures: Figures, live: Live, worker: WorkerSeen | None) -> None:
         at, lost, failed = _float(row[AT]), row[ACTION] == Action.ABANDONED, row[ACTION] != Action.COMPLETED
-        self.recent.append(Attempt(at, int(str(row[ID])), str(row[TYPE]), failed))
+        ended = Attempt(at, int(str(row[ID])), str(row[TYPE]), failed)
+        self.recent.append(ended)
+        if not failed and row[REASON] == NO_HANDLER:
+            self.unhandled.append(ended)
         figures.failed_attempts += failed
         figures.completed += not failed
         figures.dead += row[STATUS] in DEAD_LETTER
