@@ -5,6 +5,7 @@ from tests.cli.conftest import Durabus
 
 from durabus import EventQueue, EventStore, UnrecoverableError
 from durabus.cli import output
+from durabus.model.handler import HandlerInfo
 
 LONG = "ConnectionError: " + "mail server unreachable, " * 20 + "the end"
 NO_SPACES = "x" * 500
@@ -39,3 +40,19 @@ async def test_only_the_error_gives_way(
     if width > 80:
         assert "UnrecoverableError: [red]short[/red]" in rows[0]
     assert len({len(row) for row in rows}) == 1, "the table is as wide at each row"
+
+
+@pytest.mark.parametrize("width", [40, 100, 300])
+@pytest.mark.parametrize("command", [("handlers", "list"), ("stats",)], ids=" ".join)
+async def test_ids_of_handlers_stay_whole(
+    durabus: Durabus, store: EventStore, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], width: int
+) -> None:
+    handler_id, pattern = "order.*@" + "shop.checkout.main.<locals>." * 5 + "charge", "order." + "x" * 150
+    node = "web-1.example.org:42:" + "ab" * 20
+    info = HandlerInfo(handler_id=handler_id, pattern=pattern)
+    await store.register_handlers("default", node, [info], kept_for=None)
+    monkeypatch.setattr(output, "PLAIN_WIDTH", width)
+    shown = durabus(*command).out
+    assert {handler_id, node} <= set(shown.split())
+    assert "…" not in shown
+    assert shown.count("x") >= 150, "a long pattern is broken into lines, not cut"

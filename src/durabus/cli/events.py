@@ -11,6 +11,7 @@ from cyclopts import App, Parameter
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
 from durabus.cli.output import (
+    UNLIMITED,
     age,
     clock_time,
     console,
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 
 events = App(name="events", help="Events: list, show, tail, retry.")
 
-UNLIMITED = 10_000
 SHORT_ERROR = "x" * 8
 """So much of an error is shown, however narrow the terminal is."""
 SHORT_TYPE = 24

@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from durabus.cli.confirm import confirm
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
-from durabus.cli.output import age, console, iso, plain, print_json, say, table
+from durabus.cli.output import age, handler_table, iso, plain, print_json, print_whole, say
 from durabus.worker.roster import HandlerLine, handler_lines
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def list_handlers(
     if not shown:
         say("no handlers")
         return
-    made = table("bus", "handler", "pattern", "state", ("last seen", {"justify": "right"}), "on node")
+    made = handler_table("bus", "handler", "pattern", "state", ("last seen", {"justify": "right"}), "on node")
     for line in shown:
         state = "missing" if line.missing else "live"
         made.add_row(
@@ -53,7 +53,7 @@ async def list_handlers(
             f"{age(line.silent_for)} ago",
             plain(line.node),
         )
-    console().print(made)
+    print_whole(made)
 
 
 @handlers.command

@@ -29,6 +29,8 @@ STATUS_STYLES = {
 }
 PLAIN_WIDTH = 100
 """Columns of a table that goes into a pipe or a file."""
+UNLIMITED = 10_000
+SHORT_PATTERN = 20
 
 
 def print_json(document: Any) -> None:
@@ -63,6 +65,24 @@ def table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:
         title, options = (column, {}) if isinstance(column, str) else column
         made.add_column(title, **options)
     return made
+
+
+def handler_table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:
+    """A table with a column ``pattern``, which is broken into lines so that ``print_whole`` keeps the others whole."""
+    pattern = {"overflow": "fold", "max_width": max(SHORT_PATTERN, console().width // 4)}
+    return table(*(("pattern", pattern) if column == "pattern" else column for column in columns))
+
+
+def print_whole(made: Table) -> None:
+    """Print a table without cutting anything: a terminal that is too narrow for it breaks the lines."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    out = console()
+    needed = Measurement.get(out, out.options.update(width=UNLIMITED), made).maximum
+    if needed > out.width:
+        out = Console(highlight=False, width=needed)
+    out.print(made)
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:

@@ -13,7 +13,20 @@ import msgspec
 from cyclopts import Parameter
 
 from durabus.cli.options import DEFAULTS, Common, opened_store
-from durabus.cli.output import age, clock_time, console, iso, pairs, plain, print_json, print_json_line, say, table
+from durabus.cli.output import (
+    age,
+    clock_time,
+    console,
+    handler_table,
+    iso,
+    pairs,
+    plain,
+    print_json,
+    print_json_line,
+    print_whole,
+    say,
+    table,
+)
 from durabus.clock import monotonic
 from durabus.errors import ConfigurationError
 from durabus.model.handler import HandlerInfo
@@ -91,13 +104,13 @@ async def _once(store: EventStore, bus: str | None, *, as_json: bool) -> None:
     out = console()
     out.print(pairs(_rows(counts, log_entries)))
     if any(handlers.values()):
-        made = table("bus", "handler", "pattern", "node", ("last seen", {"justify": "right"}))
+        made = handler_table("bus", "handler", "pattern", "node", ("last seen", {"justify": "right"}))
         for name, found in handlers.items():
             for handler in found:
                 seen = f"{age(now - handler.last_seen_ts)} ago"
                 made.add_row(plain(name), plain(handler.handler_id), plain(handler.pattern), plain(handler.node), seen)
         out.print()
-        out.print(made)
+        print_whole(made)
     if len(known) > BUSES_SHOWN:
         say(f"the first {BUSES_SHOWN} buses are shown; --bus NAME shows one")
 
