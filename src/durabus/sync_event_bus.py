@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
@@ -13,6 +14,7 @@ from durabus.bus.handle import Handle
 from durabus.bus.loop_thread import ENDED, LoopThread
 from durabus.errors import ConfigurationError, EventBusShutdownError, StoreClosedError
 from durabus.model.event import Event
+from durabus.model.limits import Duration, seconds
 from durabus.model.pattern import ANY
 from durabus.model.result import HandlerResult
 from durabus.worker.handler import HandlerFunction
@@ -35,17 +37,31 @@ class SyncHandle:
         """Wait until the store has accepted the event durably."""
         return self._bus.wait_for(self._handle.stored)
 
-    def completed(self) -> Event:
-        """Wait until the event has ended. Raises ``EventBusShutdownError`` if the bus was shut down before."""
-        return self._bus.wait_for(self._handle.completed)
+    def completed(self, *, timeout: Duration | None = None) -> Event:
+        """Wait until the event has ended, at most ``timeout`` seconds.
 
-    def results(self) -> tuple[HandlerResult, ...]:
-        """Wait for the end; the results that carry news."""
-        return self._bus.wait_for(self._handle.results)
+        Raises ``TimeoutError`` after that, and ``EventBusShutdownError`` if the bus was shut down before.
+        """
+        return self._within(timeout, self._handle.completed)
 
-    def result(self) -> Any:
-        """Wait for the end; the first value a handler returned."""
-        return self._bus.wait_for(self._handle.result)
+    def results(self, *, timeout: Duration | None = None) -> tuple[HandlerResult, ...]:
+        """Wait for the end, as ``completed`` does; the results that carry news."""
+        return self._within(timeout, self._handle.results)
+
+    def result(self, *, timeout: Duration | None = None) -> Any:
+        """Wait for the end, as ``completed`` does; the first value a handler returned."""
+        return self._within(timeout, self._handle.result)
+
+    def _within(self, timeout: Duration | None, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        if timeout is None:
+            return self._bus.wait_for(question)
+        limit = seconds(timeout, "timeout")
+        try:
+            return self._bus.wait_for(question, limit)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"event {self.event_id} has not ended within {limit:g} s: wait longer, or start a worker for its bus"
+            ) from error
 
 
 class SyncEventBus:
@@ -150,12 +166,17 @@ class SyncEventBus:
         """Begin a coroutine of the bus behind on its own event loop, as ``submit(bus.bus.start)``."""
         return self._running().submit(work)
 
-    def wait_for(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def wait_for(self, question: Callable[[], Coroutine[Any, Any, T]], limit: float | None = None) -> T:
         """The answer to a question that a handle takes on the bus's own event loop, as ``handle.completed``."""
+
+        async def ask() -> T:
+            async with asyncio.timeout(limit):
+                return await question()
+
         self._refuse_in_child()
         if self._thread is not None:
             try:
-                return self._thread.call(question)
+                return self._thread.call(ask)
             except EventBusShutdownError:
                 if not self._ended:
                     raise

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from durabus import EventBusShutdownError, EventFailed, EventStatus, SyncEventBus
+from durabus import ConfigurationError, EventBusShutdownError, EventFailed, EventStatus, SyncEventBus
 
 SCRIPT = """
 import threading
@@ -104,3 +104,22 @@ def test_a_script_that_forgets_the_shutdown_ends(tmp_path: Path, scheme: str, do
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, "end of the script\n")
     assert ended.stderr.endswith(logged) if logged else not ended.stderr
+
+
+@pytest.mark.parametrize("ask", ["completed", "results", "result"])
+def test_a_handle_waits_no_longer_than_its_timeout(tmp_path: Path, ask: str) -> None:
+    with SyncEventBus(f"sqlite:///{tmp_path}/bus.db", serve=False) as bus:
+        handle = bus.emit("order.placed")
+        handle.stored()
+        with pytest.raises(TimeoutError, match=rf"event {handle.event_id} has not ended within 0\.01 s"):
+            getattr(handle, ask)(timeout=0.01)
+        with pytest.raises(ConfigurationError, match="timeout=-1"):
+            getattr(handle, ask)(timeout=-1)
+
+
+def test_a_handle_with_a_timeout_returns_what_ended_in_time_and_what_is_known_after_the_shutdown() -> None:
+    with SyncEventBus("memory://") as bus:
+        bus.subscribe("add", lambda event: 2)
+        handle = bus.emit("add")
+        assert handle.result(timeout=30) == 2
+    assert handle.completed(timeout=30).status is EventStatus.COMPLETED
