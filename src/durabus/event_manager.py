@@ -115,7 +115,7 @@ class EventManager:
         An event for which another process has a handler that is not done goes back to the queue for it.
         """
         await self._registry.refreshed()
-        event = await self.queue.poll()
+        event = await self.queue.poll(max_attempts=self._dispatcher.max_attempts)
         claim = None if event is None else self.queue.claim_on(event.id)
         if event is None or claim is None:
             return None

@@ -11,7 +11,7 @@ from durabus.clock import monotonic
 from durabus.errors import ConfigurationError, DurabusError, LeaseLost
 from durabus.model.claim import Claim, ClaimRequest, default_worker_id, new_token
 from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event
-from durabus.model.limits import Duration, check_name, seconds
+from durabus.model.limits import Duration, check_name, is_attempts, seconds
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import TERMINAL
@@ -72,13 +72,16 @@ class EventQueue:
             raise ConfigurationError(f"events for bus {sorted(strangers)} on the queue of bus {self.bus!r}")
         return await self.store.add_events(events, connection=connection)
 
-    async def poll(self) -> Event | None:
+    async def poll(self, *, max_attempts: int | None = None) -> Event | None:
         """Take the next eligible event: PROCESSING, one attempt more. None if there is none; never waits.
 
+        An abandoned event that has had ``max_attempts`` (its own go before) ends FAILED and is not given out again.
         If it is cancelled, an event that it was given all the same goes back to the queue.
         """
+        if max_attempts is not None and not is_attempts(max_attempts):
+            raise ConfigurationError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
         self._forget_committed()
-        request = self._unanswered.pop() if self._unanswered else self._request()
+        request = self._unanswered.pop() if self._unanswered else self._request(max_attempts)
         asking = asyncio.ensure_future(self._ask(request))
         try:
             claims = await asyncio.shield(asking)
@@ -154,9 +157,14 @@ class EventQueue:
         for id_ in [id_ for id_, over_at in self._uncommitted.items() if over_at < now]:
             self.forget_claim(id_)
 
-    def _request(self) -> ClaimRequest:
+    def _request(self, max_attempts: int | None) -> ClaimRequest:
         return ClaimRequest(
-            bus=self.bus, worker_id=self.worker_id, token=new_token(), limit=1, lease=self.abandoned_after
+            bus=self.bus,
+            worker_id=self.worker_id,
+            token=new_token(),
+            limit=1,
+            lease=self.abandoned_after,
+            max_attempts=max_attempts,
         )
 
     async def _ask(self, request: ClaimRequest) -> list[Claim]:

@@ -25,7 +25,7 @@ from durabus.conformance.repeats import RepeatTests
 from durabus.conformance.settlement import SettlementTests
 from durabus.conformance.stale_writers import StaleWriterTests
 from durabus.conformance.suite import StoreUnderTest
-from durabus.model.event import MAX_ATTEMPTS
+from durabus.model.limits import MAX_ATTEMPTS
 from durabus.server import create_app
 from durabus.server.serving import listen, serve
 from durabus.server.settings import Settings

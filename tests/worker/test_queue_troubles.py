@@ -3,12 +3,13 @@
 import asyncio
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.worker.support import WatchedStore, until
 
-from durabus import Action, Event, EventManager, EventQueue, EventStatus, open_store
-from durabus.errors import StoreUnavailableError
+from durabus import Action, Event, EventManager, EventQueue, EventStatus, ManualClock, RetryPolicy, open_store
+from durabus.errors import ConfigurationError, StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest
 
 
@@ -131,4 +132,28 @@ async def test_claims_finalized_in_callers_transactions_are_forgotten(tmp_path: 
     await asyncio.sleep(0.02)
     assert await queue.poll() is None
     assert queue.claim_on(event.id) is None
+    await store.close()
+
+
+async def test_an_event_that_kills_its_workers_is_a_dead_letter_when_the_manager_has_a_limit() -> None:
+    clock = ManualClock(1_700_000_000.0)
+    store = await open_store("memory://", clock=clock)
+    manager = EventManager(EventQueue(store), retry=RetryPolicy(max_retries=1))
+    manager.register("poison", "kills", lambda event: pytest.fail("the event has used its attempts up"))
+    event = await EventQueue(store).publish("poison")
+    for _ in range(2):
+        assert await EventQueue(store).poll() is not None  # and the process dies here
+        clock.advance(61.0)
+    await manager.process_next()
+    ended = await store.get_event(event.id)
+    assert ended is not None
+    assert (ended.status, len(ended.errors)) == (EventStatus.FAILED, 2)
+    await store.close()
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 1.5, "3"])
+async def test_a_limit_that_is_no_number_of_attempts_is_refused(limit: Any) -> None:
+    store = await open_store("memory://")
+    with pytest.raises(ConfigurationError, match="max_attempts="):
+        await EventQueue(store).poll(max_attempts=limit)
     await store.close()

@@ -11,13 +11,12 @@ import msgspec
 import uuid_utils
 
 from durabus.errors import InvalidEventError
-from durabus.model.limits import Duration, check_name, check_priority, check_tags, seconds
+from durabus.model.limits import Duration, check_name, check_priority, check_tags, is_attempts, seconds
 from durabus.model.pattern import check_type
 from durabus.model.payload import decode_payload, encode_payload
 from durabus.model.statuses import EventStatus
 
 DEFAULT_BUS = "default"
-MAX_ATTEMPTS = 1_000_000
 ORDERING_KEY = "ordering_key"
 """The metadata entry by which events line up."""
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -73,9 +72,7 @@ def new_event(
     ``ordering_key`` travels as the metadata entry of that name: events of one bus and key are handled one at a time, in
     the order of their ids.
     """
-    if max_attempts is not None and (
-        isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or not 1 <= max_attempts <= MAX_ATTEMPTS
-    ):
+    if max_attempts is not None and not is_attempts(max_attempts):
         raise InvalidEventError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidEventError(f"metadata={metadata!r}: must be a mapping, not {type(metadata).__name__}")

@@ -14,10 +14,16 @@ MAX_TAG_CHARS = 64
 MAX_PRIORITY = 1_000
 MAX_DEPTH = 64
 MAX_BATCH = 10_000
+MAX_ATTEMPTS = 1_000_000
 MAX_SECONDS = 100 * 365.25 * 86_400
 """A hundred years: what is later cannot be shown as a date everywhere."""
 
 Duration = float | timedelta
+
+
+def is_attempts(value: object) -> bool:
+    """Whether it can bound the attempts of an event."""
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ATTEMPTS
 
 
 def seconds(value: Duration, option: str, *, allow_zero: bool = True) -> float:

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
-from durabus.model.event import MAX_ATTEMPTS
 from durabus.model.limits import (
+    MAX_ATTEMPTS,
     MAX_NAME_CHARS,
     MAX_PRIORITY,
     MAX_SECONDS,

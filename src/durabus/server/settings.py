@@ -6,8 +6,8 @@ import msgspec
 
 from durabus.errors import ConfigurationError
 from durabus.model.claim import DEFAULT_LEASE
-from durabus.model.event import DEFAULT_BUS, MAX_ATTEMPTS
-from durabus.model.limits import MAX_PAYLOAD_BYTES, check_name, seconds
+from durabus.model.event import DEFAULT_BUS
+from durabus.model.limits import MAX_ATTEMPTS, MAX_PAYLOAD_BYTES, check_name, seconds
 
 KIB = 1024
 MAX_BODY = MAX_PAYLOAD_BYTES + 64 * KIB
