@@ -185,9 +185,9 @@ async def test_failed_attempts_are_logged_with_event_handler_attempt_and_the_las
         _, words = process.communicate(timeout=20)
     assert process.returncode == 0
     if log_format == "text":
-        told = f"WARNING durabus.retry: event {event.event_id} (order.placed), handler mailer: attempt"
-        assert f"{told} 1 of 2 failed, next in " in words
-        assert f"{told} 2 of 2 failed, no further attempt: KeyError: 's'\nTraceback" in words
+        told = f"durabus.retry: event {event.event_id} (order.placed), handler mailer: attempt"
+        assert f"WARNING {told} 1 of 2 failed, next in " in words
+        assert f"ERROR {told} 2 of 2 failed, no further attempt: KeyError: 's'\nTraceback" in words
         assert words.count("Traceback") == 1
         assert 'app.py", line 8, in mail' in words
         return

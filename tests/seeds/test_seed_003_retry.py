@@ -196,7 +196,7 @@ async def test_every_failed_attempt_including_the_last_is_logged_with_all_fields
         event_id = await bus.publish("user.created")
     assert retry_records(caplog) == [
         {
-            "level": "WARNING",
+            "level": "ERROR" if delay_ms is None else "WARNING",
             "event_id": event_id,
             "event_type": "user.created",
             "subscription_id": "mailer",

@@ -31,9 +31,10 @@ def test_a_failed_attempt_is_one_warning_with_its_fields_as_extras(caplog: pytes
     ]
 
 
-def test_the_last_failed_attempt_has_no_delay_and_shows_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_last_failed_attempt_is_an_error_and_shows_the_traceback(caplog: pytest.LogCaptureFixture) -> None:
     log_failed_attempt(make_event(attempts=4), make_handler(print), "ValueError: no", None, "Traceback: in shop.py")
     (record,) = caplog.records
+    assert record.levelname == "ERROR"
     assert "no further attempt" in record.getMessage()
     assert getattr(record, "delay_ms", "missing") is None
     assert logging.Formatter("%(message)s").format(record).endswith("ValueError: no\nTraceback: in shop.py")
@@ -55,6 +56,8 @@ def test_a_handler_without_a_limit_says_so(caplog: pytest.LogCaptureFixture) -> 
 def test_nothing_is_made_for_a_level_that_is_off(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, logger="durabus.retry")
     log_failed_attempt(make_event(), make_handler(print), "x", 1.0)
+    caplog.set_level(logging.CRITICAL, logger="durabus.retry")
+    log_failed_attempt(make_event(), make_handler(print), "x", None)
     assert caplog.records == []
 
 

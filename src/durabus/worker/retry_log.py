@@ -15,9 +15,10 @@ def log_failed_attempt(
 ) -> None:
     """One warning with the fields of seed 003 as extras. ``delay_ms`` is None when there is no further attempt.
 
-    Only then the record has the traceback too: every formatter shows ``exc_text`` below the line.
+    Only then it is an error, and has the traceback too: every formatter shows ``exc_text`` below the line.
     """
-    if not logger.isEnabledFor(logging.WARNING):
+    level = logging.ERROR if delay is None else logging.WARNING
+    if not logger.isEnabledFor(level):
         return
     delay_ms = None if delay is None else round(delay * 1000)
     what_next = "no further attempt" if delay_ms is None else f"next in {delay_ms} ms"
@@ -25,7 +26,7 @@ def log_failed_attempt(
     file, line, function, _ = logger.findCaller()
     record = logger.makeRecord(
         logger.name,
-        logging.WARNING,
+        level,
         file,
         line,
         "event %s (%s), handler %s: attempt %s of %s failed, %s: %s",
