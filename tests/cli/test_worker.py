@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Durabus
 from tests.servers.presence import installed
 
 from durabus import EventQueue, EventStore
@@ -287,3 +288,13 @@ def test_a_worker_whose_server_is_frozen_stops_within_five_seconds(
         assert time.monotonic() - begun < 5
     assert "stopping: the store does not answer" in words
     assert "stopped: 0 completed" in words
+
+
+@pytest.mark.parametrize(
+    "words", [("worker", "app:bus", "--store", "sqlite:///a.db"), ("--store=sqlite:///a.db", "worker", "app:bus")]
+)
+def test_a_store_for_the_worker_is_refused_with_what_to_do_instead(durabus: Durabus, words: tuple[str, ...]) -> None:
+    done = durabus(*words)
+    assert done.code == 2
+    assert "app:bus has a store of its own" in done.err
+    assert "give the URL to the bus, or give it none and set DURABUS_STORE" in done.err

@@ -20,6 +20,7 @@ from durabus.cli.log_format import LogFormat, set_up_logging
 from durabus.cli.options import JsonOption
 from durabus.cli.output import print_json_line, say
 from durabus.errors import DurabusError
+from durabus.store.connect import STORE_VARIABLE
 from durabus.sync_event_bus import SyncEventBus
 from durabus.worker.error_place import place_of
 from durabus.worker.heartbeat import in_time
@@ -44,11 +45,19 @@ async def worker(
         LogFormat, Parameter(help="How log records are written to stderr: as lines of text, or one JSON object a line.")
     ] = "text",
     json: JsonOption = False,
+    store: Annotated[str | None, Parameter(show=False)] = None,
 ) -> None:
     """Import a bus and serve it. SIGTERM or Ctrl-C: claim nothing new, finish what runs; a second one quits at once.
 
     Example: durabus worker shop.app:bus
     """
+    if store is not None:
+        raise CommandFailed(
+            "worker takes no --store",
+            f"{target} has a store of its own",
+            f"give the URL to the bus, or give it none and set {STORE_VARIABLE}",
+            code=Exit.USAGE,
+        )
     found = load_bus(target)
     bus = found if isinstance(found, EventBus) else found.bus
     set_up_logging(logging.INFO, log_format)
