@@ -171,8 +171,8 @@ DEFAULTS = (
     Mutant(
         "the last failed attempt is logged",
         "worker/retry_log.py",
-        "    if not logger.isEnabledFor(logging.WARNING):",
-        "    if delay is None or not logger.isEnabledFor(logging.WARNING):",
+        "    if not logger.isEnabledFor(level):",
+        "    if delay is None or not logger.isEnabledFor(level):",
         f"{RETRY}every_failed_attempt_including_the_last_is_logged_with_all_fields[memory]",
         "An event dies without a line.",
         fast=True,
