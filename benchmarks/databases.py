@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psycopg
 
-from durabus.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.postgresql import PostgreSQLServer
 
 SETTINGS = "PostgreSQL with its default settings (synchronous_commit=on, fsync=on), on this machine"
 

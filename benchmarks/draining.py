@@ -12,7 +12,7 @@ from benchmarks.bench import Bench, copy_database, sqlite_url
 from benchmarks.processes import Child
 from benchmarks.results import Row, Target
 from durabus import EventQueue, new_event, open_store
-from durabus.backends.sqlite.connection import connect_reader
+from durabus.stores.sqlite.connection import connect_reader
 
 LOOK_EVERY = 0.005
 NOTE = (

@@ -13,9 +13,9 @@ from litestar import Litestar, Request, get, post
 from litestar.params import QueryParameter
 
 from durabus import new_event, open_store
+from durabus.http.serving import listen
 from durabus.model.claim import ClaimRef, ClaimRequest, new_token
 from durabus.model.settlement import Complete
-from durabus.server.serving import listen
 
 
 class New(msgspec.Struct):

@@ -26,15 +26,14 @@ from benchmarks.results import Published, this_commit, this_moment
 from durabus.cli.progress import Bars, progress_bars
 from durabus.pipeline.analytics import analyze
 from durabus.pipeline.archive import Archive
-from durabus.pipeline.asking import ask_store
-from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
-from durabus.pipeline.gate import verify
+from durabus.pipeline.derive import TRANSFORMS, rebuild_projection, rebuild_silver, update_silver
 from durabus.pipeline.jars import class_path, ensure_jars
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.project import rebuild_projection
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.session import spark_session
-from durabus.servers.postgresql import PostgreSQLServer
+from durabus.pipeline.store_session import ask_store
+from durabus.pipeline.verification import verify
+from durabus.testing.servers.postgresql import PostgreSQLServer
 
 MORE = 10_000
 FASTEST_PLAIN = 0.6

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from durabus.pipeline.jars import Jar
-from durabus.pipeline.log_schema import COLUMNS, SPARK, record_batch
+from durabus.pipeline.schema import COLUMNS, SPARK, record_batch
 
 DRIVERS = [
     Jar(

@@ -20,7 +20,7 @@ from benchmarks.publishing import BATCH, PUBLISHERS, Publishing
 from benchmarks.results import Row, Target
 from benchmarks.seed003 import latency_in_another_process, latency_row, syncs
 from durabus import EventQueue, new_event, open_store
-from durabus.servers.postgresql import DistributionPostgreSQLServer
+from durabus.testing.servers.postgresql import DistributionPostgreSQLServer
 
 UNFINISHED = {
     "drain": "SELECT EXISTS (SELECT FROM durabus.events)",

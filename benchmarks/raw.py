@@ -19,7 +19,7 @@ import uuid_utils
 
 from benchmarks.bench import sqlite_url
 from durabus import EventQueue, open_store
-from durabus.backends.sqlite.connection import connect_writer
+from durabus.stores.sqlite.connection import connect_writer
 
 PAYLOAD = {"order_id": 10_000_001, "customer": "c-48121", "total": "129.90", "currency": "EUR", "lines": [1, 2, 3]}
 EVENT_TYPE = "order.placed"

@@ -16,8 +16,8 @@ from benchmarks.growth import claim_milliseconds
 from benchmarks.processes import Child
 from benchmarks.results import Row, Target
 from durabus import EventQueue, new_event, open_store
-from durabus.backends.fold.store import FoldStore
-from durabus.servers.known import make_server
+from durabus.stores.replicated_log.store import FoldStore
+from durabus.testing.servers.known import make_server
 
 BATCH = 1_000
 REDIS_RAW = "raw script: complete 100 and claim 100"

@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, settings
 from tests.lanes import Lanes, place_in_line
 from tests.servers.presence import installed
 
-from durabus.servers.kafka import KafkaServer
-from durabus.servers.nats import NatsServer
-from durabus.servers.postgresql import PostgreSQLServer
-from durabus.servers.redis import RedisServer
+from durabus.testing.servers.kafka import KafkaServer
+from durabus.testing.servers.nats import NatsServer
+from durabus.testing.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.redis import RedisServer
 
 if TYPE_CHECKING:
     from tests.kafka.prefixes import Prefixes

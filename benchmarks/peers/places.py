@@ -12,7 +12,7 @@ import redis
 
 from benchmarks import databases
 from benchmarks.peers.peer import POSTGRESQL, REDIS
-from durabus.servers.redis import RedisServer
+from durabus.testing.servers.redis import RedisServer
 
 Look = Callable[[], bool]
 

@@ -2,8 +2,8 @@
 
 from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
+from durabus.bus.sync_bus import SyncEventBus
 from durabus.clock import Clock, ManualClock, SystemClock
-from durabus.dead_letters import DLQInspector
 from durabus.errors import (
     ConfigurationError,
     DamagedLogError,
@@ -26,21 +26,20 @@ from durabus.errors import (
     UnknownStoreError,
     UnsupportedByStore,
 )
-from durabus.event_manager import EventHandler, EventManager
-from durabus.event_queue import EventQueue
-from durabus.lock_manager import LockManager
-from durabus.model.breaker import BreakerPolicy
 from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
+from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
 from durabus.model.result import HandlerResult, MaxDepthError, Success, TransientError, UnrecoverableError
-from durabus.model.retry import RetryPolicy
 from durabus.model.statuses import Action, Completion, EventMode, EventStatus, HandlerMode, ResultStatus
-from durabus.projections import EventLogProjectionBuilder, ProjectionStatus
+from durabus.queue.dead_letters import DLQInspector
+from durabus.queue.event_manager import EventHandler, EventManager
+from durabus.queue.event_queue import EventQueue
+from durabus.queue.locks import LockManager
+from durabus.queue.projections import EventLogProjectionBuilder, ProjectionStatus
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 from durabus.store.features import Features
-from durabus.sync_event_bus import SyncEventBus
 from durabus.worker.context import Context
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.tracing import Tracing

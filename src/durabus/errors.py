@@ -107,7 +107,7 @@ class UnsupportedByStore(StoreError):  # noqa: N818  (public name fixed by the d
 
 
 class ServerError(DurabusError):
-    """A server of ``durabus.servers`` could not be started, stopped or found on this machine."""
+    """A server of ``durabus.testing.servers`` could not be started, stopped or found on this machine."""
 
 
 class ApiError(DurabusError):

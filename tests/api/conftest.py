@@ -7,8 +7,8 @@ import pytest
 from tests.api.support import ELSEWHERE, Desk
 
 from durabus import EventStore, ManualClock, open_store
-from durabus.server import TokenFile
-from durabus.server.access import Scope
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
 
 EARLY = 1_766_571_900.0
 """2025-12-24T10:25:00Z, the earliest instant in the examples of the design document."""

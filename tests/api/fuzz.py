@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx2
 from tests.api.support import Server
 
-from durabus.server import TokenFile
-from durabus.server.access import Scope
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = 200

@@ -5,8 +5,8 @@ import os
 
 import msgspec
 
-from durabus.server import Settings, create_app
-from durabus.server.serving import listen, serve
+from durabus.http import Settings, create_app
+from durabus.http.serving import listen, serve
 
 IMPATIENT = Settings(header_timeout=0.5, body_timeout=0.5)
 

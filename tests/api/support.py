@@ -14,7 +14,7 @@ import httpx2
 import msgspec
 
 from durabus import EventStore, ManualClock
-from durabus.server import HttpApi, Settings, TokenFile, create_app
+from durabus.http import HttpApi, Settings, TokenFile, create_app
 
 HERE = ("127.0.0.1", 40_000)
 ELSEWHERE = ("203.0.113.7", 40_000)

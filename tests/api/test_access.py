@@ -9,9 +9,9 @@ import pytest
 from tests.api.support import ELSEWHERE, HERE, Desk, bearer
 
 from durabus import ConfigurationError, EventStore, ManualClock, new_event, open_store
+from durabus.http import TokenFile, create_app
+from durabus.http.auth.access import Scope
 from durabus.model.log_entry import LogPage
-from durabus.server import TokenFile, create_app
-from durabus.server.access import Scope
 
 EXEMPT = {"/livez", "/readyz"}
 

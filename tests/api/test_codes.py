@@ -10,9 +10,9 @@ from tests.api.support import Desk, bearer
 from durabus import EventStore, ManualClock, RetryPolicy, open_store
 from durabus.client import Client
 from durabus.errors import ApiError
-from durabus.server import TokenFile
-from durabus.server.access import Scope
-from durabus.server.codes import STATUS, Code, code_of
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
+from durabus.http.problems import STATUS, Code, code_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "http.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\d{3}) \| [A-Z].*\. \|$", re.MULTILINE)

@@ -15,11 +15,11 @@ from tests.api.test_limits import raw
 from tests.worker.support import until
 
 from durabus import open_store
-from durabus.server import Settings, connections, create_app
-from durabus.server.connections import Closable, Connection
-from durabus.server.gate import MAX_HEADER_BYTES
-from durabus.server.peers import network
-from durabus.server.serving import listen, serve
+from durabus.http import Settings, connections, create_app
+from durabus.http.connections import Closable, Connection
+from durabus.http.middleware import MAX_HEADER_BYTES
+from durabus.http.peers import network
+from durabus.http.serving import listen, serve
 
 SILENT = 1_050
 LIVEZ = b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -321,7 +321,7 @@ def protocols(monkeypatch: pytest.MonkeyPatch) -> list[type[Connection]]:
         made.append(connections.protocol(header_timeout))
         return made[-1]
 
-    monkeypatch.setattr("durabus.server.serving.protocol", noted)
+    monkeypatch.setattr("durabus.http.serving.protocol", noted)
     return made
 
 

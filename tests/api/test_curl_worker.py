@@ -9,8 +9,8 @@ import httpx2
 import pytest
 from tests.api.support import Server
 
-from durabus.server import TokenFile
-from durabus.server.access import Scope
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "curl_worker.sh"
 

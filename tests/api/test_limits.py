@@ -9,7 +9,7 @@ import httpx2
 import pytest
 from tests.api.support import Desk, Server
 
-from durabus.server.gate import MAX_JSON_DEPTH, depth_of
+from durabus.http.middleware import MAX_JSON_DEPTH, depth_of
 
 JSON = {"Content-Type": "application/json"}
 MIB = 1_048_576

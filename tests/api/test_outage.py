@@ -8,8 +8,8 @@ from tests.api.support import Desk
 
 from durabus import EventStore
 from durabus.errors import StoreUnavailableError
+from durabus.http import Settings, create_app
 from durabus.model.log_entry import LogPage
-from durabus.server import Settings, create_app
 
 CLAIM = {"id": 1, "token": "0" * 32, "fence": 1}
 BODIES: dict[str, Any] = {

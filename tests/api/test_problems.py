@@ -11,9 +11,9 @@ from tests.api.support import Desk, Server, bearer
 from tests.api.test_limits import raw
 
 from durabus import EventStore, ManualClock
-from durabus.server import TokenFile
-from durabus.server.access import Scope
-from durabus.server.codes import STATUS, Code
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
+from durabus.http.problems import STATUS, Code
 
 JSON = b"Content-Type: application/json\r\n"
 

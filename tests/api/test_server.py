@@ -21,10 +21,10 @@ from tests.api.support import Desk, Server
 from durabus import DurabusError, EventStore, ManualClock, open_store
 from durabus.cli.app import run
 from durabus.client import Client
-from durabus.server import HttpApi, Settings, TokenFile, create_app
-from durabus.server.access import Scope as Access
-from durabus.server.gate import relative_path
-from durabus.server.serving import listen, served
+from durabus.http import HttpApi, Settings, TokenFile, create_app
+from durabus.http.auth.access import Scope as Access
+from durabus.http.middleware import relative_path
+from durabus.http.serving import listen, served
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 

@@ -15,9 +15,9 @@ from tests.api.support import ELSEWHERE, Desk, bearer
 from tests.places import EVERYWHERE, lasting_url
 
 from durabus import EventStore, ManualClock, open_store
-from durabus.server import TokenFile
-from durabus.server.access import Scope
-from durabus.server.tenancy import MAX_KEY_CHARS
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
+from durabus.http.auth.tenancy import MAX_KEY_CHARS
 
 SAME_NAMES: dict[str, dict[str, Any]] = {
     "idempotency_key": {"idempotency_key": "invoice-7"},

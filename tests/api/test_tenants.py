@@ -9,9 +9,9 @@ import pytest
 from tests.api.support import Desk, bearer
 
 from durabus import Event, new_event
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
 from durabus.model.log_entry import LogPage
-from durabus.server import TokenFile
-from durabus.server.access import Scope
 from durabus.store.events import EventRef
 
 TENANTS = ("ann", "bob", "cat")
@@ -122,7 +122,7 @@ async def test_what_a_tenant_settles_is_looked_up_some_at_a_time(
 
     monkeypatch.setattr(guarded.store, "get_events", note)
     monkeypatch.setattr(guarded.store, "get_event", never)
-    monkeypatch.setattr("durabus.server.api.LOOKED_UP_AT_ONCE", 8)
+    monkeypatch.setattr("durabus.http.api.LOOKED_UP_AT_ONCE", 8)
     assert (await ann.post("/claims/renew", {"claims": proofs})).status_code == 200
     assert asked == [8, 8, 4]
     refused = await ann.post("/claims/renew", {"claims": [*proofs, {**proofs[0], "id": theirs["id"]}]})

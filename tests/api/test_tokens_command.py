@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from durabus.cli.app import run
-from durabus.server import TokenFile
-from durabus.server.access import Scope
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
 
 Output = pytest.CaptureFixture[str]
 

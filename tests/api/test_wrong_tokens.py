@@ -4,9 +4,10 @@ import pytest
 from tests.api.support import HERE, Desk, bearer
 
 from durabus import EventStore, ManualClock
-from durabus.server import TokenFile, wrong_tokens
-from durabus.server.access import Scope
-from durabus.server.wrong_tokens import ALLOWED, WrongTokens
+from durabus.http import TokenFile
+from durabus.http.auth import peers
+from durabus.http.auth.access import Scope
+from durabus.http.auth.peers import ALLOWED, WrongTokens
 
 
 async def test_who_guesses_is_sent_away_and_who_shares_the_address_is_served(
@@ -49,8 +50,8 @@ def test_a_network_of_version_6_is_one_peer() -> None:
 
 
 def test_only_so_many_peers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wrong_tokens, "KEPT_PEERS", 3)
-    monkeypatch.setattr(wrong_tokens, "ALLOWED", 1)
+    monkeypatch.setattr(peers, "KEPT_PEERS", 3)
+    monkeypatch.setattr(peers, "ALLOWED", 1)
     wrong = WrongTokens(ManualClock().now)
     assert [wrong.too_many(host) for host in ("a", "b", "c")] == [False] * 3
     assert wrong.too_many("a")

@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import Durabus
 
 from durabus import EventQueue, EventStore, open_store
-from durabus.backends.sqlite.backup import back_up
+from durabus.stores.sqlite.backup import back_up
 
 
 async def pending(file: Path) -> int:

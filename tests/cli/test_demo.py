@@ -21,8 +21,8 @@ from durabus.demo.place import TITLES
 from durabus.demo.report import read_report
 from durabus.demo.run import DemoOptions, run_demo
 from durabus.demo.shop import MAIL, ORDER, PAYMENT
-from durabus.servers.known import SERVERS, make_server
-from durabus.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.known import SERVERS, make_server
+from durabus.testing.servers.postgresql import PostgreSQLServer
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

@@ -10,9 +10,9 @@ from tests.cli.conftest import Durabus
 
 from durabus import EventQueue, EventStore, UnrecoverableError
 from durabus.cli.app import app
+from durabus.http.auth.tokens import TokenFile
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.handler import HandlerInfo
-from durabus.server.tokens import TokenFile
 
 ELSEWHERE = {
     ("demo",): "tests/cli/test_demo.py",
@@ -87,7 +87,7 @@ async def test_the_example_works(
 
 
 def _token(folder: Path) -> str:
-    from durabus.server.access import Scope
+    from durabus.http.auth.access import Scope
 
     made, _ = TokenFile(folder / "tokens.json").create("mailer", [Scope.CLAIM])
     return made.id

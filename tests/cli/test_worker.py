@@ -17,7 +17,7 @@ from tests.servers.presence import installed
 
 from durabus import EventQueue, EventStore
 from durabus.cli.worker import SAME_REQUEST
-from durabus.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.postgresql import PostgreSQLServer
 
 pytestmark = pytest.mark.processes
 
@@ -206,7 +206,7 @@ async def test_failed_attempts_are_logged_with_event_handler_attempt_and_the_las
 AWAY_APP = """
 from pathlib import Path
 from durabus import EventBus, StoreUnavailableError
-from durabus.backends.memory.store import MemoryStore
+from durabus.stores.memory.store import MemoryStore
 
 def failing(verb):
     async def call(self, *arguments, **options):

@@ -13,11 +13,11 @@ import pytest
 
 from durabus.client import Client, calls, wire
 from durabus.errors import ApiError, EventNotFound, LeaseLost, NotADeadLetter, UnsupportedByStore
+from durabus.http.schema.fields import MAX_CLAIMS
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts, DeadLetterPage
 from durabus.model.settlement import Settlement
-from durabus.server.fields import MAX_CLAIMS
 from durabus.store.claims import SettleAnswer
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef

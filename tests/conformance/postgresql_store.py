@@ -19,15 +19,14 @@ import psycopg
 import pytest
 from tests.postgresql.emptied import empty
 
-from durabus.backends.postgresql import core
-from durabus.backends.postgresql.connection import Connection, let_go
-from durabus.backends.postgresql.pool import Pool
 from durabus.clock import ManualClock
-from durabus.conformance import StoreConformance
-from durabus.conformance.differential import compare, random_steps
-from durabus.servers.postgresql import PostgreSQLServer
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+from durabus.stores.postgresql import core
+from durabus.stores.postgresql.connection import Connection, Pool, let_go
+from durabus.testing.conformance import StoreConformance
+from durabus.testing.conformance.differential import compare, random_steps
+from durabus.testing.servers.postgresql import PostgreSQLServer
 
 SCHEMA = "conformance"
 OTHERS_AT_WORK = "SELECT count(*) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_xid IS NOT NULL"

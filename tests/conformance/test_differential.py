@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from durabus.clock import ManualClock
-from durabus.conformance.differential import Step, compare, random_steps
 from durabus.store.connect import open_store
+from durabus.testing.conformance.differential import Step, compare, random_steps
 
 SEQUENCES_PER_TEST = 10
 STEPS = 40

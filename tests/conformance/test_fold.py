@@ -9,10 +9,10 @@ from tests.fold.simulated_log import SimulatedLog
 from tests.fold.simulated_store import simulated_store
 
 from durabus.clock import ManualClock
-from durabus.conformance import StoreConformance
-from durabus.conformance.differential import compare, random_steps
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+from durabus.testing.conformance import StoreConformance
+from durabus.testing.conformance.differential import compare, random_steps
 
 
 class TestFoldStore(StoreConformance):

@@ -10,27 +10,26 @@ from tests.conformance.http_store import HttpStore
 
 from durabus.client import Client
 from durabus.clock import ManualClock
-from durabus.conformance import StoreConformance
-from durabus.conformance.claims import ClaimTests
-from durabus.conformance.dead_letters import DeadLetterTests
-from durabus.conformance.dedupe import DedupeTests
-from durabus.conformance.events import EventTests
-from durabus.conformance.expiry import ExpiryTests
-from durabus.conformance.late_settlements import LateSettlementTests
-from durabus.conformance.log_entries import LogEntryTests
-from durabus.conformance.modes import ModeTests
-from durabus.conformance.order import OrderTests
-from durabus.conformance.ordering import OrderingTests
-from durabus.conformance.repeats import RepeatTests
-from durabus.conformance.settlement import SettlementTests
-from durabus.conformance.stale_writers import StaleWriterTests
-from durabus.conformance.suite import StoreUnderTest
+from durabus.http import create_app
+from durabus.http.serving import listen, serve
+from durabus.http.settings import Settings
 from durabus.model.limits import MAX_ATTEMPTS
-from durabus.server import create_app
-from durabus.server.serving import listen, serve
-from durabus.server.settings import Settings
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+from durabus.testing.conformance import StoreConformance
+from durabus.testing.conformance.claims import ClaimTests
+from durabus.testing.conformance.dead_letters import DeadLetterTests
+from durabus.testing.conformance.dedupe import DedupeTests
+from durabus.testing.conformance.events import EventTests
+from durabus.testing.conformance.expiry import ExpiryTests
+from durabus.testing.conformance.late_settlements import LateSettlementTests
+from durabus.testing.conformance.log_entries import LogEntryTests
+from durabus.testing.conformance.modes import ModeTests
+from durabus.testing.conformance.ordering import OrderingTests, OrderTests
+from durabus.testing.conformance.repeats import RepeatTests
+from durabus.testing.conformance.settlement import SettlementTests
+from durabus.testing.conformance.stale_writers import StaleWriterTests
+from durabus.testing.conformance.suite import StoreUnderTest
 
 SETTINGS = Settings(max_retries=MAX_ATTEMPTS, scan_every=3600.0)
 """The store's own default is no limit; an API has one, so it is a large one. Orphans are found by claims alone."""

@@ -11,11 +11,11 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_durabus_and_its_stores_do_not_need_pytest() -> None:
-    done = run(WITHOUT_PYTEST + "import durabus, durabus.store.connect, durabus.backends.sqlite.store")
+    done = run(WITHOUT_PYTEST + "import durabus, durabus.store.connect, durabus.stores.sqlite.store")
     assert done.returncode == 0, done.stderr
 
 
 def test_without_pytest_the_suite_says_what_to_install() -> None:
-    done = run(WITHOUT_PYTEST + "import durabus.conformance")
-    assert "ImportError: durabus.conformance runs on pytest" in done.stderr
+    done = run(WITHOUT_PYTEST + "import durabus.testing.conformance")
+    assert "ImportError: durabus.testing.conformance runs on pytest" in done.stderr
     assert "pip install pytest anyio" in done.stderr

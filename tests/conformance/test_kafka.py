@@ -8,10 +8,10 @@ from tests.conformance.test_differential import STEPS, compare_with_memory
 from tests.kafka.prefixes import Prefixes
 
 from durabus.clock import ManualClock
-from durabus.conformance import StoreConformance
-from durabus.conformance.differential import random_steps
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+from durabus.testing.conformance import StoreConformance
+from durabus.testing.conformance.differential import random_steps
 
 SEQUENCES_PER_TEST = 5
 

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from durabus.clock import ManualClock
-from durabus.conformance import StoreConformance
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+from durabus.testing.conformance import StoreConformance
 
 
 class TestMemoryStore(StoreConformance):

@@ -13,7 +13,7 @@ from tests.conformance.postgresql_store import (
 )
 from tests.servers.presence import installed
 
-from durabus.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.postgresql import PostgreSQLServer
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import durabus
-from durabus.conformance import StoreConformance
+from durabus.testing.conformance import StoreConformance
 
 PACKAGE = Path(durabus.__file__).parent
 LAW = sorted([*PACKAGE.glob("store/*.py"), *PACKAGE.glob("kernel/*.py"), *PACKAGE.glob("model/*.py")])

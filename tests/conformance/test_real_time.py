@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from durabus.backends.memory.store import MemoryStore
 from durabus.clock import ManualClock
-from durabus.conformance.claims import ClaimTests
-from durabus.conformance.expiry import ExpiryTests
-from durabus.conformance.suite import StoreUnderTest
 from durabus.store.contract import EventStore
+from durabus.stores.memory.store import MemoryStore
+from durabus.testing.conformance.claims import ClaimTests
+from durabus.testing.conformance.expiry import ExpiryTests
+from durabus.testing.conformance.suite import StoreUnderTest
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from durabus.clock import ManualClock
-from durabus.conformance import StoreConformance
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+from durabus.testing.conformance import StoreConformance
 
 ONE_ORDER = {
     "ids and batches follow the order of publishing": [

@@ -11,11 +11,11 @@ from tests.dashboard.shop import Till, bury, open_bus, publish
 from tests.seeds.support import until
 
 from durabus import EventStore
+from durabus.http import TokenFile
+from durabus.http.auth.access import Scope
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Complete
 from durabus.model.statuses import DEAD_LETTER
-from durabus.server import TokenFile
-from durabus.server.access import Scope
 
 pytestmark = [pytest.mark.long, pytest.mark.processes]
 

@@ -8,28 +8,28 @@ import pytest
 
 from durabus import EventStore, ManualClock, new_event, open_store
 from durabus.errors import StoreUnavailableError
-from durabus.model.claim import Claim, ClaimRequest, new_token
-from durabus.model.query import Counts, EventQuery
-from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release
-from durabus.model.statuses import EventStatus
-from durabus.server.access import EVERYBODY, Principal, Scope
-from durabus.server.api import Api
-from durabus.server.dashboard import pulse as pulse_module
-from durabus.server.dashboard.charts import chart, round_up
-from durabus.server.dashboard.dead_letters import (
+from durabus.http.api import Api
+from durabus.http.auth.access import EVERYBODY, Principal, Scope
+from durabus.http.dashboard import activity as pulse_module
+from durabus.http.dashboard.activity import Pulse, Pulses
+from durabus.http.dashboard.bulk_actions import (
     Selection,
     count_selected,
     group_dead_letters,
     shape_of,
     take_step,
 )
-from durabus.server.dashboard.figures import MAX_TAG_SETS, Slots, percentiles, step_of
-from durabus.server.dashboard.overview_page import unhandled
-from durabus.server.dashboard.pulse import Pulse, Pulses
-from durabus.server.dashboard.readings import Reading, count_queue, oldest
-from durabus.server.dashboard.timeline import attempts_of
-from durabus.server.dashboard.words import UNKNOWN, ago, duration, percent, pretty, rate
-from durabus.server.settings import Settings
+from durabus.http.dashboard.charts import chart, round_up
+from durabus.http.dashboard.counts import Reading, count_queue, oldest
+from durabus.http.dashboard.figures import MAX_TAG_SETS, Slots, percentiles, step_of
+from durabus.http.dashboard.overview_page import unhandled
+from durabus.http.dashboard.words import UNKNOWN, ago, duration, percent, pretty, rate
+from durabus.http.settings import Settings
+from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.model.query import Counts, EventQuery
+from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release
+from durabus.model.statuses import EventStatus
+from durabus.views.attempts import attempts_of
 
 BUS = "default"
 ALL: frozenset[str] = frozenset()

@@ -9,12 +9,12 @@ import pytest
 from tests.api.support import ELSEWHERE, Desk
 
 from durabus import EventStore, ManualClock, new_event, open_store
+from durabus.http import TokenFile, create_app
+from durabus.http.auth.access import Scope
+from durabus.http.dashboard import counts
+from durabus.http.dashboard.browser import safe_next
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Fail
-from durabus.server import TokenFile, create_app
-from durabus.server.access import Scope
-from durabus.server.dashboard import readings
-from durabus.server.dashboard.browser import safe_next
 
 HOST = "bus.example.com"
 HOME = f"http://{HOST}"
@@ -354,7 +354,7 @@ async def test_mounted_somewhere_every_link_stays_there(tmp_path: Path) -> None:
 async def test_figures_that_are_old_say_so(
     store: EventStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readings, "AT_LEAST_EVERY", 3600.0)  # nobody counts again during this test
+    monkeypatch.setattr(counts, "AT_LEAST_EVERY", 3600.0)  # nobody counts again during this test
     async with Desk(store, clock) as local:
         page = ""
         while not re.search(r"Waiting</dt><dd><a[^>]*>0<", page):

@@ -8,9 +8,9 @@ import pytest
 from tests.dashboard.shop import bury, publish
 
 from durabus import open_store
+from durabus.http import create_app
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Complete
-from durabus.server import create_app
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,7 @@ from tests.dashboard.shop import Till, bury, open_bus, publish
 from durabus import EventStore, ManualClock, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.handler import HandlerInfo
-from durabus.worker.roster import WorkerSeen, roster
+from durabus.views.workers import WorkerSeen, roster
 
 BUS = "default"
 NOW = 1_000.0

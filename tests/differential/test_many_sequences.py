@@ -7,7 +7,7 @@ from tests.conformance.postgresql_store import SEQUENCES_PER_TEST, Place
 from tests.conformance.test_differential import STEPS, compare_with_memory
 from tests.conformance.test_postgresql import place
 
-from durabus.conformance.differential import random_steps
+from durabus.testing.conformance.differential import random_steps
 
 __all__ = ["place"]
 

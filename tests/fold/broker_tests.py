@@ -17,14 +17,14 @@ from tests.fold.pictures import pictures
 from tests.processes.fleet import Fleet, judge
 
 from durabus import EventBus, EventQueue, new_event, open_store
-from durabus.backends.fold.node import Node
-from durabus.backends.fold.store import FoldStore
 from durabus.errors import LeaseLost, SchemaError, StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import NewEvent
 from durabus.model.query import Counts
 from durabus.model.settlement import Complete, Settled
-from durabus.servers.server import Server
+from durabus.stores.replicated_log.node import Node
+from durabus.stores.replicated_log.store import FoldStore
+from durabus.testing.servers.server import Server
 
 
 class Broker:

@@ -9,11 +9,10 @@ from tests.fold.broker_tests import Broker, read_again, stop_reading
 from tests.fold.pictures import pictures
 
 from durabus import new_event
-from durabus.backends.fold.damage import label
-from durabus.backends.fold.envelope import seal
-from durabus.backends.fold.public_lane import public_record
-from durabus.backends.fold.store import FoldStore
 from durabus.errors import DamagedLogError
+from durabus.stores.replicated_log.public_lane import public_record
+from durabus.stores.replicated_log.records import label, seal
+from durabus.stores.replicated_log.store import FoldStore
 
 
 async def told(store: FoldStore, within: float = 20) -> str:
@@ -40,8 +39,8 @@ class BrokerDamageTests:
     @pytest.fixture(autouse=True)
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """There is one server: it has no new leader that needs time."""
-        monkeypatch.setattr("durabus.backends.fold.damage.SETTLED_WITHIN", 0.2)
-        monkeypatch.setattr("durabus.backends.fold.damage.PRESENT_WITHIN", 0.2)
+        monkeypatch.setattr("durabus.stores.replicated_log.records.SETTLED_WITHIN", 0.2)
+        monkeypatch.setattr("durabus.stores.replicated_log.records.PRESENT_WITHIN", 0.2)
 
     @pytest.fixture
     async def broker(self, server_url: str) -> AsyncIterator[Broker]:

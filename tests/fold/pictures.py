@@ -1,8 +1,8 @@
 """What a replica holds, to the last row."""
 
-from durabus.backends.fold.replica import Replica
-from durabus.backends.fold.snapshot import dump
-from durabus.backends.fold.store import FoldStore
+from durabus.stores.replicated_log.replica import Replica
+from durabus.stores.replicated_log.snapshot import dump
+from durabus.stores.replicated_log.store import FoldStore
 
 Picture = dict[tuple[str, str], bytes]
 

@@ -5,9 +5,17 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from itertools import count
 
-from durabus.backends.fold.damage import Damage
-from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord, UnknownOutcomeError
 from durabus.clock import Clock, SystemClock
+from durabus.stores.replicated_log.records import Damage
+from durabus.stores.replicated_log.transport import (
+    Entry,
+    GapError,
+    Manifest,
+    Part,
+    Position,
+    PublicRecord,
+    UnknownOutcomeError,
+)
 
 POLL = 0.0005
 

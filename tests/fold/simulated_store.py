@@ -2,10 +2,10 @@
 
 from tests.fold.simulated_log import SimulatedLog, SimulatedTransport, Trouble
 
-from durabus.backends.fold.options import Options
-from durabus.backends.fold.store import FoldStore
 from durabus.clock import Clock
 from durabus.store.features import Features
+from durabus.stores.replicated_log.options import Options
+from durabus.stores.replicated_log.store import FoldStore
 
 FEATURES = Features(
     scheme="simulated",

@@ -7,10 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from durabus.backends.fold.commands import decode_commands, encode_commands, finish
-from durabus.backends.fold.core import FoldCore
-from durabus.backends.fold.wire import Completions, Sent, wire
-from durabus.backends.memory.claims import MemoryClaims
 from durabus.clock import ManualClock
 from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
@@ -19,6 +15,10 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import EventMode, HandlerMode, ResultStatus
 from durabus.store.claims import SettleAnswer
+from durabus.stores.memory.claims import MemoryClaims
+from durabus.stores.replicated_log.commands import decode_commands, encode_commands, finish
+from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.wire import Completions, Sent, wire
 
 BUSES = ("a", "b")
 

@@ -7,10 +7,10 @@ import pytest
 from tests.fold.simulated_log import POLL, SimulatedLog, SimulatedTransport
 from tests.fold.simulated_store import FEATURES
 
-from durabus.backends.fold.options import Options
-from durabus.backends.fold.store import FoldStore
-from durabus.backends.fold.transport import Position
 from durabus.errors import StoreClosedError, StoreUnavailableError
+from durabus.stores.replicated_log.options import Options
+from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.transport import Position
 
 
 class Halting(SimulatedTransport):

@@ -10,15 +10,14 @@ from tests.fold.pictures import pictures
 from tests.fold.simulated_log import SimulatedLog, SimulatedTransport
 from tests.fold.simulated_store import FEATURES
 
-from durabus.backends.fold.commands import StopBus, encode_command, encode_commands
-from durabus.backends.fold.damage import label
-from durabus.backends.fold.envelope import seal
-from durabus.backends.fold.options import Options, options_from_url
-from durabus.backends.fold.public_lane import public_record
-from durabus.backends.fold.store import FoldStore
-from durabus.backends.fold.transport import Entry, Position
 from durabus.errors import ConfigurationError, DamagedLogError, DurabusError
 from durabus.model.event import new_event
+from durabus.stores.replicated_log.commands import StopBus, encode_command, encode_commands
+from durabus.stores.replicated_log.options import Options, options_from_url
+from durabus.stores.replicated_log.public_lane import public_record
+from durabus.stores.replicated_log.records import label, seal
+from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.transport import Entry, Position
 
 
 class Nodes:

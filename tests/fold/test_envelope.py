@@ -2,8 +2,7 @@
 
 import pytest
 
-from durabus.backends.fold.damage import DamagedRecordError, label
-from durabus.backends.fold.envelope import NoEnvelopeError, seal, unseal
+from durabus.stores.replicated_log.records import DamagedRecordError, NoEnvelopeError, label, seal, unseal
 
 
 def sealed(body: bytes = b"body", *, largest: int = 10_000, number: int = 7) -> list[bytes]:

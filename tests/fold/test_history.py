@@ -7,12 +7,12 @@ from tests.fold.simulated_log import SimulatedLog
 from tests.fold.simulated_store import simulated_store
 
 from durabus import Action, new_event
-from durabus.backends.fold.options import Options
-from durabus.backends.fold.store import FoldStore
-from durabus.kernel.state import EventState
+from durabus.lifecycle.state import EventState
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete
+from durabus.stores.replicated_log.options import Options
+from durabus.stores.replicated_log.store import FoldStore
 
 KEPT = 10
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from durabus.backends.fold import log_clock
-from durabus.backends.fold.log_clock import STRETCH, LogClock
+from durabus.stores.replicated_log import log_clock
+from durabus.stores.replicated_log.log_clock import STRETCH, LogClock
 
 
 class Time:

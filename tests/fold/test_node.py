@@ -11,15 +11,6 @@ import pytest
 from tests.fold.simulated_log import SimulatedLog, SimulatedTransport, Trouble
 from tests.fold.simulated_store import FEATURES, simulated_store
 
-from durabus.backends.fold.commands import StopBus, encode_command, encode_commands
-from durabus.backends.fold.core import FoldCore
-from durabus.backends.fold.damage import label
-from durabus.backends.fold.envelope import Envelope, unseal
-from durabus.backends.fold.options import Options
-from durabus.backends.fold.public_lane import APART_FROM
-from durabus.backends.fold.replica import Replica
-from durabus.backends.fold.store import FoldStore
-from durabus.backends.fold.transport import Entry, PublicRecord, RefusedError, UnknownOutcomeError
 from durabus.errors import (
     ConfigurationError,
     InvalidEventError,
@@ -31,6 +22,14 @@ from durabus.errors import (
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
+from durabus.stores.replicated_log.commands import StopBus, encode_command, encode_commands
+from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.options import Options
+from durabus.stores.replicated_log.public_lane import APART_FROM
+from durabus.stores.replicated_log.records import Envelope, label, unseal
+from durabus.stores.replicated_log.replica import Replica
+from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.transport import Entry, PublicRecord, RefusedError, UnknownOutcomeError
 
 SHORT = Options(timeout=0.3)
 
@@ -123,9 +122,9 @@ async def test_a_record_of_a_newer_durabus_stops_the_node() -> None:
     log = SimulatedLog()
     store = simulated_store(log)
     await store.open()
-    from durabus.backends.fold import envelope
+    from durabus.stores.replicated_log import records
 
-    body = envelope._ENCODER.encode(Envelope(99, "x", 1, 0, 0, 0, 1, b""))
+    body = records._ENCODER.encode(Envelope(99, "x", 1, 0, 0, 0, 1, b""))
     log.store(None, label(body), body)
     with pytest.raises(SchemaError, match="format 99"):
         await store.counts()
@@ -367,7 +366,7 @@ def test_what_cannot_be_written_is_refused_before_it_is_sent() -> None:
 
 @pytest.mark.parametrize("query", ["prefix=a.b", "cluster=", "max_history=-1", "timeout=0", "colour=red", "timeout=x"])
 def test_options_that_cannot_be_are_refused(query: str) -> None:
-    from durabus.backends.fold.options import options_from_url
+    from durabus.stores.replicated_log.options import options_from_url
 
     with pytest.raises(ConfigurationError):
         options_from_url(f"nats://localhost?{query}")
@@ -375,7 +374,7 @@ def test_options_that_cannot_be_are_refused(query: str) -> None:
 
 @pytest.mark.parametrize("url", ["nats://user:s3cret@h?timeout=x", "kafka://h?pasword=s3cret", "nats://u:s3cret@h?a=b"])
 def test_no_password_is_told_with_what_is_wrong(url: str) -> None:
-    from durabus.backends.fold.options import options_from_url
+    from durabus.stores.replicated_log.options import options_from_url
 
     with pytest.raises(ConfigurationError) as refused:
         options_from_url(url)

@@ -7,10 +7,10 @@ import pytest
 from tests.fold.simulated_log import SimulatedLog
 from tests.fold.simulated_store import simulated_store
 
-from durabus.backends.fold.damage import DamagedRecordError, label
-from durabus.backends.fold.public_lane import NoEventError, arrival, public_record
-from durabus.backends.fold.transport import Entry
 from durabus.model.event import DEFAULT_BUS, NewEvent, new_event, new_event_id
+from durabus.stores.replicated_log.public_lane import NoEventError, arrival, public_record
+from durabus.stores.replicated_log.records import DamagedRecordError, label
+from durabus.stores.replicated_log.transport import Entry
 
 ID = "0190f0e4-0000-7000-8000-000000000001"
 

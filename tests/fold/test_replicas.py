@@ -10,20 +10,19 @@ from tests.fold.pictures import picture, pictures
 from tests.fold.simulated_log import SimulatedLog, Trouble
 from tests.fold.simulated_store import simulated_store
 
-from durabus.backends.fold.log_clock import LogClock
-from durabus.backends.fold.replica import Replica
-from durabus.backends.fold.snapshot import FORMAT, Loader, dump
-from durabus.backends.fold.store import FoldStore
-from durabus.backends.fold.transport import Manifest
 from durabus.clock import ManualClock
-from durabus.conformance.commands import VERBS
-from durabus.conformance.differential import compare, random_steps
-from durabus.conformance.sides import Side
 from durabus.errors import DurabusError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Settled
 from durabus.store.connect import open_store
+from durabus.stores.replicated_log.log_clock import LogClock
+from durabus.stores.replicated_log.replica import Replica
+from durabus.stores.replicated_log.snapshot import FORMAT, Loader, dump
+from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.transport import Manifest
+from durabus.testing.conformance.commands import VERBS, Side
+from durabus.testing.conformance.differential import compare, random_steps
 
 TROUBLE = {"lost": 4, "repeated": 20, "reply_lost": 4, "delayed": 20}
 

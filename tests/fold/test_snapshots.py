@@ -7,21 +7,20 @@ from tests.fold.pictures import pictures
 from tests.fold.simulated_log import SimulatedLog, SimulatedTransport
 from tests.fold.simulated_store import FEATURES, simulated_store
 
-from durabus.backends.fold import node
-from durabus.backends.fold.commands import ClaimLock, ReleaseLock, Written
-from durabus.backends.fold.log_clock import LogClock
-from durabus.backends.fold.options import Options
-from durabus.backends.fold.replica import Replica
-from durabus.backends.fold.snapshot import Loader
-from durabus.backends.fold.snapshotter import Snapshotter
-from durabus.backends.fold.store import FoldStore
-from durabus.backends.fold.transport import Manifest, Part, Position
 from durabus.clock import ManualClock
 from durabus.errors import DamagedLogError, LeaseLost, SchemaError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, LockClaim, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
 from durabus.model.settlement import Complete, Fail
+from durabus.stores.replicated_log import node
+from durabus.stores.replicated_log.commands import ClaimLock, ReleaseLock, Written
+from durabus.stores.replicated_log.log_clock import LogClock
+from durabus.stores.replicated_log.options import Options
+from durabus.stores.replicated_log.replica import Replica
+from durabus.stores.replicated_log.snapshot import Loader, Snapshotter
+from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.transport import Manifest, Part, Position
 
 
 @pytest.fixture

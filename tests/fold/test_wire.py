@@ -2,12 +2,12 @@
 
 import msgspec
 
-from durabus.backends.fold.commands import SettleEvents, decode_commands, encode_command, encode_commands
-from durabus.backends.fold.wire import Completions, wire
 from durabus.model.claim import ClaimRef, ClaimRequest
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import ResultStatus
+from durabus.stores.replicated_log.commands import SettleEvents, decode_commands, encode_command, encode_commands
+from durabus.stores.replicated_log.wire import Completions, wire
 
 RESULT = HandlerResult(handler_id="a", status=ResultStatus.SUCCEEDED)
 MIXED: list[Settlement] = [

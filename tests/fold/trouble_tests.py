@@ -13,7 +13,7 @@ from tests.servers.proxy import Proxy
 
 from durabus import new_event
 from durabus.model.query import Counts
-from durabus.servers.server import Server
+from durabus.testing.servers.server import Server
 
 EVENTS = 300
 BATCH = 10

@@ -4,10 +4,9 @@ from uuid import uuid4
 
 from confluent_kafka.admin import AdminClient
 
-from durabus.backends.kafka.driver import QUIET
-from durabus.backends.kafka.layout import KEPT, LARGEST, ROOM, Layout
-from durabus.backends.kafka.store import place as place_of
-from durabus.backends.kafka.topics import Topics
+from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, Layout
+from durabus.stores.kafka.store import place as place_of
+from durabus.stores.kafka.topics import QUIET, Topics
 
 PREFIXES_AT_ONCE = 25
 

@@ -10,12 +10,12 @@ from confluent_kafka.cimpl import NewTopic
 from tests.fold.broker_tests import Broker, BrokerTests
 
 from durabus import new_event, open_store
-from durabus.backends.fold.transport import GapError
-from durabus.backends.kafka.layout import KEPT
-from durabus.backends.kafka.snapshots import MANIFEST_KEY
 from durabus.errors import ConfigurationError, DamagedLogError, SchemaError, StoreUnavailableError
-from durabus.servers.kafka import KafkaServer
-from durabus.servers.server import Server
+from durabus.stores.kafka.layout import KEPT
+from durabus.stores.kafka.snapshots import MANIFEST_KEY
+from durabus.stores.replicated_log.transport import GapError
+from durabus.testing.servers.kafka import KafkaServer
+from durabus.testing.servers.server import Server
 
 READER = """
 import json, sys, time
@@ -162,7 +162,7 @@ class TestKafka(BrokerTests):
                     raise BufferError
                 super().produce(topic, **record)
 
-        monkeypatch.setattr("durabus.backends.kafka.snapshots.Producer", Full)
+        monkeypatch.setattr("durabus.stores.kafka.snapshots.Producer", Full)
         store = await broker.open()
         assert await store._node.snapshot()
         assert MANIFEST_KEY in refused

@@ -12,9 +12,8 @@ from tests.fold.damage_tests import BrokerDamageTests, told
 from tests.kafka.test_broker import bootstrap
 
 from durabus import new_event
-from durabus.backends.fold.damage import label
-from durabus.backends.fold.envelope import seal
-from durabus.backends.kafka.layout import KEPT, Layout
+from durabus.stores.kafka.layout import KEPT, Layout
+from durabus.stores.replicated_log.records import label, seal
 
 
 def lanes(broker: Broker) -> list[str]:
@@ -54,7 +53,7 @@ def produce(broker: Broker, records: list[tuple[str, dict[str, str], bytes]]) ->
 class TestKafkaDamage(BrokerDamageTests):
     @pytest.fixture(autouse=True)
     def watchful(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("durabus.backends.kafka.transport.WATCH_EVERY", 0.2)
+        monkeypatch.setattr("durabus.stores.kafka.transport.WATCH_EVERY", 0.2)
 
     @pytest.fixture
     def server_url(self, kafka_url: str) -> str:

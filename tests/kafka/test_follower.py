@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from durabus.backends.fold.envelope import seal
-from durabus.backends.fold.transport import Entry
-from durabus.backends.kafka.follower import AHEAD, Follower
-from durabus.backends.kafka.layout import Layout
+from durabus.stores.kafka.follower import AHEAD, Follower
+from durabus.stores.kafka.layout import Layout
+from durabus.stores.replicated_log.records import seal
+from durabus.stores.replicated_log.transport import Entry
 
 FAR = 10 * AHEAD
 
@@ -49,7 +49,7 @@ class EndlessConsumer:
 
 
 async def test_a_node_that_applies_slowly_is_not_buried_in_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.backends.kafka.follower.Consumer", EndlessConsumer)
+    monkeypatch.setattr("durabus.stores.kafka.follower.Consumer", EndlessConsumer)
     reached: list[int] = []
     enough = asyncio.Event()
 

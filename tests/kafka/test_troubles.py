@@ -7,9 +7,9 @@ from tests.fold.trouble_tests import BrokerTroubleTests
 from tests.servers.presence import installed
 from tests.servers.proxy import Proxy
 
-from durabus.servers.kafka import KafkaServer
-from durabus.servers.ports import LOOPBACK, free_ports
-from durabus.servers.server import Server
+from durabus.testing.servers.kafka import KafkaServer
+from durabus.testing.servers.process import LOOPBACK, free_ports
+from durabus.testing.servers.server import Server
 
 pytestmark = pytest.mark.long
 

@@ -28,11 +28,11 @@ from tests.lab.round import Disturbances, Plan, Report, Round
 from tests.servers.proxy import Proxy
 
 from durabus.clock import monotonic
-from durabus.servers.known import SERVERS, make_server
-from durabus.servers.redis import RedisServer
-from durabus.servers.server import Server
 from durabus.testing.history.history import Violation
 from durabus.testing.history.lines import encode
+from durabus.testing.servers.known import SERVERS, make_server
+from durabus.testing.servers.redis import RedisServer
+from durabus.testing.servers.server import Server
 
 SHOWN = 10
 FOLDER = Path("build/lab")

@@ -19,10 +19,10 @@ from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Release
 from durabus.testing.history.checker import check
 from durabus.testing.history.claims import dead_letters, refused, takeovers
+from durabus.testing.history.completeness import remains
 from durabus.testing.history.history import History, Violation
 from durabus.testing.history.lines import Disturbed, Invoke, Line, Ok, Settings, Unknown
 from durabus.testing.history.recorder import recorded_store
-from durabus.testing.history.remains import remains
 
 TICK = 0.01
 BACKLOG = 1000

@@ -37,7 +37,7 @@ DEFAULTS = (
     ),
     Mutant(
         "default poll interval",
-        "worker/appetite.py",
+        "worker/poller.py",
         "POLL_FLOOR = 1.0",
         "POLL_FLOOR = 60.0",
         f"{ASKED}a_bus_claims_for_thirty_seconds_and_looks_again_after_one",
@@ -120,7 +120,7 @@ DEFAULTS = (
     ),
     Mutant(
         "default number of retries",
-        "model/retry.py",
+        "model/policies.py",
         "max_retries: int | None = 3",
         "max_retries: int | None = 4",
         f"{RETRY}the_defaults_are_those_of_the_document",
@@ -129,7 +129,7 @@ DEFAULTS = (
     ),
     Mutant(
         "default base delay",
-        "model/retry.py",
+        "model/policies.py",
         "base_delay: Duration = 1.0",
         "base_delay: Duration = 0.1",
         f"{RETRY}the_defaults_are_those_of_the_document",
@@ -137,7 +137,7 @@ DEFAULTS = (
     ),
     Mutant(
         "default longest delay",
-        "model/retry.py",
+        "model/policies.py",
         "max_delay: Duration = 30.0",
         "max_delay: Duration = 300.0",
         f"{RETRY}the_defaults_are_those_of_the_document",
@@ -145,7 +145,7 @@ DEFAULTS = (
     ),
     Mutant(
         "default jitter",
-        "model/retry.py",
+        "model/policies.py",
         "jitter: float = 0.1",
         "jitter: float = 0.0",
         f"{RETRY}the_defaults_are_those_of_the_document",
@@ -153,7 +153,7 @@ DEFAULTS = (
     ),
     Mutant(
         "first retry waits the base delay",
-        "model/retry.py",
+        "model/policies.py",
         "** (attempt - 2), limit)",
         "** (attempt - 1), limit)",
         f"{RETRY}each_attempt_waits_longer_by_the_multiplier[memory]",
@@ -162,7 +162,7 @@ DEFAULTS = (
     ),
     Mutant(
         "attempts are retries and one more",
-        "model/retry.py",
+        "model/policies.py",
         "else self.max_retries + 1",
         "else self.max_retries",
         f"{RETRY}a_handler_that_throws_is_tried_max_retries_plus_one_times",
@@ -170,7 +170,7 @@ DEFAULTS = (
     ),
     Mutant(
         "the last failed attempt is logged",
-        "worker/retry_log.py",
+        "worker/attempt_log.py",
         "    if not logger.isEnabledFor(level):",
         "    if delay is None or not logger.isEnabledFor(level):",
         f"{RETRY}every_failed_attempt_including_the_last_is_logged_with_all_fields[memory]",
@@ -179,7 +179,7 @@ DEFAULTS = (
     ),
     Mutant(
         "attempts of a monitored handler",
-        "worker/retry_log.py",
+        "worker/attempt_log.py",
         '"attempt": event.attempts',
         '"attempt": 1',
         f"{RETRY}every_failed_attempt_including_the_last_is_logged_with_all_fields[memory]",
@@ -195,7 +195,7 @@ DEFAULTS = (
     ),
     Mutant(
         "breaker: how many samples",
-        "model/breaker.py",
+        "model/policies.py",
         "minimum_samples: int = 4",
         "minimum_samples: int = 5",
         f"{BREAKER}more_than_half_of_at_least_four_events_must_fail",
@@ -212,7 +212,7 @@ DEFAULTS = (
     ),
     Mutant(
         "breaker: for how long it is open",
-        "model/breaker.py",
+        "model/policies.py",
         "open_for: Duration = 30.0",
         "open_for: Duration = 300.0",
         f"{BREAKER}it_counts_the_last_minute_and_stays_open_for_half_a_minute",
@@ -220,7 +220,7 @@ DEFAULTS = (
     ),
     Mutant(
         "breaker: over which time it counts",
-        "model/breaker.py",
+        "model/policies.py",
         "window: Duration = 60.0",
         "window: Duration = 3600.0",
         f"{BREAKER}it_counts_the_last_minute_and_stays_open_for_half_a_minute",

@@ -8,7 +8,7 @@ STALE = f"{MEMORY}a_write_under_a_lost_claim_changes_nothing"
 KERNEL = (
     Mutant(
         "kernel: token",
-        "kernel/transition.py",
+        "lifecycle/transition.py",
         "state.token == ref.token and ",
         "",
         f"{STALE}[wrong token-renew]",
@@ -17,7 +17,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: fence",
-        "kernel/transition.py",
+        "lifecycle/transition.py",
         "and state.event.fence == ref.fence ",
         "",
         f"{STALE}[wrong fence-renew]",
@@ -25,7 +25,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: token of a settlement",
-        "kernel/state.py",
+        "lifecycle/state.py",
         "            return self.token == ref.token\n",
         "            return True\n",
         f"{STALE}[wrong token-complete plainly]",
@@ -33,7 +33,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: fence of a settlement",
-        "kernel/state.py",
+        "lifecycle/state.py",
         "if self.event.fence != ref.fence:",
         "if False:",
         f"{STALE}[wrong fence-complete plainly]",
@@ -41,7 +41,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: token of a late settlement",
-        "kernel/state.py",
+        "lifecycle/state.py",
         "return self.abandoned is not None and self.abandoned.token == ref.token",
         "return self.abandoned is not None",
         "tests/unit/kernel/test_transition_table.py::test_a_claim_with_a_wrong_token_or_fence_is_refused_everything",
@@ -49,7 +49,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: lease that is over",
-        "kernel/transition.py",
+        "lifecycle/transition.py",
         "event.expires_ts is None or event.expires_ts > now:",
         "event.expires_ts is None:",
         "tests/unit/kernel/test_transition_table.py::test_every_command_in_every_situation_does_what_the_table_says",
@@ -57,7 +57,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: due",
-        "kernel/transition.py",
+        "lifecycle/transition.py",
         "or event.due_ts > now:",
         "or False:",
         "tests/unit/kernel/test_transition_table.py::test_every_command_in_every_situation_does_what_the_table_says",
@@ -65,7 +65,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: attempt of a release",
-        "kernel/transition.py",
+        "lifecycle/transition.py",
         "due=now + command.delay, attempts=state.event.attempts - 1)",
         "due=now + command.delay)",
         f"{MEMORY}a_released_event_gets_its_attempt_back",
@@ -74,7 +74,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: attempts that are used up",
-        "kernel/transition.py",
+        "lifecycle/transition.py",
         "event.attempts >= event.max_attempts",
         "event.attempts > event.max_attempts",
         f"{MEMORY}a_failure_is_final_when_the_events_own_attempts_are_used_up",
@@ -82,7 +82,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: generation of a requeue",
-        "kernel/transition.py",
+        "lifecycle/transition.py",
         "generation=state.event.generation + 1",
         "generation=state.event.generation",
         f"{MEMORY}a_requeued_dead_letter_begins_again",
@@ -90,7 +90,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: fence of a grant",
-        "kernel/transition.py",
+        "lifecycle/transition.py",
         "fence=event.fence + 1",
         "fence=event.fence",
         f"{MEMORY}the_fence_rises_with_every_grant_and_never_falls",
@@ -98,7 +98,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: metadata in log entries",
-        "kernel/state.py",
+        "lifecycle/state.py",
         "metadata_json=event.metadata_json if whole else None",
         "metadata_json=None",
         "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata[memory]",
@@ -107,7 +107,7 @@ KERNEL = (
     ),
     Mutant(
         "kernel: payload in the last entry",
-        "kernel/state.py",
+        "lifecycle/state.py",
         "payload_json=event.payload_json if terminal else None",
         "payload_json=None",
         "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata[memory]",
@@ -115,7 +115,7 @@ KERNEL = (
     ),
     Mutant(
         "memory: any of the tags",
-        "backends/memory/claims.py",
+        "stores/memory/claims.py",
         "if wanted.isdisjoint(event.tags):",
         "if not wanted <= set(event.tags):",
         f"{MEMORY}a_claim_by_tags_takes_events_that_carry_one_of_them",
@@ -124,7 +124,7 @@ KERNEL = (
     ),
     Mutant(
         "handlers: lease of another",
-        "kernel/handlers.py",
+        "lifecycle/handlers.py",
         "result.expires_ts is not None and result.expires_ts > now:",
         "result.expires_ts is not None and result.expires_ts > now + 10**9:",
         f"{MEMORY}of_many_racing_for_one_handler_one_gets_it",
@@ -132,7 +132,7 @@ KERNEL = (
     ),
     Mutant(
         "locks: lease of another",
-        "kernel/handlers.py",
+        "lifecycle/handlers.py",
         "        if lock.expires_ts > now:\n            return Refused(HELD)",
         "        if lock.expires_ts > now + 10**9:\n            return Refused(HELD)",
         f"{MEMORY}a_held_lock_is_refused_until_its_lease_is_over",

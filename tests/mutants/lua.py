@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-FUNCTIONS = "backends/redis/functions/"
+FUNCTIONS = "stores/redis/functions/"
 LIFECYCLE = f"{FUNCTIONS}shared/10_lifecycle.lua"
 SUITE = "tests/conformance/test_redis.py::TestRedisStore::test_"
 STALE = f"{SUITE}a_write_under_a_lost_claim_changes_nothing"

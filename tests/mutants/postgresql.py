@@ -2,10 +2,10 @@
 
 from tests.mutants.mutant import Mutant
 
-CLAIMS = "backends/postgresql/migrations/0004_claims.sql"
-PUBLISHING = "backends/postgresql/migrations/0002_publishing.sql"
-LINES = "backends/postgresql/migrations/0003_ordering_keys.sql"
-SQL = "backends/postgresql/statements/"
+CLAIMS = "stores/postgresql/migrations/0004_claims.sql"
+PUBLISHING = "stores/postgresql/migrations/0002_publishing.sql"
+LINES = "stores/postgresql/migrations/0003_ordering_keys.sql"
+SQL = "stores/postgresql/statements/"
 SUITE = "tests/conformance/test_postgresql.py::TestPostgreSQLStore::test_"
 STALE = f"{SUITE}a_write_under_a_lost_claim_changes_nothing"
 CLAIM_SETTINGS = """SET plan_cache_mode = force_generic_plan
@@ -144,7 +144,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: a change and its entry are one commit",
-        "backends/postgresql/changes.py",
+        "stores/postgresql/states.py",
         """        if self._entries:
             await session.all("append_entries", *columns(self._entries))
         await self._write_events(session)
@@ -170,7 +170,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: the look everywhere comes within a second",
-        "backends/postgresql/scans.py",
+        "stores/postgresql/scans.py",
         "min(SHARE * (now - began), POSTPONED_AT_MOST)",
         "SHARE * (now - began)",
         "tests/postgresql/test_scans.py::test_a_slow_look_everywhere_is_put_off_by_a_second_at_most",

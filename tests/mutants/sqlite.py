@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import Mutant
 
-SQL = "backends/sqlite/statements/"
+SQL = "stores/sqlite/statements/"
 SUITE = "tests/conformance/test_sqlite.py::TestSQLiteStore::test_"
 
 SQLITE = (
@@ -25,7 +25,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: fence of a renewal",
-        "backends/sqlite/settling.py",
+        "stores/sqlite/settlements.py",
         "claim[1] == ref.token and claim[2] == ref.fence",
         "claim[1] == ref.token",
         f"{SUITE}a_write_under_a_lost_claim_changes_nothing[wrong fence-renew]",
@@ -33,7 +33,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: token of a renewal",
-        "backends/sqlite/settling.py",
+        "stores/sqlite/settlements.py",
         "claim[1] == ref.token and claim[2] == ref.fence",
         "claim[2] == ref.fence",
         f"{SUITE}a_write_under_a_lost_claim_changes_nothing[wrong token-renew]",
@@ -124,7 +124,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: a claim and its entry are one commit",
-        "backends/sqlite/claiming.py",
+        "stores/sqlite/claims.py",
         '    tx.run(_LOG, {"ids": ids})\n',
         '    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n    tx.run(_LOG, {"ids": ids})\n',
         "tests/sqlite/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
@@ -132,7 +132,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: an end and its entry are one commit",
-        "backends/sqlite/settling.py",
+        "stores/sqlite/settlements.py",
         '    count = tx.run(_COMPLETE, {"now": tx.now, "times": to_json(times), "token": token, "fence": fence})\n',
         '    tx.run(_FORGET, {"ids": to_json(list(times))})\n    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n'
         '    count = tx.run(_COMPLETE, {"now": tx.now, "times": to_json(times), "token": token, "fence": fence})\n',
@@ -141,7 +141,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: an event and its entry are one commit",
-        "backends/sqlite/writer.py",
+        "stores/sqlite/writer.py",
         "        operations[start].result = add_events(tx, operations[start].new)",
         "        tx.connection.isolation_level = None; tx.connection.execute('COMMIT')  # noqa\n"
         "        operations[start].result = add_events(tx, operations[start].new)\n"
@@ -151,7 +151,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: durable before it is acknowledged",
-        "backends/sqlite/connection.py",
+        "stores/sqlite/connection.py",
         'f"PRAGMA synchronous = {synchronous}"',
         '"PRAGMA synchronous = NORMAL"',
         "tests/sqlite/test_url.py::test_a_store_waits_for_the_disk_unless_it_is_told_otherwise",
@@ -159,7 +159,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: presence",
-        "backends/sqlite/open_file.py",
+        "stores/sqlite/database_file.py",
         "        self._presence.take()\n",
         "",
         "tests/sqlite/test_foreign_close.py::"
@@ -168,7 +168,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: the log is looked for after a commit",
-        "backends/sqlite/writer.py",
+        "stores/sqlite/writer.py",
         "            self._identity.check_committed()\n",
         "",
         "tests/sqlite/test_foreign_close.py::test_a_commit_into_a_log_that_was_removed_meanwhile_is_not_confirmed",
@@ -176,7 +176,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: a restore is alone",
-        "backends/sqlite/backup.py",
+        "stores/sqlite/backup.py",
         "PRAGMA locking_mode = EXCLUSIVE",
         "PRAGMA locking_mode = NORMAL",
         "tests/cli/test_backup.py::test_a_restore_brings_the_store_back_as_it_was",
@@ -184,7 +184,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: the file of a caller's connection",
-        "backends/sqlite/caller.py",
+        "stores/sqlite/caller.py",
         " or not path.samefile(file)",
         "",
         "tests/sqlite/test_caller_transactions.py::test_another_file_with_the_same_tables_is_refused",

@@ -13,7 +13,7 @@ GUARD = "tests/dashboard/test_guard.py::test_"
 SURFACE = (
     Mutant(
         "HTTP: retry after five minutes",
-        "server/settings.py",
+        "http/settings.py",
         "retry_delay: float = 300.0",
         "retry_delay: float = 30.0",
         f"{SEED}4_report_failure_retry_scheduled",
@@ -21,7 +21,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: three failures",
-        "server/settings.py",
+        "http/settings.py",
         "max_retries: int = 3",
         "max_retries: int = 4",
         f"{SEED}4_report_failure_max_retries_exceeded",
@@ -29,7 +29,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: size of a body",
-        "server/settings.py",
+        "http/settings.py",
         "MAX_BODY = MAX_PAYLOAD_BYTES + 64 * KIB",
         "MAX_BODY = MAX_PAYLOAD_BYTES + 64 * KIB * KIB",
         f"{LIMITS}a_large_body_is_refused_by_its_announcement",
@@ -37,7 +37,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: a body that streams",
-        "server/gate.py",
+        "http/middleware.py",
         "        if size > limit:\n            raise too_large(limit)",
         "        if size > limit * 10**6:\n            raise too_large(limit)",
         f"{LIMITS}a_large_body_without_announcement_is_refused_while_it_streams",
@@ -45,7 +45,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: depth of a body",
-        "server/gate.py",
+        "http/middleware.py",
         "MAX_JSON_DEPTH = MAX_DEPTH + 4",
         "MAX_JSON_DEPTH = MAX_DEPTH * 1000",
         f"{LIMITS}bodies_that_are_refused",
@@ -53,7 +53,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: half a body holds a connection",
-        "server/connections.py",
+        "http/connections.py",
         "self._has_request() and not self.cycle.more_body and",
         "self._has_request() and",
         f"{CONNECTIONS}a_full_server_closes_whatever_waits_for_its_client[half a body]",
@@ -61,7 +61,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: an unread response holds a connection",
-        "server/connections.py",
+        "http/connections.py",
         " and not self.flow.write_paused",
         "",
         f"{CONNECTIONS}a_response_that_nobody_reads_is_given_up_when_the_server_is_full",
@@ -69,7 +69,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: long polls of many peers",
-        "server/connections.py",
+        "http/connections.py",
         "len(self._by_peer.get(newcomer, ())) + 1",
         "len(self._by_peer.get(newcomer, ()))",
         f"{CONNECTIONS}a_peer_with_many_long_polls_or_tails_gives_one_up_for_a_peer_with_fewer",
@@ -77,7 +77,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: claim tokens of tenants",
-        "server/tenancy.py",
+        "http/auth/tenancy.py",
         "    if not principal.limited:\n        return token\n",
         "    return token\n",
         f"{TENANTS}equal_claim_tokens_of_two_tenants_bring_each_its_own_claims[memory-claim]",
@@ -85,7 +85,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: an unexpected error",
-        "server/gate.py",
+        "http/middleware.py",
         "        except Exception as error:\n            if status:",
         "        except Problem as error:\n            if status:",
         f"{PROBLEMS}an_error_that_nobody_expected_is_a_problem_and_tells_no_details",
@@ -93,7 +93,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: a scope is needed",
-        "server/access.py",
+        "http/auth/access.py",
         "return scope in self.scopes or Scope.ADMIN in self.scopes",
         "return bool(self.scopes)",
         f"{ACCESS}a_scope_opens_its_routes_and_no_other",
@@ -101,7 +101,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: tokens end",
-        "server/tokens.py",
+        "http/auth/tokens.py",
         "self.expires_ts is None or now < self.expires_ts",
         "True",
         f"{ACCESS}a_token_ends",
@@ -109,7 +109,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: tokens are revoked",
-        "server/tokens.py",
+        "http/auth/tokens.py",
         "return self.revoked_ts is None and",
         "return",
         f"{ACCESS}another_process_revokes",
@@ -117,7 +117,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: the secret of a token counts",
-        "server/tokens.py",
+        "http/auth/tokens.py",
         "if not hmac.compare_digest(_hash(secret), expected) or known is None",
         "if known is None",
         f"{ACCESS}the_secret_of_a_token_counts_and_not_its_id",
@@ -125,7 +125,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: tags of a token",
-        "server/access.py",
+        "http/auth/access.py",
         "(not self.tags or not self.tags.isdisjoint(event.tags))",
         "True",
         "tests/api/test_tenants.py::test_three_tenants_see_nothing_of_each_other",
@@ -133,7 +133,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: only this machine without tokens",
-        "server/loopback.py",
+        "http/auth/peers.py",
         'if not is_loopback(_host_name(headers.get(b"host", b""))):',
         "if False:",
         f"{ACCESS}without_tokens_only_this_machine_is_served",
@@ -141,7 +141,7 @@ SURFACE = (
     ),
     Mutant(
         "dashboard: a form of another site",
-        "server/gate.py",
+        "http/middleware.py",
         "            browser.check_same_origin(headers)",
         "            pass",
         f"{GUARD}a_form_of_another_site_is_refused",
@@ -149,7 +149,7 @@ SURFACE = (
     ),
     Mutant(
         "dashboard: the cookie is for pages only",
-        "server/gate.py",
+        "http/middleware.py",
         '(browser.cookie_token(headers) if page else "")',
         "browser.cookie_token(headers)",
         f"{GUARD}the_cookie_opens_pages_and_never_the_api",
@@ -157,7 +157,7 @@ SURFACE = (
     ),
     Mutant(
         "dashboard: no script reads the cookie",
-        "server/dashboard/browser.py",
+        "http/dashboard/browser.py",
         "; HttpOnly; SameSite=Strict",
         "; SameSite=Strict",
         f"{GUARD}the_login_keeps_the_token_where_no_script_and_no_other_site_can_use_it",
@@ -165,7 +165,7 @@ SURFACE = (
     ),
     Mutant(
         "dashboard: the login leads nowhere else",
-        "server/dashboard/browser.py",
+        "http/dashboard/browser.py",
         "return wanted if ours and wanted.isprintable()",
         "return wanted if wanted.isprintable()",
         f"{GUARD}the_login_leads_nowhere_else",
@@ -173,7 +173,7 @@ SURFACE = (
     ),
     Mutant(
         "dashboard: groups by type",
-        "server/dashboard/dead_letters.py",
+        "http/dashboard/bulk_actions.py",
         'hashlib.sha256(f"{type_}\\n{shape}".encode())',
         "hashlib.sha256(shape.encode())",
         "tests/dashboard/test_figures.py::test_dead_letters_are_grouped_by_type_and_error",
@@ -181,7 +181,7 @@ SURFACE = (
     ),
     Mutant(
         "dashboard: what differs is left out of a group",
-        "server/dashboard/dead_letters.py",
+        "http/dashboard/bulk_actions.py",
         'return _VARIES.sub("…", error.strip()',
         "return (error.strip()",
         "tests/dashboard/test_figures.py::test_errors_of_one_kind_have_one_shape",
@@ -189,7 +189,7 @@ SURFACE = (
     ),
     Mutant(
         "archive gate: a copy that differs",
-        "pipeline/gate.py",
+        "pipeline/verification.py",
         "    if archived != kept:",
         "    if False:",
         "tests/pipeline/test_gate.py::test_a_copy_that_differs_closes_the_gate",
@@ -197,7 +197,7 @@ SURFACE = (
     ),
     Mutant(
         "archive gate: nothing before it was verified",
-        "pipeline/gate.py",
+        "pipeline/verification.py",
         "    if until == START:",
         "    if False:",
         "tests/pipeline/test_gate.py::test_only_what_was_verified_is_trimmed",

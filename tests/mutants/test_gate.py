@@ -28,7 +28,7 @@ def test_the_test_that_must_kill_it_exists(mutant: Mutant) -> None:
     *classes, name = rest.partition("[")[0].split("::")
     text = (ROOT / file).read_text()
     assert all(f"class {one}(" in text for one in classes)
-    suite = (ROOT / "src/durabus/conformance").glob("*.py") if classes else [ROOT / file]
+    suite = (ROOT / "src/durabus/testing/conformance").glob("*.py") if classes else [ROOT / file]
     assert any(f"def {name}(" in path.read_text() for path in suite)
 
 

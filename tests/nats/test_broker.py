@@ -12,11 +12,11 @@ from tests.fold.pictures import pictures
 from tests.servers.presence import installed
 
 from durabus import new_event
-from durabus.backends.fold.transport import UnknownOutcomeError
-from durabus.backends.nats.follower import Follower
 from durabus.errors import DamagedLogError, SchemaError, StoreUnavailableError
-from durabus.servers.nats import NatsServer
-from durabus.servers.server import Server
+from durabus.stores.nats.follower import Follower
+from durabus.stores.replicated_log.transport import UnknownOutcomeError
+from durabus.testing.servers.nats import NatsServer
+from durabus.testing.servers.server import Server
 
 READER = """
 import asyncio, json, sys

@@ -9,8 +9,8 @@ from tests.fold.broker_tests import Broker, read_again, stop_reading
 from tests.fold.damage_tests import BrokerDamageTests, told
 
 from durabus import new_event
-from durabus.backends.nats.layout import Layout
 from durabus.errors import DamagedLogError, SchemaError
+from durabus.stores.nats.layout import Layout
 
 
 class TestNatsDamage(BrokerDamageTests):

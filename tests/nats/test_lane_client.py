@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 from nats.errors import ConnectionClosedError, NoRespondersError
 
 from durabus import new_event, open_store
-from durabus.backends.nats.lane_client import LaneClient, Outgoing
+from durabus.stores.nats.lane_client import LaneClient, Outgoing
 
 
 async def arrived(client: Client) -> None:

@@ -7,8 +7,8 @@ from tests.fold.trouble_tests import BrokerTroubleTests
 from tests.servers.presence import installed
 from tests.servers.proxy import Proxy
 
-from durabus.servers.nats import NatsServer
-from durabus.servers.server import Server
+from durabus.testing.servers.nats import NatsServer
+from durabus.testing.servers.server import Server
 
 
 class TestNatsTroubles(BrokerTroubleTests):

@@ -11,10 +11,10 @@ from tests.pipeline.history import history_in
 from durabus.model.query import Counts
 from durabus.pipeline import analytics
 from durabus.pipeline.archive import event_log
-from durabus.pipeline.project import with_keys
+from durabus.pipeline.derive import with_keys
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
+from durabus.pipeline.schema import EVENT_LOG
 from durabus.pipeline.silver import attempts, events
-from durabus.pipeline.tables import EVENT_LOG
 
 
 class Past(NamedTuple):

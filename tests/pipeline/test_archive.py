@@ -13,12 +13,10 @@ from tests.pipeline.test_source import plain, to_the_microsecond
 from durabus import EventStore
 from durabus.errors import PipelineError
 from durabus.pipeline.archive import Archive, Archived, Reached, quarantine
-from durabus.pipeline.compact import Compacted, compact
-from durabus.pipeline.derive import update_silver
+from durabus.pipeline.derive import Compacted, compact, update_silver
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lock import lake_lock
-from durabus.pipeline.log_schema import COLUMNS
-from durabus.pipeline.tables import EVENT_LOG, QUARANTINE
+from durabus.pipeline.schema import COLUMNS, EVENT_LOG, QUARANTINE
 from durabus.store.log import START
 
 

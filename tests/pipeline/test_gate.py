@@ -10,16 +10,16 @@ from tests.pipeline.history import History
 from durabus import EventStore
 from durabus.errors import PipelineError
 from durabus.pipeline.archive import Archive
-from durabus.pipeline.gate import READER, trim, verify
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.lookup import archived_trail
+from durabus.pipeline.log_reader import archived_trail
+from durabus.pipeline.verification import READER, trim, verify
 from durabus.store.log import START
 
 
 async def test_only_what_was_verified_is_trimmed(
     lake: Lake, url: str, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("durabus.pipeline.gate.ROWS_PER_PAGE", 5)  # the first time by tasks, then without
+    monkeypatch.setattr("durabus.pipeline.verification.ROWS_PER_PAGE", 5)  # the first time by tasks, then without
     with pytest.raises(PipelineError, match="nothing of this store's log was verified yet"):
         await trim(store)
     await history.varied()

@@ -7,8 +7,7 @@ import pytest
 
 from durabus.errors import PipelineError
 from durabus.pipeline import jars
-from durabus.pipeline.jars import ensure_jars, locked_jars
-from durabus.pipeline.java import check_java
+from durabus.pipeline.jars import check_java, ensure_jars, locked_jars
 
 
 def program(folder: Path, name: str, script: str) -> Path:

@@ -20,12 +20,11 @@ from durabus import EventQuery, EventStore, new_event, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Complete
 from durabus.pipeline.archive import Archive
-from durabus.pipeline.derive import TRANSFORMS, update_silver
-from durabus.pipeline.gate import fingerprint
+from durabus.pipeline.derive import TRANSFORMS, all_rows, update_silver
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.project import all_rows
 from durabus.pipeline.replay import Choice, Replayed, chosen, replay
 from durabus.pipeline.run import Part, Pipeline
+from durabus.pipeline.verification import fingerprint
 
 KILLS = int(os.environ.get("DURABUS_PIPELINE_KILLS", "2"))
 """One in ``make test``, two in ``make long``; ``make chaos-pipeline`` kills twenty times."""

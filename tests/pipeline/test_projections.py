@@ -10,8 +10,8 @@ from tests.pipeline.history import History
 from durabus import ConfigurationError, EventStore
 from durabus.errors import PipelineError
 from durabus.pipeline.archive import Archive
+from durabus.pipeline.derive import rebuild_projection
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.project import rebuild_projection
 from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
 from durabus.pipeline.run import Part, Pipeline
 
@@ -35,7 +35,7 @@ async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
     lake: Lake, url: str, history: History, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New events, a dead letter that lives again (and leaves its tables until it ends), and a run with nothing new."""
-    monkeypatch.setattr("durabus.pipeline.project.FEW", 0)  # as if there were many; test_kill has few
+    monkeypatch.setattr("durabus.pipeline.derive.FEW", 0)  # as if there were many; test_kill has few
     await history.varied()
     pipeline = Pipeline(lake, url, SHIPPED)
     Archive(lake, url).run()

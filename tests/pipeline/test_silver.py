@@ -14,8 +14,8 @@ from durabus.pipeline.analytics import queue_depth
 from durabus.pipeline.archive import Archive, event_log
 from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.schema import EVENT_LOG, EVENTS
 from durabus.pipeline.silver import attempts, events
-from durabus.pipeline.tables import EVENT_LOG, EVENTS
 
 
 def ms(start: float | None, end: float | None) -> float | None:

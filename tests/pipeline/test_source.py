@@ -10,7 +10,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from tests.pipeline.history import History
 
 from durabus import EventStore
-from durabus.pipeline.log_schema import COLUMNS, SPARK
+from durabus.pipeline.schema import COLUMNS, SPARK
 from durabus.pipeline.source import pieces_between
 from durabus.store.log import START
 

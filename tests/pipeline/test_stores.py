@@ -20,11 +20,11 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import ResultStatus
 from durabus.pipeline.analytics import STALE_AFTER, analyze
-from durabus.pipeline.gate import READER
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.log_schema import COLUMNS
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.run import Part, Pipeline
+from durabus.pipeline.schema import COLUMNS
+from durabus.pipeline.verification import READER
 
 Digest = dict[str, tuple[int, int]]
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 import psycopg
 import pytest
 
-from durabus.backends.postgresql.store import PostgreSQLStore
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from durabus.backends.postgresql.store import PostgreSQLStore
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 TELL = (
     "LOAD 'auto_explain'",

@@ -15,13 +15,13 @@ from tests import caller_libraries as libraries
 from tests.caller_libraries import ORDER, Mine, django_database, later
 from tests.postgresql.emptied import empty
 
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import ConfigurationError, LeaseLost, StoreError
-from durabus.event_queue import EventQueue
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Settled, Settlement
 from durabus.model.statuses import EventStatus
+from durabus.queue.event_queue import EventQueue
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 
 @asynccontextmanager

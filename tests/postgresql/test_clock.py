@@ -5,11 +5,11 @@ import asyncio
 import psycopg
 from msgspec.structs import replace
 
-from durabus.backends.postgresql.scans import Scans
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import ClaimRequest, HandlerClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Release
+from durabus.stores.postgresql.scans import Scans
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 
 def request(**options: object) -> ClaimRequest:

@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import (
     ConfigurationError,
     LeaseLost,
@@ -24,6 +23,7 @@ from durabus.model.claim import ClaimRef, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Settled
 from durabus.store.connect import open_store
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 TOTAL = 800
 AT_ONCE = 20

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 import psycopg
 import pytest
 
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.clock import ManualClock
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import Event, new_event
 from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import EventStatus
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 DAY = 86_400.0
 DAYS = (

@@ -3,10 +3,10 @@
 import psycopg
 import pytest
 
-from durabus.backends.postgresql import doctor
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import StoreUnavailableError
 from durabus.store.doctor import Level, examine
+from durabus.stores.postgresql import checks
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 
 async def findings(url: str) -> dict[str, tuple[Level, str]]:
@@ -35,8 +35,8 @@ async def test_every_needed_setting_is_looked_at(
     store: PostgreSQLStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The server runs as it should, so the doctor is told to want the opposite.
-    other = {name: ("other", level, advice) for name, (_, level, advice) in doctor.NEEDED.items()}
-    monkeypatch.setattr(doctor, "NEEDED", other)
+    other = {name: ("other", level, advice) for name, (_, level, advice) in checks.NEEDED.items()}
+    monkeypatch.setattr(checks, "NEEDED", other)
     assert await findings(url) == dict.fromkeys(
         ("fsync", "full_page_writes", "autovacuum", "track_counts"), ("error", "on")
     )
@@ -45,7 +45,7 @@ async def test_every_needed_setting_is_looked_at(
 async def test_a_transaction_that_is_kept_open_is_found(
     store: PostgreSQLStore, url: str, admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "LONG_TRANSACTION", -1.0)
+    monkeypatch.setattr(checks, "LONG_TRANSACTION", -1.0)
     with admin.transaction():
         admin.execute("SELECT pg_current_xact_id()")
         assert (await findings(url))["oldest_transaction"][0] == "warning"

@@ -7,10 +7,10 @@ import msgspec
 import psycopg
 import pytest
 
-from durabus.backends.postgresql.gathering import MOST_EVENTS, Gathering
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import InvalidEventError, StoreClosedError
 from durabus.model.event import Event, NewEvent, new_event
+from durabus.stores.postgresql.coalescer import MOST_EVENTS, Gathering
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 
 async def test_publishers_that_meet_share_commits(store: PostgreSQLStore, admin: psycopg.Connection) -> None:

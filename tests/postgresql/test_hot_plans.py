@@ -13,10 +13,10 @@ from tests.postgresql.plans import Plan, plans_of
 from tests.servers.presence import distribution
 
 from durabus import EventQuery
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 ROWS = 1_000_000
 FILL = f"""

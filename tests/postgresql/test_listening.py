@@ -7,10 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from durabus.backends.postgresql import listener as listening
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
+from durabus.stores.postgresql import wakeup as listening
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 
 async def opened(url: str) -> PostgreSQLStore:

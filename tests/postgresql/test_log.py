@@ -7,12 +7,12 @@ import threading
 import psycopg
 import pytest
 
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.settlement import Complete, Release
 from durabus.store.log import START
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 WRITERS = 8
 

@@ -7,16 +7,16 @@ import psycopg
 import pytest
 
 from durabus import EventLogProjectionBuilder, ManualClock
-from durabus.backends.postgresql import doctor, holds
-from durabus.backends.postgresql.holds import Holds
-from durabus.backends.postgresql.store import PostgreSQLStore
+from durabus.http.dashboard.overview_page import held
+from durabus.http.metrics import Metrics
 from durabus.model.event import new_event
 from durabus.model.log_entry import HELD_AFTER, LogHold
 from durabus.model.query import Counts
-from durabus.server.dashboard.overview_page import held
-from durabus.server.metrics import Metrics
 from durabus.store.doctor import examine
 from durabus.store.log import START
+from durabus.stores.postgresql import checks, log
+from durabus.stores.postgresql.log import Holds
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 LONG = HELD_AFTER + 1.0
 
@@ -94,7 +94,7 @@ async def test_a_reader_that_gets_nothing_warns_once_of_each_holder(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(holds, "LOOK_EVERY", 0.0)
+    monkeypatch.setattr(log, "LOOK_EVERY", 0.0)
     caplog.set_level(logging.INFO, "durabus.postgresql")
     await timed.add_events([new_event("a")])
     clock.advance(LONG)
@@ -138,7 +138,7 @@ async def test_a_reader_that_gets_something_asks_for_no_holder(timed: PostgreSQL
 async def test_the_doctor_names_the_holder(
     store: PostgreSQLStore, url: str, idle: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "HELD_AFTER", 0.0)
+    monkeypatch.setattr(checks, "HELD_AFTER", 0.0)
     await store.add_events([new_event("a")])
     (found,) = await examine(url)
     assert (found.level, found.setting) == ("warning", "log")

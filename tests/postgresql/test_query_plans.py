@@ -7,21 +7,21 @@ from importlib.resources import files
 import psycopg
 import pytest
 
-from durabus.backends.postgresql.claiming import claim_arguments, claims_of
-from durabus.backends.postgresql.scans import WHOLE as EVERYWHERE
-from durabus.backends.postgresql.session import own_session
-from durabus.backends.postgresql.settling import plain_completions
-from durabus.backends.postgresql.sql import Statements
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete
 from durabus.model.statuses import EventMode
 from durabus.store.connect import open_store
+from durabus.stores.postgresql.claims import claim_arguments, claims_of
+from durabus.stores.postgresql.connection import own_session
+from durabus.stores.postgresql.scans import WHOLE as EVERYWHERE
+from durabus.stores.postgresql.settlements import plain_completions
+from durabus.stores.postgresql.sql import Statements
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 STATEMENTS = sorted(
     file.name.removesuffix(".sql")
-    for file in files("durabus.backends.postgresql").joinpath("statements").iterdir()
+    for file in files("durabus.stores.postgresql").joinpath("statements").iterdir()
     if file.name.endswith(".sql")
 )
 SCHEMA = "plans"
@@ -113,7 +113,7 @@ def test_no_statement_reads_a_whole_table(filled: psycopg.Connection, name: str)
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_every_statement_says_what_it_is_for(name: str) -> None:
-    text = files("durabus.backends.postgresql").joinpath("statements", f"{name}.sql").read_text()
+    text = files("durabus.stores.postgresql").joinpath("statements", f"{name}.sql").read_text()
     assert text.startswith("-- ")
 
 

@@ -7,15 +7,15 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
-from durabus.backends.postgresql import log
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import StoreError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
 from durabus.model.settlement import Complete, Fail
+from durabus.stores.postgresql import log
+from durabus.stores.postgresql.store import PostgreSQLStore
 
-ROLES = files("durabus.backends.postgresql").joinpath("roles.sql").read_text()
+ROLES = files("durabus.stores.postgresql").joinpath("roles.sql").read_text()
 
 
 @pytest.fixture

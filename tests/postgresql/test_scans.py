@@ -2,11 +2,11 @@
 
 import pytest
 
-from durabus.backends.postgresql import scans
-from durabus.backends.postgresql.scans import POSTPONED_AT_MOST, SHARE, Scans
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import Event, new_event
+from durabus.stores.postgresql import scans
+from durabus.stores.postgresql.scans import POSTPONED_AT_MOST, SHARE, Scans
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 REQUEST = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=1)
 EVENT = Event(

@@ -6,11 +6,11 @@ import sys
 import psycopg
 import pytest
 
-from durabus.backends.postgresql import schema as schemas
-from durabus.backends.postgresql.address import parse_url
-from durabus.backends.postgresql.connection import connect
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import SchemaError
+from durabus.stores.postgresql import schema as schemas
+from durabus.stores.postgresql.address import parse_url
+from durabus.stores.postgresql.connection import connect
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 OBJECTS = "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind IN ('r', 'p', 'v', 'S')"
 

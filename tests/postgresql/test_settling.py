@@ -3,13 +3,13 @@
 import asyncpg
 import pytest
 
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Settled, Settlement
 from durabus.model.statuses import EventStatus, ResultStatus
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 SUCCEEDED = ResultStatus.SUCCEEDED
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from durabus.backends.postgresql.sharing import MOST, Sharing
 from durabus.errors import InvalidEventError, StoreUnavailableError
+from durabus.stores.postgresql.coalescer import MOST, Sharing
 
 
 class Server:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import NewEvent, new_event
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 WITHOUT_WAITING = 5.0
 """Seconds. A claim takes milliseconds; one that waits for the other transaction never returns."""

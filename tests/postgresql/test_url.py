@@ -2,9 +2,9 @@
 
 import pytest
 
-from durabus.backends.postgresql.address import parse_url
-from durabus.backends.postgresql.store import PostgreSQLStore
 from durabus.errors import ConfigurationError
+from durabus.stores.postgresql.address import parse_url
+from durabus.stores.postgresql.store import PostgreSQLStore
 
 URL = "postgresql://bob:s3cret@db.example:6543/shop"
 

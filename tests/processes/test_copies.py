@@ -16,8 +16,8 @@ from typing import Self
 import pytest
 
 from durabus import EventStatus, open_store
-from durabus.backends.sqlite.backup import back_up
 from durabus.clock import monotonic
+from durabus.stores.sqlite.backup import back_up
 
 SECONDS = float(os.environ.get("DURABUS_COPY_SECONDS", "5"))
 WORKER = Path(__file__).with_name("copying_worker.py")

@@ -10,14 +10,14 @@ import sys
 
 from tests.redis.server import keys_of, prompt
 
-from durabus.backends.redis.store import RedisStore
 from durabus.clock import monotonic
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import ResultStatus
-from durabus.servers.redis import RedisServer
+from durabus.stores.redis.store import RedisStore
+from durabus.testing.servers.redis import RedisServer
 
 BATCH = 1000
 BUSES_PER_BATCH = 10

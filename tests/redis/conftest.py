@@ -9,8 +9,8 @@ import redis
 from tests.redis.server import forget_keys, prompt
 from tests.servers.presence import installed
 
-from durabus.backends.redis.store import RedisStore
-from durabus.servers.redis import RedisServer
+from durabus.stores.redis.store import RedisStore
+from durabus.testing.servers.redis import RedisServer
 
 
 @pytest.fixture

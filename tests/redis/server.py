@@ -5,8 +5,8 @@ from typing import Any
 import redis
 
 from durabus import EventStore, StoreUnavailableError, new_event
-from durabus.backends.redis.address import parse_url
-from durabus.backends.redis.layout import key_names
+from durabus.stores.redis.connection import parse_url
+from durabus.stores.redis.layout import key_names
 
 
 def prompt(url: str) -> redis.Redis:

@@ -10,13 +10,13 @@ import redis
 from tests.redis.server import prompt, run
 from tests.servers.presence import installed
 
-from durabus.backends.redis.layout import key_names
-from durabus.backends.redis.store import RedisStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Settled
-from durabus.servers.ports import LOWEST, is_free
-from durabus.servers.redis import RedisServer
+from durabus.stores.redis.layout import key_names
+from durabus.stores.redis.store import RedisStore
+from durabus.testing.servers.process import LOWEST, is_free
+from durabus.testing.servers.redis import RedisServer
 
 pytestmark = pytest.mark.processes
 

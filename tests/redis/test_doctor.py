@@ -7,11 +7,11 @@ import redis
 from tests.redis.server import prompt
 
 from durabus import open_store
-from durabus.backends.redis.library import library
-from durabus.backends.redis.store import RedisStore
 from durabus.errors import StoreUnavailableError
-from durabus.servers.redis import RedisServer
 from durabus.store.doctor import examine
+from durabus.stores.redis.schema import library
+from durabus.stores.redis.store import RedisStore
+from durabus.testing.servers.redis import RedisServer
 
 
 async def findings(url: str) -> dict[str, str]:

@@ -15,8 +15,8 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from durabus.backends.redis.failures import is_passing, moved_to, refused
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
+from durabus.stores.redis.connection import is_passing, moved_to, refused
 
 CASES = [
     (AuthenticationError("invalid username-password pair"), StoreError, "does not accept the user or password"),

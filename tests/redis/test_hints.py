@@ -6,13 +6,13 @@ import pytest
 import redis
 from tests.redis.server import prompt, run
 
-from durabus.backends.redis import hints
-from durabus.backends.redis.store import RedisStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete
 from durabus.model.statuses import EventMode
-from durabus.servers.redis import RedisServer
+from durabus.stores.redis import hints
+from durabus.stores.redis.store import RedisStore
+from durabus.testing.servers.redis import RedisServer
 
 LONG = 60.0
 SOON = 20.0

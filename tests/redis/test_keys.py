@@ -5,10 +5,10 @@ import redis
 from tests.redis.cardinality import forget_all, main, run_through
 from tests.redis.server import keys_of
 
-from durabus.backends.redis.layout import KEYS
-from durabus.backends.redis.store import RedisStore
 from durabus.clock import ManualClock
 from durabus.model.claim import new_token
+from durabus.stores.redis.layout import KEYS
+from durabus.stores.redis.store import RedisStore
 
 
 @pytest.mark.slow

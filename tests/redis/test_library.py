@@ -6,12 +6,12 @@ from importlib.resources import files
 
 import pytest
 
-import durabus.backends.redis
-from durabus.backends.redis import claims, core, dead_letters, events, locks, log, registrations, results
-from durabus.backends.redis.layout import KEYS, SCHEMA, key_names
-from durabus.backends.redis.library import library
+import durabus.stores.redis
+from durabus.stores.redis import claims, core, dead_letters, events, locks, log, registrations, results
+from durabus.stores.redis.layout import KEYS, SCHEMA, key_names
+from durabus.stores.redis.schema import library
 
-FOLDER = files(durabus.backends.redis) / "functions"
+FOLDER = files(durabus.stores.redis) / "functions"
 VERBS = {one.name.removesuffix(".lua"): one.read_text(encoding="utf-8") for one in FOLDER.iterdir() if one.is_file()}
 MODULES = (claims, core, dead_letters, events, locks, log, registrations, results)
 

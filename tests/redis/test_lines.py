@@ -4,10 +4,10 @@ import pytest
 import redis
 from tests.redis.server import keys_of
 
-from durabus.backends.redis.store import RedisStore
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import Event, new_event
 from durabus.model.settlement import Complete, Fail, Release
+from durabus.stores.redis.store import RedisStore
 
 
 def key(url: str, name: str) -> str:

@@ -8,10 +8,10 @@ import threading
 import pytest
 import redis
 
-from durabus.backends.redis.store import RedisStore
 from durabus.errors import StoreClosedError
 from durabus.model.event import new_event
 from durabus.store.connect import open_store
+from durabus.stores.redis.store import RedisStore
 
 FORK = """
 import asyncio, os, sys, warnings

@@ -6,13 +6,13 @@ import pytest
 from msgspec.structs import replace
 from tests.redis.server import forget_keys
 
-from durabus.backends.redis.store import RedisStore
 from durabus.clock import ManualClock
-from durabus.conformance.claims import ClaimTests
-from durabus.conformance.expiry import ExpiryTests
-from durabus.conformance.modes import ModeTests
-from durabus.conformance.suite import StoreUnderTest
 from durabus.store.contract import EventStore
+from durabus.stores.redis.store import RedisStore
+from durabus.testing.conformance.claims import ClaimTests
+from durabus.testing.conformance.expiry import ExpiryTests
+from durabus.testing.conformance.modes import ModeTests
+from durabus.testing.conformance.suite import StoreUnderTest
 
 
 @pytest.mark.slow

@@ -4,13 +4,13 @@ import pytest
 import redis
 from tests.redis.server import keys_of, run
 
-from durabus.backends.redis.layout import SCHEMA
-from durabus.backends.redis.library import library
-from durabus.backends.redis.store import RedisStore
 from durabus.errors import SchemaError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.log_entry import LOG_COLUMNS
+from durabus.stores.redis.layout import SCHEMA
+from durabus.stores.redis.schema import library
+from durabus.stores.redis.store import RedisStore
 
 
 def key(url: str, name: str) -> str:

@@ -2,13 +2,13 @@
 
 import pytest
 
-from durabus.backends.redis.store import RedisStore
 from durabus.clock import ManualClock
 from durabus.errors import InvalidPayloadError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import NewEvent, new_event, new_event_id
 from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete, Fail
+from durabus.stores.redis.store import RedisStore
 
 MEGABYTE = '"' + "x" * (1_048_576 - 2) + '"'
 
@@ -50,7 +50,7 @@ async def test_a_claim_of_large_events_ends_early_and_loses_none(store: RedisSto
 async def test_a_batch_too_large_for_the_server_is_refused_before_it_is_sent(
     store: RedisStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("durabus.backends.redis.events.MAX_BATCH_BYTES", 1000)
+    monkeypatch.setattr("durabus.stores.redis.events.MAX_BATCH_BYTES", 1000)
     with pytest.raises(InvalidPayloadError, match=r"2 events of \d+ bytes in one call: the limit is 1000"):
         await store.add_events([new_event("t", "x" * 500) for _ in range(2)])
     assert (await store.counts()).pending == 0

@@ -12,12 +12,12 @@ import redis
 from tests.redis.server import prompt, publish_in_the_end, run
 from tests.servers.presence import installed
 
-from durabus.backends.redis.store import RedisStore
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete
-from durabus.servers.redis import RedisServer
+from durabus.stores.redis.store import RedisStore
+from durabus.testing.servers.redis import RedisServer
 
 pytestmark = pytest.mark.processes
 

@@ -8,13 +8,13 @@ import redis
 from tests.redis.server import publish_in_the_end
 from tests.servers.proxy import Proxy
 
-from durabus.backends.redis.store import RedisStore
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
 from durabus.model.settlement import Complete, Fail, Settled
 from durabus.model.statuses import Action
+from durabus.stores.redis.store import RedisStore
 
 
 @pytest.fixture

@@ -2,9 +2,9 @@
 
 import pytest
 
-from durabus.backends.redis.address import parse_url
 from durabus.errors import ConfigurationError
 from durabus.store.connect import make_store
+from durabus.stores.redis.connection import parse_url
 
 
 def test_an_address_has_defaults() -> None:

@@ -7,7 +7,7 @@ from tests.runtime.conftest import MakeBus
 from tests.seeds.support import until as comes_true
 
 from durabus import Action, Event, EventBus, EventStatus, EventStore, new_event
-from durabus.worker import serial_batch
+from durabus.worker import serial
 
 SERIAL = pytest.mark.parametrize("mode", ["bus-serial", "global-serial"])
 COMPLETED, PENDING = EventStatus.COMPLETED, EventStatus.PENDING
@@ -37,8 +37,8 @@ def ledger() -> Ledger:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Batches grow and stay, however busy the machine is."""
-    monkeypatch.setattr(serial_batch, "QUICK", 60.0)
-    monkeypatch.setattr(serial_batch, "OVERDUE", 60.0)
+    monkeypatch.setattr(serial, "QUICK", 60.0)
+    monkeypatch.setattr(serial, "OVERDUE", 60.0)
 
 
 async def as_one_batch(
@@ -116,7 +116,7 @@ async def test_the_events_of_a_batch_run_one_at_a_time_in_order(
 async def test_long_handlers_get_their_events_one_by_one(
     make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serial_batch, "QUICK", 0.0)
+    monkeypatch.setattr(serial, "QUICK", 0.0)
     bus = make_bus(mode="bus-serial")
     bus.subscribe("job", lambda event: None)
     events = await store.add_events([new_event("job", n, bus=bus.name) for n in range(5)])
@@ -133,7 +133,7 @@ async def test_what_a_batch_that_takes_too_long_has_not_begun_goes_back(
     async def job(event: Event) -> None:
         ledger.begin(str(event.payload))
         if event.payload == 0:
-            monkeypatch.setattr(serial_batch, "OVERDUE", 0.0)
+            monkeypatch.setattr(serial, "OVERDUE", 0.0)
         ledger.end(str(event.payload))
 
     bus.subscribe("job", job)

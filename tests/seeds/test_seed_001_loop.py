@@ -5,16 +5,8 @@ import asyncio
 import pytest
 from tests.seeds.support import Gate, Recorder, status_of, until
 
-from durabus import (
-    ConfigurationError,
-    Event,
-    EventManager,
-    EventQueue,
-    EventStatus,
-    EventStore,
-    ManualClock,
-    event_manager,
-)
+from durabus import ConfigurationError, Event, EventManager, EventQueue, EventStatus, EventStore, ManualClock
+from durabus.queue import event_manager
 
 
 async def test_the_loop_polls_dispatches_and_finalizes_until_it_is_stopped(store: EventStore) -> None:

@@ -5,8 +5,8 @@ from typing import TypeVar
 
 import pytest
 
-from durabus.servers.postgresql import BINARIES, DistributionPostgreSQLServer
-from durabus.servers.server import Server
+from durabus.testing.servers.postgresql import BINARIES, DistributionPostgreSQLServer
+from durabus.testing.servers.server import Server
 
 S = TypeVar("S", bound=Server)
 

@@ -6,9 +6,9 @@ import pytest
 from tests.servers.presence import installed
 
 from durabus.errors import ServerError
-from durabus.servers.folder import CARD, Card, Folder
-from durabus.servers.known import SERVERS, make_server
-from durabus.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.known import SERVERS, make_server
+from durabus.testing.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.process import CARD, Card, Folder
 
 
 def refusal(directory: Path) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from durabus.errors import ServerError
-from durabus.servers.jars import fetched, jars_of
-from durabus.servers.kafka import LOCK
+from durabus.testing.servers.jars import fetched, jars_of
+from durabus.testing.servers.kafka import LOCK
 
 KNOWN = "org.example:tool:1.0"
 

@@ -15,10 +15,9 @@ import pytest
 from tests.servers.presence import installed
 
 from durabus.errors import ServerError
-from durabus.servers.folder import CARD
-from durabus.servers.known import SERVERS, make_server
-from durabus.servers.ports import CLIENT_PORTS, LOOPBACK
-from durabus.servers.server import Server
+from durabus.testing.servers.known import SERVERS, make_server
+from durabus.testing.servers.process import CARD, CLIENT_PORTS, LOOPBACK
+from durabus.testing.servers.server import Server
 
 pytestmark = pytest.mark.processes
 
@@ -31,7 +30,7 @@ every_one = pytest.mark.parametrize(
 
 STARTER = """
 import sys, time
-from durabus.servers.known import make_server
+from durabus.testing.servers.known import make_server
 server = make_server(sys.argv[1])
 server.start()
 print(server.pid, flush=True)

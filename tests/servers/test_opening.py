@@ -13,9 +13,9 @@ from tests.servers.proxy import Proxy
 
 from durabus import new_event, open_store
 from durabus.errors import ConfigurationError, StoreError, StoreUnavailableError
-from durabus.servers.kafka import KafkaServer
-from durabus.servers.ports import LOOPBACK, free_ports
 from durabus.store.connect import make_store
+from durabus.testing.servers.kafka import KafkaServer
+from durabus.testing.servers.process import LOOPBACK, free_ports
 
 SERVERS = ["postgresql", "redis", "nats", "kafka"]
 WRONG = "n0tThePassword"

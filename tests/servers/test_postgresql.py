@@ -9,9 +9,9 @@ import pytest
 from tests.servers.presence import distribution, installed
 
 from durabus.errors import ServerError
-from durabus.servers import postgresql
-from durabus.servers.folder import CARD
-from durabus.servers.postgresql import BINARIES, DISTRIBUTION, DistributionPostgreSQLServer, PostgreSQLServer
+from durabus.testing.servers import postgresql
+from durabus.testing.servers.postgresql import BINARIES, DISTRIBUTION, DistributionPostgreSQLServer, PostgreSQLServer
+from durabus.testing.servers.process import CARD
 
 pytestmark = pytest.mark.processes
 

@@ -8,7 +8,6 @@ from uuid import UUID
 import pytest
 
 from durabus import Event, EventBus, EventStore, ManualClock, RetryPolicy, new_event, open_store
-from durabus.backends.sharded.store import ShardedStore
 from durabus.errors import (
     ConfigurationError,
     InvalidEventError,
@@ -23,6 +22,7 @@ from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import Action, EventMode
 from durabus.store.events import EventRef
 from durabus.store.log import START
+from durabus.stores.sharded.store import ShardedStore
 
 BUS = "default"
 SHARDS = 3

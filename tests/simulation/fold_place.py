@@ -11,12 +11,12 @@ from unittest.mock import patch
 from tests.fold.simulated_log import SimulatedLog
 from tests.fold.simulated_store import FEATURES
 
-import durabus.backends.fold.node
-from durabus.backends.fold.options import Options
-from durabus.backends.fold.store import FoldStore
-from durabus.backends.fold.transport import Entry, GapError, Manifest, Part, Position, PublicRecord
+import durabus.stores.replicated_log.node
 from durabus.errors import StoreUnavailableError
 from durabus.store.contract import EventStore
+from durabus.stores.replicated_log.options import Options
+from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.transport import Entry, GapError, Manifest, Part, Position, PublicRecord
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import LANE, VirtualLoop
 from durabus.testing.simulation.network import Network
@@ -207,6 +207,6 @@ class FoldPlace(Place):
         return self._store(self._straight)
 
     def _store(self, network: Network) -> EventStore:
-        with patch.object(durabus.backends.fold.node, "OwnLoop", LaneLoop):
+        with patch.object(durabus.stores.replicated_log.node, "OwnLoop", LaneLoop):
             options = Options(timeout=self._timeout, snapshot_every=SNAPSHOT_EVERY)
             return FoldStore(BrokerTransport(network), options, FEATURES)

@@ -19,7 +19,7 @@ from durabus.testing.simulation.loop import SimulationError
 from durabus.testing.simulation.places import MakePlace, MemoryPlace
 from durabus.testing.simulation.run import simulate
 from durabus.testing.simulation.scenario import Scenario, make_scenario
-from durabus.worker import serial_batch
+from durabus.worker import serial
 
 PLACES: dict[str, MakePlace] = {"fold": FoldPlace, "memory": MemoryPlace, "sqlite": SQLitePlace}
 
@@ -51,7 +51,7 @@ def batches_of(scenario: Scenario) -> Iterator[None]:
         yield
         return
     long = 10 * scenario.lease
-    with patch.object(serial_batch, "QUICK", long), patch.object(serial_batch, "OVERDUE", long):
+    with patch.object(serial, "QUICK", long), patch.object(serial, "OVERDUE", long):
         yield
 
 

@@ -15,21 +15,15 @@ from unittest.mock import patch
 import msgspec
 from msgspec.structs import replace
 
-import durabus.backends.memory.claims as memory_claims
-import durabus.lock_manager
+import durabus.queue.locks
+import durabus.stores.memory.claims as memory_claims
 import durabus.worker.loop as worker_loop
 from durabus import EventBus
-from durabus.backends.fold.store import FoldStore
-from durabus.backends.memory.core import MemoryCore
-from durabus.backends.memory.lane import Lane
-from durabus.backends.memory.lines import Lines
-from durabus.backends.memory.log import MemoryLog
-from durabus.backends.memory.store import MemoryStore
 from durabus.errors import DurabusError, LeaseLost
-from durabus.kernel import transition
-from durabus.kernel.handlers import claim_lock
-from durabus.kernel.state import NOT_YOURS, Applied, EventState, Expire, Grant, Refused, Renew
-from durabus.kernel.transition import publish
+from durabus.lifecycle import transition
+from durabus.lifecycle.handlers import claim_lock
+from durabus.lifecycle.state import NOT_YOURS, Applied, EventState, Expire, Grant, Refused, Renew
+from durabus.lifecycle.transition import publish
 from durabus.model.claim import ClaimRef, default_worker_id
 from durabus.model.event import Event, NewEvent
 from durabus.model.log_entry import LogPage
@@ -37,12 +31,18 @@ from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete, Fail, Settled
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.claims import SettleAnswer
+from durabus.stores.memory.bus_queue import Lane
+from durabus.stores.memory.core import MemoryCore
+from durabus.stores.memory.log import MemoryLog
+from durabus.stores.memory.ordering_keys import Lines
+from durabus.stores.memory.store import MemoryStore
+from durabus.stores.replicated_log.store import FoldStore
 from durabus.testing.simulation.host import Host, host_here
 from durabus.testing.simulation.loop import VirtualLoop
-from durabus.worker import course, dispatcher, heartbeat
-from durabus.worker.appetite import Appetite
+from durabus.worker import attempt, dispatcher, heartbeat
 from durabus.worker.execution import execute
 from durabus.worker.heartbeat import Heartbeat
+from durabus.worker.poller import Appetite
 from durabus.worker.slots import Running, Slots
 
 Rule = Callable[[EventState, Any, float], Applied | Refused]
@@ -313,7 +313,7 @@ def timeout_counted_as_success() -> Iterator[None]:
             return replace(outcome, status=ResultStatus.SUCCEEDED, error=None)
         return outcome
 
-    with patch.object(dispatcher, "execute", optimistic), patch.object(course, "execute", optimistic):
+    with patch.object(dispatcher, "execute", optimistic), patch.object(attempt, "execute", optimistic):
         yield
 
 
@@ -349,7 +349,7 @@ def deadline_noticed_a_beat_later() -> Iterator[None]:
 
 def lock_counted_from_the_answer() -> AbstractContextManager[Any]:
     """A lock that was answered late is worked under all the same."""
-    return patch.object(durabus.lock_manager, "SAFETY", float("inf"))
+    return patch.object(durabus.queue.locks, "SAFETY", float("inf"))
 
 
 def late_settlement_after_a_newer_grant() -> AbstractContextManager[Any]:

@@ -15,14 +15,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from durabus.backends.sqlite.address import Address
-from durabus.backends.sqlite.identity import Identity
-from durabus.backends.sqlite.open_file import OpenFile
-from durabus.backends.sqlite.operation import Operation, deliver
-from durabus.backends.sqlite.reader import Reader
-from durabus.backends.sqlite.store import SQLiteStore
-from durabus.backends.sqlite.wakeup import Wakeup
-from durabus.backends.sqlite.writer import Writer
+from durabus.stores.sqlite.address import Address
+from durabus.stores.sqlite.connection import Operation, deliver
+from durabus.stores.sqlite.database_file import OpenFile
+from durabus.stores.sqlite.file_identity import Identity
+from durabus.stores.sqlite.reader import Reader
+from durabus.stores.sqlite.store import SQLiteStore
+from durabus.stores.sqlite.wakeup import Wakeup
+from durabus.stores.sqlite.writer import Writer
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.places import ServerPlace
 from durabus.testing.simulation.scenario import Scenario

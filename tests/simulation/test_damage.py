@@ -8,8 +8,8 @@ from tests.simulation.fold_place import FoldPlace
 from tests.simulation.judge import scenario_of
 
 from durabus import new_event
-from durabus.backends.fold.store import FoldStore
 from durabus.errors import DamagedLogError
+from durabus.stores.replicated_log.store import FoldStore
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.world import world
 

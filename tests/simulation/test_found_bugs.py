@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import pytest
 
 from durabus import Context, Event, EventBus, EventStatus
-from durabus.backends.memory.store import MemoryStore
 from durabus.clock import monotonic
 from durabus.errors import LeaseLost, StoreUnavailableError
-from durabus.lock_manager import LockManager
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, LockClaim
 from durabus.model.event import NewEvent
 from durabus.model.query import EventQuery
-from durabus.worker.appetite import Appetite
+from durabus.queue.locks import LockManager
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker.heartbeat import in_time
+from durabus.worker.poller import Appetite
 
 LEASE = 1.0
 POLL = 0.1

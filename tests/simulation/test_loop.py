@@ -13,7 +13,7 @@ from durabus.model.claim import default_worker_id
 from durabus.testing.simulation.host import Host, host_here
 from durabus.testing.simulation.loop import SimulationError, VirtualLoop
 from durabus.testing.simulation.world import EPOCH, WorldClock, world
-from durabus.worker import appetite, heartbeat
+from durabus.worker import heartbeat, poller
 
 
 def make_host(loop: VirtualLoop, name: str = "a", *, speed: float = 1.0, wall_ahead: float = 0.0) -> Host:
@@ -155,14 +155,14 @@ def test_threads_that_were_there_before_go_on_as_they_are() -> None:
     def other() -> None:
         go_on.wait(timeout=30)
         time.sleep(0.001)
-        vars(appetite)["random"].random()
+        vars(poller)["random"].random()
         told.append((vars(heartbeat)["monotonic"](), default_worker_id()))
         logging.getLogger("durabus").error("of the other thread", exc_info=ValueError())
 
     async def main() -> float:
         go_on.set()
         thread.join(timeout=30)
-        drawn: float = vars(appetite)["random"].random()
+        drawn: float = vars(poller)["random"].random()
         return drawn
 
     thread, before = threading.Thread(target=other), monotonic()

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import pytest
 
 from durabus import EventNotFound, StoreUnavailableError, new_event
-from durabus.backends.memory.store import MemoryStore
 from durabus.model.claim import ClaimRef, ClaimRequest
 from durabus.model.event import Event, NewEvent
 from durabus.model.settlement import Complete
+from durabus.stores.memory.store import MemoryStore
 from durabus.testing.history.lines import Failed, Invoke, Line, Ok, Unknown
 from durabus.testing.history.recorder import recorded_store
 

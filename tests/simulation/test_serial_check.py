@@ -6,7 +6,7 @@ from tests.simulation.story import BUS, COMPLETED, LEASE, PROCESSING, entry, fin
 from durabus.model.statuses import Action
 from durabus.testing.history.history import History
 from durabus.testing.history.lines import Asked, Disturbed, Effect, Invoke, Line, Logged, Ok, Subject
-from durabus.testing.history.serial import serial
+from durabus.testing.history.locks import serial
 
 
 def claimed(call: str, at: float, host: str, token: str, *ids: int) -> list[Line]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite.store import SQLiteStore
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 @pytest.fixture

@@ -3,13 +3,13 @@
 import sqlite3
 from pathlib import Path
 
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.clock import ManualClock
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
 from durabus.model.settlement import Complete
 from durabus.model.statuses import EventStatus
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 def request(lease: float = 30.0) -> ClaimRequest:

@@ -14,10 +14,10 @@ from tests import caller_libraries as libraries
 from tests.caller_libraries import ORDER, Mine, django_database, later
 
 from durabus import EventBus, EventQueue, SyncEventBus
-from durabus.backends.sqlite import connection as connections
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailableError
 from durabus.model.event import new_event
+from durabus.stores.sqlite import connection as connections
+from durabus.stores.sqlite.store import SQLiteStore
 
 aiosqlite: Any = import_module("aiosqlite")
 

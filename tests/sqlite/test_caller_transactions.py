@@ -10,14 +10,14 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
-from durabus.backends.sqlite import events
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import ConfigurationError, LeaseLost, StoreError, StoreUnavailableError
-from durabus.event_queue import EventQueue
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Settlement
 from durabus.model.statuses import EventStatus
+from durabus.queue.event_queue import EventQueue
+from durabus.stores.sqlite import events
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite.flock import WriteLock
-from durabus.backends.sqlite.store import SQLiteStore
-from durabus.backends.sqlite.store_time import StoreTime
 from durabus.clock import ManualClock, SystemClock
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
+from durabus.stores.sqlite.file_locks import WriteLock
+from durabus.stores.sqlite.store import SQLiteStore
+from durabus.stores.sqlite.store_time import StoreTime
 
 HOUR = 3600.0
 

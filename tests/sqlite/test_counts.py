@@ -3,11 +3,11 @@
 import sqlite3
 from pathlib import Path
 
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.query import Counts
 from durabus.model.settlement import Complete, Fail, Settlement
+from durabus.stores.sqlite.store import SQLiteStore
 
 COUNTED = """
 SELECT bus, sum(live), sum(completed), sum(completed_with_errors), sum(failed) FROM (

@@ -6,10 +6,10 @@ import sqlite3
 import pytest
 
 from durabus import EventBus, EventStatus
-from durabus.backends.sqlite.rows import strings_of
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.model.event import Event, new_event
 from durabus.model.query import EventQuery
+from durabus.stores.sqlite.rows import strings_of
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 async def all_ended(store: SQLiteStore) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite import turn, wal, writer
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete
+from durabus.stores.sqlite import file_identity, writer
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 async def test_a_full_disk_fails_the_call_and_nothing_else(store: SQLiteStore) -> None:
@@ -79,7 +79,7 @@ def test_a_write_that_the_system_refuses_is_taken_back_and_works_later(file: Pat
 
 READ_ONLY = """
 import asyncio, os, sys
-import durabus.backends.sqlite.store
+import durabus.stores.sqlite.store
 from durabus.errors import StoreUnavailableError
 from durabus.store.connect import open_store
 
@@ -157,8 +157,8 @@ async def test_the_write_ahead_log_stays_small(store: SQLiteStore, file: Path) -
 async def test_the_log_shrinks_once_a_long_reader_lets_go(
     store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(wal, "LIMIT", 4 * 1024 * 1024)
-    monkeypatch.setattr(wal, "SHRINK_EVERY", 0.01)
+    monkeypatch.setattr(file_identity, "LIMIT", 4 * 1024 * 1024)
+    monkeypatch.setattr(file_identity, "SHRINK_EVERY", 0.01)
     log = file.with_name("bus.db-wal")
     reader = sqlite3.connect(file, isolation_level=None)
     reader.execute("BEGIN")
@@ -178,8 +178,8 @@ async def test_the_log_shrinks_once_a_long_reader_lets_go(
 async def test_callers_do_not_wait_for_ever_for_a_frozen_lock_holder(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "BUSY_TIMEOUT", 0.05)
-    monkeypatch.setattr(turn, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(writer, "BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr(writer, "_LOOK_EVERY", 0.01)
     frozen = os.open(store._file.lock.path, os.O_RDWR)
     fcntl.flock(frozen, fcntl.LOCK_EX)
     calls = [asyncio.create_task(store.add_events([new_event("order.placed")])) for _ in range(3)]
@@ -190,7 +190,7 @@ async def test_callers_do_not_wait_for_ever_for_a_frozen_lock_holder(
         await store.add_events([new_event("order.placed")])
     fcntl.flock(frozen, fcntl.LOCK_UN)
     os.close(frozen)
-    monkeypatch.setattr(turn, "BUSY_TIMEOUT", 30.0)
+    monkeypatch.setattr(writer, "BUSY_TIMEOUT", 30.0)
     added = await store.add_events([new_event("order.placed")])
     assert added[0].id == 1  # what was refused did not happen later
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from durabus import open_store
-from durabus.backends.sqlite import mounts, presence
-from durabus.backends.sqlite.backup import back_up
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import StoreUnavailableError
 from durabus.model.event import new_event
 from durabus.store.doctor import Level, examine
+from durabus.stores.sqlite import file_identity, file_locks
+from durabus.stores.sqlite.backup import back_up
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 async def findings(url: str) -> dict[str, tuple[Level, str]]:
@@ -25,10 +25,10 @@ async def findings(url: str) -> dict[str, tuple[Level, str]]:
 
 @pytest.fixture(autouse=True)
 def on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the system says of its mounts, for tests to change."""
+    """What the system says of its file_identity, for tests to change."""
     table = tmp_path / "mountinfo"
     table.write_text("22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
-    monkeypatch.setattr(mounts, "MOUNTS", table)
+    monkeypatch.setattr(file_identity, "MOUNTS", table)
     return table
 
 
@@ -105,5 +105,5 @@ async def test_a_backup_and_a_database_of_the_applications_own_are_not_taken_for
 async def test_a_system_without_locks_of_open_files_is_noted(
     store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "supported", lambda: False)
+    monkeypatch.setattr(file_locks, "supported", lambda: False)
     assert await findings(f"sqlite:///{file}") == {"file_locks": ("note", "of the process")}

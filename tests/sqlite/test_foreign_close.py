@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite import presence
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import StoreUnavailableError
 from durabus.model.event import new_event
+from durabus.stores.sqlite import file_locks
+from durabus.stores.sqlite.store import SQLiteStore
 
 PUBLISHER = """
 import asyncio, os, signal, sys
@@ -42,7 +42,7 @@ connection = sqlite3.connect(sys.argv[1])
 print(connection.execute("SELECT count(*) FROM event_log").fetchone()[0])
 connection.close()
 """
-ON_LINUX = pytest.mark.skipif(not presence.supported(), reason="no locks that belong to an open file")
+ON_LINUX = pytest.mark.skipif(not file_locks.supported(), reason="no locks that belong to an open file")
 
 
 @contextmanager
@@ -76,7 +76,7 @@ def open_and_close(file: Path) -> None:
 async def test_a_store_opens_and_closes_where_the_system_does_not_list_descriptors(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "_DESCRIPTORS", "/no proc here")  # as in a chroot
+    monkeypatch.setattr(file_locks, "_DESCRIPTORS", "/no proc here")  # as in a chroot
     for _ in range(2):
         assert await count(file) == 0
     assert names(file.parent) == ["bus.db", "bus.db-durabus.lock"]
@@ -116,7 +116,7 @@ async def test_a_store_that_closes_does_not_drop_the_locks_of_the_applications_o
     assert names(Path("/proc/self/fd")) == before
     mine.close()
     await count(file)
-    assert not [lock for lock in presence._locks.values() if not lock.users]
+    assert not [lock for lock in file_locks._locks.values() if not lock.users]
 
 
 async def test_the_last_store_of_a_process_tidies_up(file: Path) -> None:
@@ -159,7 +159,7 @@ async def test_a_commit_into_a_log_that_was_removed_meanwhile_is_not_confirmed(s
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="no Connection.setconfig")
 async def test_without_such_locks_the_log_outlives_the_last_store(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(presence, "_SET_LOCK", None)
+    monkeypatch.setattr(file_locks, "_SET_LOCK", None)
     assert await count(file) == 0
     assert "bus.db-wal" in names(file.parent)
 
@@ -167,7 +167,7 @@ async def test_without_such_locks_the_log_outlives_the_last_store(file: Path, mo
 async def test_without_such_locks_a_store_whose_log_others_deleted_confirms_nothing(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "_SET_LOCK", None)
+    monkeypatch.setattr(file_locks, "_SET_LOCK", None)
     store = SQLiteStore.from_url(f"sqlite:///{file}")
     await store.open()
     await store.add_events([new_event("order.placed")])

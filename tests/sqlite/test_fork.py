@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite import presence
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.model.event import new_event
+from durabus.stores.sqlite import file_locks
+from durabus.stores.sqlite.store import SQLiteStore
 
 FORK = """
 import asyncio, os, sys, warnings
@@ -186,7 +186,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 
 
 @pytest.mark.processes
-@pytest.mark.skipif(not presence.supported(), reason="no locks that belong to an open file")
+@pytest.mark.skipif(not file_locks.supported(), reason="no locks that belong to an open file")
 @pytest.mark.parametrize("since", ["closed", "opened again"])
 def test_a_child_whose_parent_closed_the_file_since_is_refused_before_it_does_damage(file: Path, since: str) -> None:
     """SQLite would go on with the deleted ``-shm`` that the child inherited, beside others that use a new one."""

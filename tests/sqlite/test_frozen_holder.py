@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from durabus.backends.sqlite import open_file, turn
-from durabus.backends.sqlite.flock import WriteLock
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import StoreClosedError, StoreUnavailableError
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
+from durabus.stores.sqlite import database_file, writer
+from durabus.stores.sqlite.file_locks import WriteLock
+from durabus.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.processes
 
@@ -59,9 +59,9 @@ class Holder:
 
 @pytest.fixture
 async def holder(file: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Holder]:
-    monkeypatch.setattr(open_file, "BUSY_TIMEOUT", 0.2)
-    monkeypatch.setattr(turn, "BUSY_TIMEOUT", 0.2)
-    monkeypatch.setattr(turn, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(database_file, "BUSY_TIMEOUT", 0.2)
+    monkeypatch.setattr(writer, "BUSY_TIMEOUT", 0.2)
+    monkeypatch.setattr(writer, "_LOOK_EVERY", 0.01)
     command = [sys.executable, "-c", HOLD, f"sqlite:///{file}"]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
     assert process.stdout
@@ -95,7 +95,7 @@ async def test_open_gives_up_and_works_later(file: Path, holder: Holder) -> None
 async def test_an_open_that_waits_can_be_cancelled_or_closed(
     file: Path, holder: Holder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(open_file, "BUSY_TIMEOUT", 3600.0)
+    monkeypatch.setattr(database_file, "BUSY_TIMEOUT", 3600.0)
     store = new_store(file)
     opening = asyncio.create_task(store.open())
     await asyncio.sleep(0)
@@ -163,8 +163,8 @@ async def test_an_idle_store_closes_although_the_lock_is_held(beside: SQLiteStor
 async def test_a_group_that_is_written_one_by_one_gives_up_together(
     store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turn, "BUSY_TIMEOUT", 0.3)
-    monkeypatch.setattr(turn, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(writer, "BUSY_TIMEOUT", 0.3)
+    monkeypatch.setattr(writer, "_LOOK_EVERY", 0.01)
     begun, go_on, lock = threading.Event(), threading.Event(), WriteLock(file)
     lock.open()
     frozen = threading.Thread(target=lock.acquire)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from durabus.backends.sqlite import finding
-from durabus.backends.sqlite.store import SQLiteStore
-from durabus.backends.sqlite.transaction import Transaction
 from durabus.model.event import Event, new_event
 from durabus.model.query import EventQuery
+from durabus.stores.sqlite import events
+from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.store import SQLiteStore
 
 ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers) SELECT max(n) FROM numbers"
 
@@ -19,7 +19,7 @@ ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n
 @pytest.fixture
 def searching(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     """Set as soon as a search for the type ``endless`` runs, which finds nothing for ever."""
-    begun, find = threading.Event(), finding.find
+    begun, find = threading.Event(), events.find
 
     def find_for_ever(tx: Transaction, query: EventQuery) -> Any:
         if query.type == "endless":
@@ -27,7 +27,7 @@ def searching(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             tx.all(ENDLESS)
         return find(tx, query)
 
-    monkeypatch.setattr("durabus.backends.sqlite.events.find", find_for_ever)
+    monkeypatch.setattr("durabus.stores.sqlite.events.find", find_for_ever)
     return begun
 
 
@@ -64,7 +64,7 @@ async def test_one_that_waits_its_turn_is_given_up_without_harm(store: SQLiteSto
 async def test_a_search_that_finds_little_lets_others_read_meanwhile(
     store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "LOOKED_AT", 10)
+    monkeypatch.setattr(events, "LOOKED_AT", 10)
     first, *_ = await store.add_events([new_event("job", tags=["rare"]), *(new_event("job") for _ in range(99))])
     order: list[str] = []
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRequest, LockClaim, new_token
 from durabus.model.event import new_event
 from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 @asynccontextmanager

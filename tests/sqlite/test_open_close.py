@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from durabus.backends.sqlite import schema
-from durabus.backends.sqlite.store import SQLiteStore
-from durabus.backends.sqlite.wakeup import Wakeup
 from durabus.errors import SchemaError, StoreClosedError, StoreUnavailableError
 from durabus.model.event import new_event
 from durabus.store.connect import open_store
+from durabus.stores.sqlite import schema
+from durabus.stores.sqlite.store import SQLiteStore
+from durabus.stores.sqlite.wakeup import Wakeup
 
 
 def threads() -> list[threading.Thread]:
@@ -237,7 +237,7 @@ async def test_an_open_that_fails_leaves_nothing_and_can_be_repeated(
 
     store = new_store(file)
     with monkeypatch.context() as patch:
-        patch.setattr(f"durabus.backends.sqlite.open_file.{step}", fail)
+        patch.setattr(f"durabus.stores.sqlite.database_file.{step}", fail)
         both = await asyncio.gather(store.open(), store.open(), return_exceptions=True)
     assert [type(answer) for answer in both] == [StoreUnavailableError] * 2
     await store.open()

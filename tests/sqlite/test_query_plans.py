@@ -9,21 +9,21 @@ from typing import Any, Self
 
 import pytest
 
-from durabus.backends.sqlite import finding, schema
-from durabus.backends.sqlite.claiming import claim_next_events
-from durabus.backends.sqlite.finding import find
-from durabus.backends.sqlite.publishing import add_events
-from durabus.backends.sqlite.settling import settle_events
-from durabus.backends.sqlite.sql import statement
-from durabus.backends.sqlite.transaction import Transaction
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete, Fail
+from durabus.stores.sqlite import events, schema
+from durabus.stores.sqlite.claims import claim_next_events
+from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.events import find
+from durabus.stores.sqlite.publishing import add_events
+from durabus.stores.sqlite.settlements import settle_events
+from durabus.stores.sqlite.sql import statement
 
 STATEMENTS = sorted(
     file.name.removesuffix(".sql")
-    for file in files("durabus.backends.sqlite").joinpath("statements").iterdir()
+    for file in files("durabus.stores.sqlite").joinpath("statements").iterdir()
     if file.name.endswith(".sql")
 )
 SCANS = {
@@ -61,7 +61,7 @@ def test_no_statement_reads_a_whole_table(db: sqlite3.Connection, name: str) -> 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_every_statement_says_what_it_is_for(name: str) -> None:
-    text = files("durabus.backends.sqlite").joinpath("statements", f"{name}.sql").read_text()
+    text = files("durabus.stores.sqlite").joinpath("statements", f"{name}.sql").read_text()
     assert text.startswith("-- ")
 
 
@@ -138,7 +138,7 @@ def test_a_small_bus_is_found_without_reading_a_large_one(db: sqlite3.Connection
 @pytest.fixture
 def stretch(monkeypatch: pytest.MonkeyPatch) -> int:
     """Ids that one read looks at."""
-    monkeypatch.setattr(finding, "LOOKED_AT", 500)
+    monkeypatch.setattr(events, "LOOKED_AT", 500)
     return 500
 
 

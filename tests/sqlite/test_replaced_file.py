@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite import mounts
-from durabus.backends.sqlite.flock import WriteLock
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import StoreUnavailableError
 from durabus.model.event import new_event
+from durabus.stores.sqlite import file_identity
+from durabus.stores.sqlite.file_locks import WriteLock
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 async def opened(file: Path) -> SQLiteStore:
@@ -141,7 +141,7 @@ async def test_a_file_that_is_mounted_alone_is_refused(tmp_path: Path, monkeypat
     file.parent.mkdir()
     await (await opened(file)).close()
     table = tmp_path / "mountinfo"
-    monkeypatch.setattr(mounts, "MOUNTS", table)
+    monkeypatch.setattr(file_identity, "MOUNTS", table)
     escaped = str(file).replace(" ", r"\040")
     table.write_text(
         f"22 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n30 22 8:1 /data/bus.db {escaped} rw - ext4 /dev/sda1 rw\n"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite import schema
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import SchemaError
+from durabus.stores.sqlite import schema
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 def open_file(file: Path) -> sqlite3.Connection:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite.address import parse_url
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.errors import ConfigurationError, StoreClosedError
+from durabus.stores.sqlite.address import parse_url
+from durabus.stores.sqlite.store import SQLiteStore
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from durabus.backends.sqlite import wakeup
-from durabus.backends.sqlite.store import SQLiteStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Release
+from durabus.stores.sqlite import wakeup
+from durabus.stores.sqlite.store import SQLiteStore
 
 PUBLISH = """
 import asyncio, sys
@@ -67,7 +67,7 @@ class Publisher:
 async def test_a_publish_in_another_process_wakes_the_bus_it_is_for(
     file: Path, monkeypatch: pytest.MonkeyPatch, noticed: bool
 ) -> None:
-    from durabus.backends.sqlite import writer
+    from durabus.stores.sqlite import writer
 
     if not noticed:
         monkeypatch.setattr(writer, "notice", lambda *_: None)

@@ -6,7 +6,7 @@ import pytest
 
 from durabus import EventBus, EventStore, SyncEventBus, open_store
 from durabus.cli.options import Common, store_url
-from durabus.server.app import create_app
+from durabus.http.app import create_app
 
 
 @pytest.fixture(autouse=True)

@@ -27,8 +27,8 @@ from durabus.errors import (
 from durabus.model.event import new_event
 from durabus.model.limits import check_batch, seconds
 from durabus.model.payload import decode_as
+from durabus.model.policies import RetryPolicy
 from durabus.model.result import TransientError, UnrecoverableError
-from durabus.model.retry import RetryPolicy
 from durabus.store.connect import make_store
 from durabus.store.features import Features, require
 

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from durabus import EventStore, InvalidEventError, new_event, open_store
+from durabus.http.schema.fields import split_tags
 from durabus.model.limits import MAX_TAG_CHARS, MAX_TAGS
-from durabus.server.fields import split_tags
 
 POSITIONS = st.one_of(
     st.text(max_size=40),

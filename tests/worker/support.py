@@ -6,16 +6,15 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from durabus.backends.memory.store import MemoryStore
 from durabus.errors import LeaseLost, StoreUnavailableError
-from durabus.model.breaker import BreakerPolicy
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event, NewEvent, new_event, new_event_id
+from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.model.result import HandlerResult
-from durabus.model.retry import RetryPolicy
 from durabus.model.settlement import Settlement
 from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.loop import Worker

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from durabus.errors import ConfigurationError
-from durabus.model.breaker import BreakerPolicy, breaker_policy
+from durabus.model.policies import BreakerPolicy, breaker_policy
 from durabus.worker.breaker import Breaker, BreakerState
 
 WINDOW, OPEN_FOR = 60.0, 30.0

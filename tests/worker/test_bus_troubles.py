@@ -19,9 +19,9 @@ from durabus import (
     RetryPolicy,
     open_store,
 )
-from durabus.backends.memory.store import MemoryStore
 from durabus.model.claim import ClaimRef
 from durabus.model.settlement import Complete
+from durabus.stores.memory.store import MemoryStore
 
 QUICK = RetryPolicy(max_retries=1, base_delay=0.01, max_delay=0.01)
 

@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from durabus import new_event
-from durabus.backends.memory.store import MemoryStore
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Complete, Release
-from durabus.worker.children import MAX_REST, REST, Children
+from durabus.stores.memory.store import MemoryStore
+from durabus.worker.children.children import MAX_REST, REST, Children
 
 
 async def test_a_parent_is_asked_about_before_it_has_waited_half_as_long_again() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from durabus import Event, EventBus, EventManager, EventQueue
-from durabus.backends.memory.store import MemoryStore
 from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.handler import HandlerInfo
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker.loop import Worker
 
 

@@ -11,7 +11,7 @@ from tests.worker.support import Calls, WatchedStore, all_completed, filled, unt
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import ClaimRequest
 from durabus.model.event import Event
-from durabus.model.retry import RetryPolicy
+from durabus.model.policies import RetryPolicy
 from durabus.model.settlement import Settlement
 from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer

@@ -6,7 +6,6 @@ import pytest
 from tests.seeds.support import ONCE, Recorder, until
 
 from durabus import Event, EventBus, EventBusShutdownError, EventStatus, ManualClock
-from durabus.backends.memory.store import MemoryStore
 from durabus.bus import finder
 from durabus.clock import Clock
 from durabus.errors import StoreClosedError
@@ -14,6 +13,7 @@ from durabus.model.claim import Claim, ClaimRequest, LockClaim
 from durabus.model.event import new_event
 from durabus.model.log_entry import LogPage
 from durabus.store.log import START
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker.registry import RESTART
 
 pytestmark = pytest.mark.timeout(20)

@@ -13,17 +13,16 @@ import pytest
 from tests.worker.support import WatchedStore, filled, make_claim, make_handler
 
 from durabus import Event, EventBus, EventQueue
-from durabus.backends.memory.store import MemoryStore
 from durabus.clock import monotonic
 from durabus.errors import LeaseLost, StoreUnavailableError
 from durabus.model.claim import ClaimRef, ClaimRequest
 from durabus.model.event import new_event
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker import heartbeat
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler
-from durabus.worker.heartbeat import Heartbeat, Held
+from durabus.worker.heartbeat import Heartbeat, Held, pulse
 from durabus.worker.loop import Worker
-from durabus.worker.pulse import pulse
 from durabus.worker.slots import Running
 
 LEASE = 30.0

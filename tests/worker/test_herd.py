@@ -12,7 +12,7 @@ from tests.worker.support import WatchedStore, all_completed, filled, until
 
 from durabus import EventBus, EventStore, new_event, open_store
 from durabus.model.claim import Claim, ClaimRequest
-from durabus.worker import appetite, registry
+from durabus.worker import poller, registry
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -45,8 +45,8 @@ async def test_of_fifty_idle_workers_three_at_most_ask_for_one_event(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "REFRESH", 0.2)
-    monkeypatch.setattr(appetite, "TURN", LONGEST_TURN / WORKERS)
-    monkeypatch.setattr(appetite, "LONGEST_TURN", LONGEST_TURN)
+    monkeypatch.setattr(poller, "TURN", LONGEST_TURN / WORKERS)
+    monkeypatch.setattr(poller, "LONGEST_TURN", LONGEST_TURN)
     url, claims = fresh_url(kind, request, tmp_path), Claims()
     async with AsyncExitStack() as stack:
         stores = [await open_store(url) for _ in range(STORES[kind])]
@@ -94,16 +94,16 @@ async def test_who_keeps_hearing_of_what_it_may_not_have_asks_more_seldom(monkey
         pauses.append(seconds)
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(appetite, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
-    monkeypatch.setattr(appetite, "monotonic", lambda: 0.0)
-    hungry = appetite.Appetite(Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1)
+    monkeypatch.setattr(poller, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
+    monkeypatch.setattr(poller, "monotonic", lambda: 0.0)
+    hungry = poller.Appetite(Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1)
     listening = asyncio.create_task(hungry.listen())
     for _ in range(7):
         woken.clear()
         hungry.ate(0, 1)
         await woken.wait()
     listening.cancel()
-    least = [appetite.HINT_PAUSE * factor for factor in (1, 2, 4, 4, 4, 4)]
+    least = [poller.HINT_PAUSE * factor for factor in (1, 2, 4, 4, 4, 4)]
     assert len(pauses) == len(least)
     assert all(low <= pause <= 2 * low for low, pause in zip(least, pauses, strict=True))
 

@@ -13,8 +13,8 @@ from tests.seeds.support import until_status
 from tests.worker.support import until
 
 from durabus import Event, EventBus, EventManager, EventQueue, EventStatus, EventStore, ManualClock, open_store
-from durabus.backends.memory.store import MemoryStore
 from durabus.errors import StoreUnavailableError
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker.registry import REFRESH, RESTART
 
 EVENTS = 40

@@ -12,8 +12,8 @@ from tests.seeds.support import until as until_true
 from tests.worker.support import until
 
 from durabus import ConfigurationError, Event, EventBus, EventStatus, EventStore, ManualClock, open_store
-from durabus.backends.memory.store import MemoryStore
 from durabus.model.handler import HandlerInfo
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker import slots
 from durabus.worker.registry import HEARD, Registry
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.seeds.support import ONCE, Recorder
 
 from durabus import Event, EventBus, EventStatus, SyncEventBus, open_store
-from durabus.backends.memory.store import MemoryStore
+from durabus.stores.memory.store import MemoryStore
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -8,18 +8,18 @@ from msgspec.structs import replace
 from tests.worker.support import WatchedStore
 
 from durabus import Event, EventBusShutdownError, EventStatus
-from durabus.backends.memory.core import FEATURES
-from durabus.bus import outbox as outbox_module
+from durabus.bus import publisher as outbox_module
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle
 from durabus.bus.history import History
 from durabus.bus.nested import Nested
-from durabus.bus.outbox import Outbox
+from durabus.bus.publisher import Outbox
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import ClaimRequest
 from durabus.model.event import NewEvent, new_event
 from durabus.model.limits import MAX_BATCH
 from durabus.model.settlement import Complete
+from durabus.stores.memory.core import FEATURES
 
 
 class SharedStore(WatchedStore):

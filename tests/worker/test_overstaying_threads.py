@@ -12,10 +12,9 @@ from tests.seeds.support import until_status
 from tests.worker.support import WatchedStore, filled, make_event, make_handler, until, working
 
 from durabus import Event, EventBus, EventManager, EventQueue, EventStatus, EventStore, SyncEventBus, open_store
-from durabus.model.retry import RetryPolicy
+from durabus.model.policies import RetryPolicy
 from durabus.worker.context import Context
-from durabus.worker.thread_calls import ThreadCall, is_in_thread
-from durabus.worker.threads import HandlerThreads
+from durabus.worker.threads import HandlerThreads, ThreadCall, is_in_thread
 
 QUICK = RetryPolicy(max_retries=1, base_delay=0.001, max_delay=0.001)
 

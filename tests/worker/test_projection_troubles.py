@@ -7,11 +7,11 @@ import pytest
 from tests.worker.support import until
 
 from durabus import EventLogProjectionBuilder, EventQueue, LogEntry, StoreClosedError
-from durabus.backends.memory.store import MemoryStore
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import LockClaim
 from durabus.model.log_entry import LogPage
 from durabus.store.log import START
+from durabus.stores.memory.store import MemoryStore
 
 
 class FailingStore(MemoryStore):

@@ -7,13 +7,13 @@ from msgspec.structs import replace
 from tests.seeds.support import until
 from tests.worker.support import make_handler
 
-from durabus.backends.memory.store import MemoryStore
 from durabus.clock import ManualClock
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import Registered
 from durabus.model.settlement import Complete
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker.registry import RESTART, Registry
 
 KEPT_FOR = 100.0

@@ -1,11 +1,11 @@
 """Taking events from a worker takes them from nobody else."""
 
-from durabus.backends.memory.store import MemoryStore
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.query import EventPage, EventQuery
 from durabus.model.settlement import Complete, Release, Settled
-from durabus.worker.roster import release_worker
+from durabus.stores.memory.store import MemoryStore
+from durabus.views.workers import release_worker
 
 
 async def claim(store: MemoryStore, worker: str, limit: int = 1) -> list[Claim]:

@@ -10,8 +10,8 @@ from durabus.model.event import Event
 from durabus.model.settlement import Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.claims import SettleAnswer
-from durabus.worker import serial_batch
-from durabus.worker.serial_batch import OVERDUE, QUICK, SerialBatch
+from durabus.worker import serial
+from durabus.worker.serial import OVERDUE, QUICK, SerialBatch
 
 
 class Watch:
@@ -27,7 +27,7 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     watch = Watch()
-    monkeypatch.setattr(serial_batch, "monotonic", watch)
+    monkeypatch.setattr(serial, "monotonic", watch)
     return watch
 
 
@@ -123,7 +123,7 @@ class Noting(WatchedStore):
 
 
 async def test_no_claim_is_tried_while_a_part_of_the_batch_keeps_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serial_batch, "QUICK", 60.0)
+    monkeypatch.setattr(serial, "QUICK", 60.0)
     store, numbers = Noting(), []
     await filled(store, 32)
 

@@ -11,13 +11,12 @@ from tests.seeds.support import until_status
 from tests.worker.support import WatchedStore, all_completed, filled, make_event, make_handler, until, working
 
 from durabus import Event, EventBus, EventManager, EventQueue, EventStatus
-from durabus.backends.memory.store import MemoryStore
 from durabus.model.statuses import ResultStatus
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker.breaker import BreakerState
 from durabus.worker.context import Context
 from durabus.worker.execution import Outcome, execute
-from durabus.worker.thread_calls import NotStarted
-from durabus.worker.threads import HandlerThreads
+from durabus.worker.threads import HandlerThreads, NotStarted
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from tests.seeds.support import ONCE
 from tests.worker.support import make_handler, until
 
 from durabus import Event, EventBus, EventStatus
-from durabus.backends.memory.store import MemoryStore
-from durabus.bus import finder, outbox
+from durabus.bus import finder, publisher
 from durabus.model.claim import LockClaim
 from durabus.model.handler import HandlerInfo
 from durabus.model.log_entry import LogPage
 from durabus.store.events import EventRef
 from durabus.store.log import START
+from durabus.stores.memory.store import MemoryStore
 from durabus.worker import outage, registry
 
 pytestmark = pytest.mark.timeout(20)
@@ -64,7 +64,7 @@ async def test_handlers_are_announced_all_the_same(monkeypatch: pytest.MonkeyPat
 
 
 async def test_the_end_of_an_event_elsewhere_is_learned_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outbox, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(publisher, "LOOK_EVERY", 0.01)
     store = OddStore()
     async with EventBus(store) as there, EventBus(store) as here:
         handle = here.emit("job")

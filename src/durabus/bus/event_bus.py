@@ -8,32 +8,38 @@ from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
 from durabus.bus.finder import Finder, Wanted, Where
-from durabus.bus.forwarding import copy_for, refuse_itself
+from durabus.bus.forwarding import (
+    MAX_DEPTH,
+    check_max_depth,
+    child_metadata,
+    copy_for,
+    first_metadata,
+    refuse_behind_itself,
+    refuse_itself,
+)
 from durabus.bus.handle import Handle
 from durabus.bus.history import History, check_archive_after, leave
-from durabus.bus.lineage import MAX_DEPTH, check_max_depth, child_metadata, first_metadata, refuse_behind_itself
 from durabus.bus.naming import choice, pattern_of, result_type, typed_event
 from durabus.bus.nested import Nested
-from durabus.bus.outbox import Outbox
+from durabus.bus.publisher import Outbox
 from durabus.bus.subscribing import Subscribing
 from durabus.errors import ConfigurationError, EventBusShutdownError
-from durabus.model.breaker import BreakerOption, BreakerPolicy, breaker_policy
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
 from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event
 from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
-from durabus.model.retry import RetryPolicy
+from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
 from durabus.model.settlement import Settled, Settlement
 from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode, OnUnhandled
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
-from durabus.worker.appetite import POLL_FLOOR
+from durabus.worker.children.waiting import event_lock, handled_here
+from durabus.worker.context import check_options
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import in_time
 from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
-from durabus.worker.nesting import event_lock, handled_here
-from durabus.worker.options import check_options
+from durabus.worker.poller import POLL_FLOOR
 from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry, check_kept_for
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, metadata_of, tell_settled

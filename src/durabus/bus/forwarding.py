@@ -1,11 +1,71 @@
-"""Events that go on to another bus: once to each, however the buses are connected."""
+"""Parents and children: how deep a chain of them may go, and which child could never run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from durabus.errors import ConfigurationError
-from durabus.model.event import Event, PublishOptions
+from durabus.model.event import Event, PublishOptions, ordering_key_of
+from durabus.model.result import HandlerResult, MaxDepthError
+
+MAX_DEPTH = 50
+DEPTH = "event_depth"
+"""The metadata entry of a child: how many events are above it. It travels with the event, so all processes count."""
+CHAIN = "event_chain"
+"""The metadata entry that names the newest events above. Only those near the limit have it: it is for the error."""
+SHOWN = 4
+
+
+def check_max_depth(max_depth: int) -> int:
+    """Refuse what is not a number of levels."""
+    if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1:
+        raise ConfigurationError(f"max_depth={max_depth!r}: must be a whole number of 1 or more, such as {MAX_DEPTH}")
+    return max_depth
+
+
+def child_metadata(metadata: Mapping[str, Any], parent: Event, event_type: str, max_depth: int) -> Mapping[str, Any]:
+    """The metadata of a child of ``parent``. Raises ``MaxDepthError`` if it would be too deep."""
+    above = parent.metadata
+    depth, chain = above.get(DEPTH), above.get(CHAIN)
+    depth = depth + 1 if isinstance(depth, int) else 1
+    names = [*(chain if isinstance(chain, list) else ()), f"{parent.type} {parent.event_id}"][-SHOWN:]
+    if depth > max_depth:
+        shown = " > ".join(["…"] * (depth > len(names)) + [str(name) for name in names] + [event_type])
+        raise MaxDepthError(
+            f"a child {event_type!r} would be {depth} levels below the first event of its chain, and max_depth is "
+            f"{max_depth}: {shown}. If handlers do not publish in circles, give the child parent_id=None, which begins "
+            "a new chain, or give the bus a larger max_depth"
+        )
+    marks: dict[str, Any] = {DEPTH: depth} if depth <= max_depth - SHOWN else {DEPTH: depth, CHAIN: names}
+    kept = first_metadata(metadata)
+    return {**kept, **marks} if isinstance(kept, Mapping) else kept
+
+
+def refuse_deeper(results: Iterable[HandlerResult]) -> None:
+    """Raise ``MaxDepthError`` again where a handler waits for a child that ended by it."""
+    for result in results:
+        name, _, text = (result.error or "").partition(": ")
+        if name == MaxDepthError.__name__:
+            raise MaxDepthError(text)
+
+
+def first_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The metadata of an event that begins a chain, also if it was copied from one inside another chain."""
+    if not isinstance(metadata, Mapping) or DEPTH not in metadata:
+        return metadata  # what is no mapping is refused by ``new_event``
+    return {key: value for key, value in metadata.items() if key not in (DEPTH, CHAIN)}
+
+
+def refuse_behind_itself(metadata_json: str, bus: str, parent: Event) -> None:
+    """Refuse a child that would wait for its parent, while its parent waits for it."""
+    key = ordering_key_of(metadata_json)
+    if key is not None and key == parent.ordering_key and parent.bus == bus:
+        raise ConfigurationError(
+            f"a child with the ordering_key={key!r} of its parent {parent.type!r} would wait for that, that for "
+            "it: use parent_id=None to emit an event of its own, or another key"
+        )
+
 
 PATH = "event_path"
 ORIGIN = "event_origin"

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from durabus.bus.lineage import refuse_deeper
+from durabus.bus.forwarding import refuse_deeper
 from durabus.bus.nested import Nested
 from durabus.errors import ConfigurationError, EventFailed
 from durabus.model.claim import Claim
@@ -17,7 +17,7 @@ from durabus.model.payload import decode_as
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import DEAD_LETTER, EventStatus, ResultStatus
-from durabus.worker.nesting import handled_here, waiting_for
+from durabus.worker.children.waiting import handled_here, waiting_for
 
 
 class Home:

@@ -11,9 +11,9 @@ from typing import Protocol
 from durabus.errors import StoreClosedError, StoreError
 from durabus.model.claim import ClaimRequest
 from durabus.store.contract import EventStore
-from durabus.worker.awaited import announced, until_let_go
+from durabus.worker.children.remote import announced, until_let_go
+from durabus.worker.children.waiting import handled_here, refuse_endless_wait
 from durabus.worker.loop import Worker
-from durabus.worker.nesting import handled_here, refuse_endless_wait
 from durabus.worker.slots import EventLock, Running
 
 logger = logging.getLogger("durabus.bus")

@@ -8,10 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from durabus.bus.naming import pattern_and_function, pattern_of, result_type
-from durabus.model.breaker import BreakerOption, BreakerPolicy, breaker_policy
 from durabus.model.limits import Duration
 from durabus.model.pattern import ANY
-from durabus.model.retry import RetryPolicy
+from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import DEFAULT_TIMEOUT, Handler, HandlerFunction, derived_id
 

@@ -7,7 +7,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from durabus.cli.backend import (
+from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
+from durabus.cli.output import console, iso, print_json, say, table
+from durabus.cli.progress import progress_bars
+from durabus.cli.store_files import (
     BackUp,
     SchemaStep,
     applied_steps,
@@ -16,10 +20,6 @@ from durabus.cli.backend import (
     schema_steps,
     warning_of_copy,
 )
-from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
-from durabus.cli.output import console, iso, print_json, say, table
-from durabus.cli.progress import progress_bars
 
 db = App(name="db", help="The store's tables: migrate, status, verify, sql. A SQLite file: backup, restore.")
 

@@ -11,8 +11,8 @@ from cyclopts import App, Parameter
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.output import print_json_line, say
 from durabus.errors import ServerError
-from durabus.servers.server import Server
 from durabus.store.connect import STORE_VARIABLE
+from durabus.testing.servers.server import Server
 
 dev = App(name="dev", help="Real servers for a first try: up.")
 
@@ -38,7 +38,7 @@ def up(
 
     Example: durabus dev up postgresql --data-dir ./postgres
     """
-    from durabus.servers.known import make_server
+    from durabus.testing.servers.known import make_server
 
     # Blocked, not handled: whenever a signal comes, also while the server starts, it waits until we look.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)

@@ -6,18 +6,17 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from durabus.cli.backend import refuse_absent_file
-from durabus.cli.confirm import confirm
 from durabus.cli.events import event_ref, print_event, print_events, refuse_without_events
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store, shown_url, store_url
-from durabus.cli.output import event_document, print_json, say
+from durabus.cli.output import confirm, event_document, print_json, say
 from durabus.cli.progress import progress_bars
-from durabus.dead_letters import DLQInspector
+from durabus.cli.store_files import refuse_absent_file
 from durabus.errors import EventNotFound, NotADeadLetter
 from durabus.model.event import Event
 from durabus.model.limits import MAX_BATCH, seconds
 from durabus.model.statuses import DEAD_LETTER
+from durabus.queue.dead_letters import DLQInspector
 from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from durabus.cli.confirm import confirm
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
-from durabus.cli.output import age, handler_table, iso, plain, print_json, print_whole, say
-from durabus.worker.roster import HandlerLine, handler_lines
+from durabus.cli.output import age, confirm, handler_table, iso, plain, print_json, print_whole, say
+from durabus.views.workers import HandlerLine, handler_lines
 
 if TYPE_CHECKING:
     from durabus.store.contract import EventStore

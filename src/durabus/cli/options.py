@@ -10,8 +10,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from durabus.cli.backend import refuse_absent_file
 from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.store_files import refuse_absent_file
 from durabus.store.connect import DEFAULT_URL, STORE_VARIABLE, default_url, make_store
 from durabus.store.contract import EventStore
 

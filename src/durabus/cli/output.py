@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from durabus.cli.failures import CommandFailed, Exit
 from durabus.errors import PayloadDecodeError
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
@@ -19,6 +20,7 @@ from durabus.model.statuses import EventStatus
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
 
 STATUS_STYLES = {
     EventStatus.PENDING: "yellow",
@@ -220,3 +222,16 @@ def result_document(result: HandlerResult) -> dict[str, Any]:
         **_decoded("value", result.value_json),
         "execution_time_ms": result.execution_time_ms,
     }
+
+
+YES = {"y", "yes"}
+
+
+def confirm(question: str, consequence: str) -> None:
+    """Ask on the terminal. Without one, or without a yes, the command ends and nothing was done."""
+    if not sys.stdin.isatty():
+        why = f"{consequence}, and there is no terminal to ask on"
+        raise CommandFailed("not confirmed", why, "add --yes", code=Exit.USAGE)
+    print(question, end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in YES:
+        raise CommandFailed("not confirmed", "nothing was done")

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
-from durabus.cli.backend import refuse_absent_file
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.lake import LAKE_DEFAULTS, LakeOptions, opened_lake, refuse_without_spark
 from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
 from durabus.cli.output import age, console, pairs, plain, print_json, say, table
 from durabus.cli.progress import progress_bars
+from durabus.cli.store_files import refuse_absent_file
 from durabus.errors import EventNotFound
 from durabus.model.event import new_event_id
 from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
 
 if TYPE_CHECKING:
+    from durabus.pipeline.log_reader import Answer
     from durabus.pipeline.projections import Projection
-    from durabus.pipeline.query import Answer
 
 FOLLOW_EVERY = 10.0
 COMPACT_WAITS = 600.0
@@ -156,7 +156,7 @@ def sql(
     Example: durabus pipeline sql "select type, count(*) from silver.events group by type"
     """
     with opened_lake(options) as lake:
-        from durabus.pipeline.query import ask_sql
+        from durabus.pipeline.log_reader import ask_sql
 
         found = ask_sql(lake, query, limit=limit)
     _print_answer(found, as_json=common.json)
@@ -273,7 +273,7 @@ def trim(
     Example: durabus pipeline trim --store sqlite:///bus.db --older-than 604800
     """
     refuse_without_spark()
-    from durabus.pipeline.gate import trim as trim_verified
+    from durabus.pipeline.verification import trim as trim_verified
 
     async def go() -> int:
         async with opened_store(common) as store:
@@ -298,7 +298,7 @@ def compact(
     Example: durabus pipeline compact --lake lake --keep-days 30
     """
     with opened_lake(options) as lake:
-        from durabus.pipeline.compact import compact as compact_all
+        from durabus.pipeline.derive import compact as compact_all
 
         now = datetime.now(UTC)  # clock: which files are old
         done = compact_all(lake, keep_days=keep_days, now=now, wait=COMPACT_WAITS)
@@ -315,7 +315,7 @@ def compact(
 def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:
     """The audit trail of an event that the store has forgotten."""
     with opened_lake(LakeOptions(lake=lake)) as found:
-        from durabus.pipeline.lookup import archived_trail
+        from durabus.pipeline.log_reader import archived_trail
 
         trail = archived_trail(found, ref)
     if not trail.rows:

@@ -45,12 +45,12 @@ async def serve(
     Example: durabus serve --port 8484
     """
     require_server()
-    from durabus.server.app import create_app
-    from durabus.server.loopback import is_loopback
-    from durabus.server.serving import listen
-    from durabus.server.serving import serve as serve_until_stopped
-    from durabus.server.settings import Settings
-    from durabus.server.tokens import TokenFile
+    from durabus.http.app import create_app
+    from durabus.http.auth.peers import is_loopback
+    from durabus.http.auth.tokens import TokenFile
+    from durabus.http.serving import listen
+    from durabus.http.serving import serve as serve_until_stopped
+    from durabus.http.settings import Settings
 
     if tokens is None and not is_loopback(host):
         raise CommandFailed(

@@ -15,7 +15,7 @@ from durabus.cli.serve import TOKENS_VARIABLE, require_server
 from durabus.clock import SystemClock
 
 if TYPE_CHECKING:
-    from durabus.server.tokens import Token, TokenFile
+    from durabus.http.auth.tokens import Token, TokenFile
 
 tokens = App(name="tokens", help="Tokens of the HTTP API: create, list, revoke.")
 
@@ -54,8 +54,8 @@ def create(
 
     Example: durabus tokens create mailer --scope claim --tag email --days 90 --tokens tokens.json
     """
+    from durabus.http.auth.access import Scope
     from durabus.model.limits import seconds
-    from durabus.server.access import Scope
 
     after = None if days is None else seconds(days * DAY, "days in seconds", allow_zero=False)
     made, text = _file(options).create(name, [Scope(one) for one in scope], tags=tag, buses=bus, expires_after=after)
@@ -109,7 +109,7 @@ def revoke(
 
 def _file(options: TokenOptions, *, must_exist: bool = False) -> TokenFile:
     require_server()
-    from durabus.server.tokens import TokenFile
+    from durabus.http.auth.tokens import TokenFile
 
     if options.tokens is None:
         raise CommandFailed(

@@ -15,14 +15,14 @@ from typing import Annotated, Any, TypeVar
 from cyclopts import Parameter
 
 from durabus.bus.event_bus import EventBus
+from durabus.bus.sync_bus import SyncEventBus
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.log_format import LogFormat, set_up_logging
 from durabus.cli.options import JsonOption
 from durabus.cli.output import print_json_line, say
 from durabus.errors import DurabusError
 from durabus.store.connect import STORE_VARIABLE
-from durabus.sync_event_bus import SyncEventBus
-from durabus.worker.error_place import place_of
+from durabus.worker.execution import place_of
 from durabus.worker.heartbeat import in_time
 
 T = TypeVar("T")

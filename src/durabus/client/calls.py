@@ -15,11 +15,10 @@ from durabus.client import wire
 from durabus.errors import ApiError, LeaseLost
 from durabus.model.claim import Claim, ClaimRef, new_token
 from durabus.model.event import Event, new_event_id
-from durabus.model.limits import Duration, check_tags, seconds
+from durabus.model.limits import Duration, check_tags, seconds, stored_text
 from durabus.model.query import Counts, DeadLetterPage
 from durabus.model.result import TransientError, UnrecoverableError
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
-from durabus.model.text import stored_text
 
 T = TypeVar("T")
 

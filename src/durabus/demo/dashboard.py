@@ -90,9 +90,9 @@ def _stop_when_alone() -> None:
 
 async def _serve(store: str) -> None:
     # Imported here: the demo itself needs no HTTP server unless it stays.
-    from durabus.server.app import create_app  # noqa: PLC0415
-    from durabus.server.serving import listen, serve  # noqa: PLC0415
-    from durabus.server.settings import Settings  # noqa: PLC0415
+    from durabus.http.app import create_app  # noqa: PLC0415
+    from durabus.http.serving import listen, serve  # noqa: PLC0415
+    from durabus.http.settings import Settings  # noqa: PLC0415
 
     try:
         listening = listen("127.0.0.1", PORT)

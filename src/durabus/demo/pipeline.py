@@ -22,8 +22,7 @@ from rich.status import Status
 from rich.table import Table
 
 from durabus.errors import PipelineError
-from durabus.pipeline.jars import cache_folder
-from durabus.pipeline.java import check_java
+from durabus.pipeline.jars import cache_folder, check_java
 
 LARGEST_LINE = 1 << 20
 LOG = "pipeline.log"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import quote
 
-from durabus.servers.known import make_server
+from durabus.testing.servers.known import make_server
 
 StoreKind = Literal["sqlite", "postgresql", "redis", "nats", "kafka"]
 

@@ -21,10 +21,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from durabus.bus.event_bus import EventBus
-from durabus.event_queue import EventQueue
 from durabus.model.event import Event, NewEvent, new_event
+from durabus.model.policies import RetryPolicy
 from durabus.model.result import TransientError, UnrecoverableError
-from durabus.model.retry import RetryPolicy
+from durabus.queue.event_queue import EventQueue
 from durabus.worker.context import Context
 
 BUS = "shop"

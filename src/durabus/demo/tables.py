@@ -12,8 +12,8 @@ import msgspec
 from durabus.demo.pipeline import News, SmallTable, Task
 from durabus.errors import DurabusError
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.log_reader import ask_sql
 from durabus.pipeline.projections import hourly_counters
-from durabus.pipeline.query import ask_sql
 from durabus.pipeline.report import report
 from durabus.pipeline.run import Pipeline
 from durabus.pipeline.session import QUICK, SPARK_ERRORS, root_cause, spark_session

@@ -7,10 +7,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import force_setattr
 
-from durabus.model.limits import Duration, seconds
+from durabus.model.limits import Duration, seconds, stored_text
 from durabus.model.payload import decode_payload
 from durabus.model.statuses import ResultStatus
-from durabus.model.text import stored_text
 
 
 class Success:

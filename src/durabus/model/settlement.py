@@ -9,9 +9,9 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from durabus.model.claim import ClaimRef
+from durabus.model.limits import stored_text, stored_texts
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import EventStatus
-from durabus.model.text import stored_text, stored_texts
 
 NO_HANDLER = "no handler"
 """The reason of an event that completed, or went back to the queue, because no node had a handler for it."""

@@ -9,8 +9,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action
 from durabus.pipeline.lake import Lake
+from durabus.pipeline.schema import ATTEMPTS, EVENT_LOG, EVENTS
 from durabus.pipeline.silver import SETTLES
-from durabus.pipeline.tables import ATTEMPTS, EVENT_LOG, EVENTS
 
 STALE_AFTER = 300.0
 """Seconds after which a claim that neither ended nor was renewed by an entry counts as stale."""

@@ -11,12 +11,12 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.errors import InvalidEventError, PipelineError
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.statuses import Action, EventStatus
-from durabus.pipeline.asking import ask_store
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.log_stretch import log_stretch
+from durabus.pipeline.log_reader import log_stretch
+from durabus.pipeline.schema import EVENT_LOG, QUARANTINE
 from durabus.pipeline.session import SPARK_ERRORS, absolute_url, root_cause
 from durabus.pipeline.source import ROWS_PER_PARTITION, pages_of
-from durabus.pipeline.tables import EVENT_LOG, QUARANTINE
+from durabus.pipeline.store_session import ask_store
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 

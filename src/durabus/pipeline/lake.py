@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import PipelineError
+from durabus.pipeline.schema import Table
 from durabus.pipeline.session import first_line
-from durabus.pipeline.tables import Table
 
 SCHEMAS = ("bronze", "silver", "gold", "ops")
 _ABSENT = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")

@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.pipeline.analytics import three_digits
 from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, short
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.query import in_utc
-from durabus.pipeline.tables import EVENT_LOG, EVENTS
+from durabus.pipeline.log_reader import in_utc
+from durabus.pipeline.schema import EVENT_LOG, EVENTS
 
 POINTS = 200
 """A line has at most so many points, however long the history is."""

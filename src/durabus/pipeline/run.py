@@ -12,16 +12,15 @@ from typing import Any
 from durabus.errors import PipelineError
 from durabus.pipeline.analytics import STALE_AFTER, analyze
 from durabus.pipeline.archive import ROWS_PER_BATCH, Archive, quarantine
-from durabus.pipeline.asking import ask_store
-from durabus.pipeline.derive import TRANSFORMS, update_silver
-from durabus.pipeline.gate import verify
+from durabus.pipeline.derive import TRANSFORMS, update_projection, update_silver, watermarks
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lock import lake_lock
 from durabus.pipeline.progress import Listener, Silent
-from durabus.pipeline.project import update_projection, watermarks
 from durabus.pipeline.projections import Projection
+from durabus.pipeline.schema import EVENT_LOG, RUNS
 from durabus.pipeline.session import SPARK_ERRORS, root_cause
-from durabus.pipeline.tables import EVENT_LOG, RUNS
+from durabus.pipeline.store_session import ask_store
+from durabus.pipeline.verification import verify
 
 Done = tuple[int, int | None]
 """Rows that a step took in, and the ``seq`` it has come to, if it keeps one."""

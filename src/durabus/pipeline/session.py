@@ -16,8 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from durabus.errors import PipelineError
-from durabus.pipeline.jars import cache_folder, class_path
-from durabus.pipeline.java import check_java
+from durabus.pipeline.jars import cache_folder, check_java, class_path
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """What Spark raises. Delta's errors come as the second kind, where PySpark does not know them."""

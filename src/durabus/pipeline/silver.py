@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.model.statuses import TERMINAL, Action
-from durabus.pipeline.tables import ATTEMPTS, EVENTS
+from durabus.pipeline.schema import ATTEMPTS, EVENTS
 
 _TERMINAL = sorted(status.value for status in TERMINAL)
 _ENDS_ATTEMPT = sorted(

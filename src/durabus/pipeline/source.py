@@ -34,8 +34,8 @@ from durabus.errors import ConfigurationError
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.pattern import check_pattern, matches
 from durabus.model.statuses import Action
-from durabus.pipeline.asking import shared_store
-from durabus.pipeline.log_schema import SPARK, record_batch
+from durabus.pipeline.schema import SPARK, record_batch
+from durabus.pipeline.store_session import shared_store
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 

@@ -8,9 +8,9 @@ import msgspec
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.pipeline.archive import bronze_end
-from durabus.pipeline.gate import READER
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.tables import RUNS
+from durabus.pipeline.schema import RUNS
+from durabus.pipeline.verification import READER
 from durabus.store.contract import EventStore
 
 

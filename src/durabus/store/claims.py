@@ -82,7 +82,7 @@ class Claims(Protocol):
           ``max_attempts`` are used up. A FAILED entry either way (its ``status`` and ``next_retry_ts`` tell which).
         - ``Release``: PENDING and due after ``delay``, the attempt given back; a RELEASED entry.
         - The entry of a ``Complete`` or ``Release`` that gives a ``reason`` carries it.
-        - Errors and reasons are kept as ``durabus.model.text.stored_text`` makes them: what no database can hold is
+        - Errors and reasons are kept as ``durabus.model.limits.stored_text`` makes them: what no database can hold is
           replaced, what is too long is cut, with a note.
         - ``results`` overwrite the stored ones of the same handlers.
         - Late but not overtaken counts: a claim that was taken away because its lease was over (ABANDONED) may still be

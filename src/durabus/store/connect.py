@@ -13,14 +13,14 @@ from durabus.errors import UnknownStoreError
 from durabus.store.contract import EventStore
 
 BACKENDS = {
-    "kafka": "durabus.backends.kafka.store:KafkaStore",
-    "memory": "durabus.backends.memory.store:MemoryStore",
-    "nats": "durabus.backends.nats.store:NatsStore",
-    "postgresql": "durabus.backends.postgresql.store:PostgreSQLStore",
-    "redis": "durabus.backends.redis.store:RedisStore",
-    "rediss": "durabus.backends.redis.store:RedisStore",
-    "sharded": "durabus.backends.sharded.store:ShardedStore",
-    "sqlite": "durabus.backends.sqlite.store:SQLiteStore",
+    "kafka": "durabus.stores.kafka.store:KafkaStore",
+    "memory": "durabus.stores.memory.store:MemoryStore",
+    "nats": "durabus.stores.nats.store:NatsStore",
+    "postgresql": "durabus.stores.postgresql.store:PostgreSQLStore",
+    "redis": "durabus.stores.redis.store:RedisStore",
+    "rediss": "durabus.stores.redis.store:RedisStore",
+    "sharded": "durabus.stores.sharded.store:ShardedStore",
+    "sqlite": "durabus.stores.sqlite.store:SQLiteStore",
 }
 EXTRAS = {"kafka": "kafka", "nats": "nats", "postgresql": "postgres", "redis": "redis", "rediss": "redis"}
 ENTRY_POINTS = "durabus.stores"

@@ -13,14 +13,14 @@ from durabus.errors import UnsupportedByStore
 from durabus.store.connect import make_store
 
 DOCTORS = {
-    "kafka": "durabus.backends.kafka.doctor",
-    "memory": "durabus.backends.memory.doctor",
-    "nats": "durabus.backends.nats.doctor",
-    "postgresql": "durabus.backends.postgresql.doctor",
-    "redis": "durabus.backends.redis.doctor",
-    "rediss": "durabus.backends.redis.doctor",
-    "sharded": "durabus.backends.sharded.doctor",
-    "sqlite": "durabus.backends.sqlite.doctor",
+    "kafka": "durabus.stores.kafka.checks",
+    "memory": "durabus.stores.memory.guarantees",
+    "nats": "durabus.stores.nats.checks",
+    "postgresql": "durabus.stores.postgresql.checks",
+    "redis": "durabus.stores.redis.checks",
+    "rediss": "durabus.stores.redis.checks",
+    "sharded": "durabus.stores.sharded.guarantees",
+    "sqlite": "durabus.stores.sqlite.checks",
 }
 
 Level = Literal["error", "warning", "note"]

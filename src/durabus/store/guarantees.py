@@ -24,7 +24,7 @@ CRASHES = "lab/test_rounds.py::test_whatever_is_done_to_processes_servers_and_wi
 NOT_TESTED = "not tested"
 HEAD = """# Guarantees
 
-One card per store. `durabus guarantees` prints this page from the cards in the code (`durabus/backends/*/card.py`). One
+One card per store. `durabus guarantees` prints this page from the cards in `durabus/stores/*/guarantees.py`. One
 test compares the page with the cards, another checks that every test named here exists. `durabus doctor --store URL`
 tells whether a server's settings keep what its card promises.
 
@@ -88,7 +88,7 @@ QUESTIONS = {
 
 def cards() -> dict[str, Card]:
     """All cards by the name of their back end."""
-    return {name: import_module(f"durabus.backends.{name}.card").CARD for name in URLS}
+    return {name: import_module(f"durabus.stores.{name}.guarantees").CARD for name in URLS}
 
 
 def page() -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from durabus.clock import monotonic
-from durabus.model.breaker import BreakerPolicy
 from durabus.model.limits import seconds
+from durabus.model.policies import BreakerPolicy
 
 _BUCKETS = 6
 

@@ -17,16 +17,14 @@ from durabus.model.pattern import matches
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import SETTLED, Completion, HandlerMode, OnUnhandled, ResultStatus
+from durabus.worker.attempt import Course, HandlerCall, used_up
+from durabus.worker.attempt_log import SlowWarning, log_failed_attempt
 from durabus.worker.context import Context
-from durabus.worker.course import Attempt, Course, used_up
 from durabus.worker.execution import Outcome, execute, result_of
 from durabus.worker.handler import Handler
 from durabus.worker.metrics import Metrics
 from durabus.worker.registry import LIVE, Sighting
-from durabus.worker.retry_log import log_failed_attempt
-from durabus.worker.slowness import SlowWarning
-from durabus.worker.thread_calls import threads_ended
-from durabus.worker.threads import HandlerThreads
+from durabus.worker.threads import HandlerThreads, threads_ended
 from durabus.worker.tracing import Tracing
 from durabus.worker.unhandled import Unhandled
 
@@ -337,7 +335,7 @@ class Dispatcher:
             )
 
     def _settlement(
-        self, claim: Claim, attempts: list[Attempt], blocked_for: float, others: tuple[str, ...]
+        self, claim: Claim, attempts: list[HandlerCall], blocked_for: float, others: tuple[str, ...]
     ) -> Settlement:
         event, results = claim.event, tuple(result for _, _, result in attempts)
         milliseconds = _milliseconds(attempts)
@@ -365,20 +363,20 @@ class Dispatcher:
         return _unless_spent(claim, results, milliseconds)
 
 
-def _is_fatal(claim: Claim, attempts: list[Attempt]) -> bool:
+def _is_fatal(claim: Claim, attempts: list[HandlerCall]) -> bool:
     """Whether a handler said, now or earlier, that no further attempt will help."""
     return any(outcome.status is ResultStatus.UNRECOVERABLE for _, outcome, _ in attempts) or any(
         result.status is ResultStatus.UNRECOVERABLE for result in claim.results
     )
 
 
-def _called(claim: Claim, attempts: list[Attempt]) -> set[str]:
+def _called(claim: Claim, attempts: list[HandlerCall]) -> set[str]:
     """The ids of the handlers that had a call, now or earlier; an event's timeout may have come before it."""
     results = (*claim.results, *(result for _, _, result in attempts))
     return {result.handler_id for result in results if result.status is not ResultStatus.PENDING}
 
 
-def _waits(event: Event, failed: list[Attempt], *, fatal: bool) -> list[float]:
+def _waits(event: Event, failed: list[HandlerCall], *, fatal: bool) -> list[float]:
     """Seconds until the handlers that may be called again. Every failed attempt is logged.
 
     After a fatal error these are only the ones that the event's timeout kept from their call.
@@ -394,7 +392,7 @@ def _waits(event: Event, failed: list[Attempt], *, fatal: bool) -> list[float]:
     return waits
 
 
-def _milliseconds(attempts: list[Attempt]) -> float:
+def _milliseconds(attempts: list[HandlerCall]) -> float:
     return sum(outcome.milliseconds for _, outcome, _ in attempts)
 
 
@@ -412,7 +410,7 @@ def _delay(handler: Handler, outcome: Outcome, event: Event) -> float | None:
     return handler.retry.delay_before(event.attempts + 1, random.random)
 
 
-def _error_text(failed: list[Attempt]) -> str:
+def _error_text(failed: list[HandlerCall]) -> str:
     if len(failed) == 1:
         return failed[0][1].error or failed[0][1].status
     return "; ".join(f"{handler.id}: {outcome.error}" for handler, outcome, _ in failed)

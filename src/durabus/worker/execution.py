@@ -1,28 +1,58 @@
-"""One handler on one event: call it, hold it to its time, make its return or raise into a result."""
+"""Where an error was raised, as a person looks for it: in the code that is neither durabus nor a library."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import sysconfig
 import threading
 import traceback
 from collections.abc import Callable, Coroutine, Generator
+from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import msgspec
 
 from durabus.clock import perf_counter
 from durabus.errors import InvalidPayloadError, PayloadDecodeError
+from durabus.model.limits import stored_text
 from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
-from durabus.model.text import stored_text
+from durabus.worker.attempt_log import SlowWarning
 from durabus.worker.context import Context
-from durabus.worker.error_place import place_of
 from durabus.worker.handler import Handler
-from durabus.worker.slowness import SlowWarning
-from durabus.worker.thread_calls import Closed, NotStarted, ThreadCall, TimeoutExpired
-from durabus.worker.threads import HandlerThreads
+from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired
+
+LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+
+def place_of(error: BaseException) -> str | None:
+    """``file:line`` of the innermost frame of the user's own code, else of the innermost one; None if there is none."""
+    if isinstance(error, SyntaxError) and error.filename is not None:
+        return f"{_short(error.filename)}:{error.lineno}"
+    found = None
+    step = error.__traceback__
+    while step is not None:
+        if found is None or _is_own(step) or not _is_own(found):
+            found = step
+        step = step.tb_next
+    return None if found is None else f"{_short(found.tb_frame.f_code.co_filename)}:{found.tb_lineno}"
+
+
+def _is_own(step: TracebackType) -> bool:
+    file, module = step.tb_frame.f_code.co_filename, step.tb_frame.f_globals.get("__name__", "")
+    return not (file.startswith(("<frozen ", *LIBRARIES)) or module.partition(".")[0] == "durabus")
+
+
+def _short(file: str) -> str:
+    """As seen from the present folder."""
+    try:
+        return str(Path(file).relative_to(Path.cwd()))
+    except (OSError, ValueError):
+        return file
+
 
 MAX_TRACEBACK_CHARS = 8_192
 

@@ -12,12 +12,11 @@ from typing import Any, NamedTuple, get_type_hints
 from weakref import WeakKeyDictionary
 
 from durabus.errors import ConfigurationError
-from durabus.model.breaker import BreakerPolicy
 from durabus.model.event import Event
 from durabus.model.limits import Duration, check_name, seconds
 from durabus.model.pattern import check_pattern
 from durabus.model.payload import decode_as
-from durabus.model.retry import RetryPolicy
+from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.worker.breaker import Breaker
 from durabus.worker.context import Context
 

@@ -17,17 +17,17 @@ from durabus.model.event import Event
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
-from durabus.worker.appetite import POLL_FLOOR, Appetite
-from durabus.worker.awaited_runs import AwaitedRuns
-from durabus.worker.children import Children
+from durabus.worker.children.children import Children
+from durabus.worker.children.remote import AwaitedRuns
+from durabus.worker.children.waiting import event_lock
+from durabus.worker.completer import Asked, Exchange, Outcome
+from durabus.worker.context import check_options
 from durabus.worker.dispatcher import LONGEST_DELAY, Dispatcher
-from durabus.worker.exchange import Asked, Exchange, Outcome
 from durabus.worker.heartbeat import SAFETY, Heartbeat, came_late
 from durabus.worker.metrics import Metrics
-from durabus.worker.nesting import event_lock
-from durabus.worker.options import check_options
 from durabus.worker.outage import Outage
-from durabus.worker.serial_batch import SerialBatch
+from durabus.worker.poller import POLL_FLOOR, Appetite
+from durabus.worker.serial import SerialBatch
 from durabus.worker.slots import EventLock, Running, Slots
 from durabus.worker.without_lock import WithoutLock
 

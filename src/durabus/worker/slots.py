@@ -17,11 +17,11 @@ from durabus.model.claim import Claim
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release, Settlement
 from durabus.store.contract import EventStore
-from durabus.worker.children import Child, Children
+from durabus.worker.children.children import Child, Children
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.execution import describe
 from durabus.worker.heartbeat import Held
-from durabus.worker.thread_calls import NotStarted, is_in_thread, threads_ended
+from durabus.worker.threads import NotStarted, is_in_thread, threads_ended
 
 logger = logging.getLogger("durabus.worker")
 

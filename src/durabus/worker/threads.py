@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import logging
+import os
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
+
+from durabus.clock import perf_counter
+from durabus.model.event import Event
+from durabus.worker.context import Context
+from durabus.worker.handler import Handler
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,3 +115,165 @@ class _Pool:
                 except BaseException as error:  # noqa: BLE001  (whatever it is, it is told to who waits)
                     future.set_exception(error)
             del future, call, taken  # not kept while this thread waits for the next
+
+
+logger = logging.getLogger("durabus.worker")
+
+
+class NotStarted(Exception):  # noqa: N818  (a signal: the attempt was none)
+    """Nothing of the handler has run, so the event goes back with its attempt."""
+
+
+class Closed(GeneratorExit):
+    """Python closes the coroutine that waits for the handler, as when its event loop is gone.
+
+    It is told apart from a ``GeneratorExit`` that the handler raises itself: after this one, nothing may run on.
+    """
+
+
+class TimeoutExpired(Exception):  # noqa: N818  (internal signal, told apart from a handler's own TimeoutError)
+    """The handler used up its time."""
+
+
+_running: defaultdict[tuple[str, str], dict[str, Future[Any]]] = defaultdict(dict)
+"""By bus and event id, then by handler id: the calls of all buses and managers of this process that have not ended."""
+_changing = threading.Lock()
+os.register_at_fork(after_in_child=_running.clear)  # the threads stay with the parent
+
+
+def is_in_thread(event: Event) -> bool:
+    """Whether a function that was called for the event has not ended, or will begin this very moment."""
+    return bool(_running) and (event.bus, event.event_id) in _running
+
+
+async def threads_ended(event: Event) -> None:
+    """Wait until no function that was called for the event runs in this process any more."""
+    while calls := list(_running.get((event.bus, event.event_id), {}).values()):
+        await _ended(*calls)
+
+
+async def _ended(*calls: Future[Any], timeout: float | None = None) -> bool:  # noqa: ASYNC109  (returns, does not raise)
+    waited = {asyncio.wrap_future(call) for call in calls}
+    for future in waited:
+        future.add_done_callback(_take_notice)
+    try:
+        return not (await asyncio.wait(waited, timeout=timeout))[1]
+    except GeneratorExit:
+        raise Closed from None
+
+
+def _take_notice(future: asyncio.Future[Any]) -> None:
+    """A function that outlived its claim may still fail: nobody waits for that any more."""
+    if not future.cancelled():
+        future.exception()
+
+
+class ThreadCall:
+    """A plain function on its way into a thread, and what is known of it outside."""
+
+    def __init__(self, handler: Handler, context: Context, threads: HandlerThreads) -> None:
+        self.started: float | None = None
+        self._handler = handler
+        self._context = context
+        self._threads = threads
+        self._over = threading.Event()
+        self._waits: set[asyncio.Task[Any]] = set()
+        """What the function waits for inside: the ends of other events."""
+
+    async def returned(self) -> Any:
+        """Its return value. If it takes longer than its timeout, ``TimeoutExpired``, but not before it has ended."""
+        event, timeout = self._context.event, self._handler.timeout
+        while (before := _running.get((event.bus, event.event_id), {}).get(self._handler.id)) is not None:
+            await _ended(before)
+        future = self._submit()
+        try:
+            if timeout is None:
+                await _ended(future)
+            elif not await self._ends_in(future, timeout):
+                self._end_waits()
+                logger.warning(
+                    "handler %s of event %s (%s) runs longer than its timeout of %g s. A thread cannot be stopped: the "
+                    "attempt has failed, and the event waits for the end of the function",
+                    self._handler.id,
+                    event.event_id,
+                    event.type,
+                    timeout,
+                )
+                await _ended(future)
+                raise TimeoutExpired
+        finally:
+            self._end_waits()
+            future.cancel()  # what has not begun when the wait for it ends must never begin
+        if future.cancelled():
+            raise NotStarted("its threads were closed before it began")
+        return future.result()
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """The function waits inside for another event: its thread is lent, and its timeout ends the wait."""
+        task = asyncio.current_task()
+        if self._over.is_set() or task is None:
+            raise TimeoutError(self._too_late)
+        self._waits.add(task)
+        self._threads.lend()
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self._over.is_set():
+                raise
+            task.uncancel()
+            raise TimeoutError(self._too_late) from None
+        finally:
+            self._threads.take_back()
+            self._waits.discard(task)
+
+    @property
+    def _too_late(self) -> str:
+        return f"the attempt of handler {self._handler.id} is over: it does not wait for other events any more"
+
+    def _end_waits(self) -> None:
+        self._over.set()
+        for task in self._waits.copy():
+            task.get_loop().call_soon_threadsafe(task.cancel)
+
+    def _submit(self) -> Future[Any]:
+        event, variables = self._context.event, contextvars.copy_context()
+        variables.run(CALL.set, self)
+        try:
+            future = self._threads.submit(variables.run, self._run)
+        except RuntimeError as error:
+            raise NotStarted(f"no thread for handler {self._handler.id}: {error}") from error
+        with _changing:
+            _running[event.bus, event.event_id][self._handler.id] = future
+        future.add_done_callback(self._forget)
+        return future
+
+    def _forget(self, _future: Future[Any]) -> None:
+        event = self._context.event
+        with _changing:
+            calls = _running[event.bus, event.event_id]
+            calls.pop(self._handler.id, None)
+            if not calls:
+                del _running[event.bus, event.event_id]
+
+    def _run(self) -> Any:
+        self.started = perf_counter()
+        try:
+            return self._handler.call(self._context.event, self._context)
+        except StopIteration as error:
+            raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
+
+    async def _ends_in(self, future: Future[Any], timeout: float) -> bool:  # noqa: ASYNC109  (counted from its begin)
+        limit = timeout
+        while not await _ended(future, timeout=limit):
+            if self.started is None:
+                if future.cancel():
+                    raise NotStarted(f"no thread was free for {timeout:g} s")
+                limit = timeout  # it begins this very moment
+            elif (limit := self.started + timeout - perf_counter()) <= 0:
+                return False
+        return True
+
+
+CALL: contextvars.ContextVar[ThreadCall | None] = contextvars.ContextVar("durabus_thread_call", default=None)
+"""Set inside a plain handler: the call that it is."""

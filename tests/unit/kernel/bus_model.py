@@ -25,8 +25,8 @@ from tests.unit.kernel.explorer import (
 from tests.unit.kernel.lock_model import alive, lock_claim, renamed_lock
 from tests.unit.kernel.part import LOST, NEW, Effect, Part, live_claim
 
-from durabus.kernel import handlers
-from durabus.kernel.state import LockState, Refused
+from durabus.lifecycle import handlers
+from durabus.lifecycle.state import LockState, Refused
 from durabus.model.claim import event_lock_key
 from durabus.model.statuses import EventMode
 

@@ -22,8 +22,8 @@ from tests.unit.kernel.part import (
     renamed,
 )
 
-from durabus.kernel import transition
-from durabus.kernel.state import Applied, Command, EventState, Expire, Grant, Refused, Renew, Requeue, Reset, Start
+from durabus.lifecycle import transition
+from durabus.lifecycle.state import Applied, Command, EventState, Expire, Grant, Refused, Renew, Requeue, Reset, Start
 from durabus.model.event import new_event
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release

@@ -11,8 +11,8 @@ from msgspec.structs import astuple, replace
 from tests.unit.kernel.explorer import NOW, Broken
 from tests.unit.kernel.part import alive, live_claim
 
-from durabus.kernel.state import Applied, Command, EventState, Expire, Grant, Renew, Requeue, Reset, Start
-from durabus.kernel.transition import transition
+from durabus.lifecycle.state import Applied, Command, EventState, Expire, Grant, Renew, Requeue, Reset, Start
+from durabus.lifecycle.transition import transition
 from durabus.model.log_entry import LogEntry
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import DEAD_LETTER, SETTLED, TERMINAL, Action, EventStatus, ResultStatus

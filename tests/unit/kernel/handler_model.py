@@ -31,8 +31,8 @@ from tests.unit.kernel.part import (
     renamed,
 )
 
-from durabus.kernel import handlers
-from durabus.kernel.state import Applied, EventState, HandlerState, LockState, Refused
+from durabus.lifecycle import handlers
+from durabus.lifecycle.state import Applied, EventState, HandlerState, LockState, Refused
 from durabus.model.claim import HandlerClaim, HandlerClaimRequest
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import SETTLED, EventStatus, ResultStatus

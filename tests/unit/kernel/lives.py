@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from durabus.kernel.state import AbandonedClaim, EventState, HandlerState, SettledClaim
+from durabus.lifecycle.state import AbandonedClaim, EventState, HandlerState, SettledClaim
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event
 from durabus.model.result import HandlerResult

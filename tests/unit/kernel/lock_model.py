@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 from tests.unit.kernel.explorer import FENCE, LEASE, NOW, OVER, Broken, Tally
 
-from durabus.kernel import handlers
-from durabus.kernel.state import LockState, Refused
+from durabus.lifecycle import handlers
+from durabus.lifecycle.state import LockState, Refused
 from durabus.model.claim import LockClaim
 
 KEY = "report"

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from tests.unit.kernel.explorer import FENCE, NOW
 from tests.unit.kernel.lock_model import renamed_lock
 
-from durabus.kernel.state import EventState, HandlerState, LockState, SettledClaim
+from durabus.lifecycle.state import EventState, HandlerState, LockState, SettledClaim
 from durabus.model.claim import ClaimRef
 from durabus.model.statuses import EventStatus, ResultStatus
 

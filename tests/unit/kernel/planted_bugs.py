@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from durabus.kernel import handlers, transition
-from durabus.kernel.state import (
+from durabus.lifecycle import handlers, transition
+from durabus.lifecycle.state import (
     Applied,
     EventState,
     Expire,

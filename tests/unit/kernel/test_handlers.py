@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.kernel.lives import LEASE, LIVES, MINE, NEW_FENCE, NOW, OLD_FENCE, PROCESSING, TAKEN, WRONG_TOKEN
 
-from durabus.kernel.handlers import (
+from durabus.lifecycle.handlers import (
     claim_handler,
     complete_handler,
     handler_claim,
@@ -17,8 +17,8 @@ from durabus.kernel.handlers import (
     release_handler,
     renew_handler,
 )
-from durabus.kernel.state import NOT_YOURS, Applied, EventState, HandlerState, Refused, Requeue
-from durabus.kernel.transition import transition
+from durabus.lifecycle.state import NOT_YOURS, Applied, EventState, HandlerState, Refused, Requeue
+from durabus.lifecycle.transition import transition
 from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import SETTLED, ResultStatus

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from durabus.kernel.handlers import claim_lock, release_lock, renew_lock
-from durabus.kernel.state import HELD, NOT_YOURS, LockState, Refused
+from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock
+from durabus.lifecycle.state import HELD, NOT_YOURS, LockState, Refused
 from durabus.model.claim import LockClaim, event_lock_key, handler_lock_key
 from durabus.model.statuses import EventMode
 

@@ -24,7 +24,7 @@ from tests.unit.kernel.lives import (
     WRONG_TOKEN,
 )
 
-from durabus.kernel.state import (
+from durabus.lifecycle.state import (
     NOT_DEAD,
     NOT_DONE,
     NOT_ELIGIBLE,
@@ -45,7 +45,7 @@ from durabus.kernel.state import (
     SettledClaim,
     Start,
 )
-from durabus.kernel.transition import merge_results, publish, transition
+from durabus.lifecycle.transition import merge_results, publish, transition
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event, new_event
 from durabus.model.log_entry import LogEntry

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durabus.errors import ConfigurationError
-from durabus.model.retry import RetryPolicy
+from durabus.model.policies import RetryPolicy
 
 STEADY = RetryPolicy(jitter=0.0)
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durabus import EventQueue
-from durabus.backends.memory.store import MemoryStore
-from durabus.model.text import MAX_TEXT_CHARS, stored_text
+from durabus.model.limits import MAX_TEXT_CHARS, stored_text
+from durabus.stores.memory.store import MemoryStore
 
 
 @pytest.mark.parametrize("text", ["", "KeyError: 'x'", "ünï \N{GRINNING FACE}\n\ttab", "x" * MAX_TEXT_CHARS])

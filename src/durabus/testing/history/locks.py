@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import combinations
+from typing import NamedTuple
 
+from durabus.model.log_entry import LogEntry
+from durabus.model.statuses import Action
+from durabus.testing.history.claims import held_claims
 from durabus.testing.history.history import FOREVER, History, Violation
-from durabus.testing.history.lines import Holding
+from durabus.testing.history.lifecycle import FREES
+from durabus.testing.history.lines import Effect, Holding
 
 
 def locks(history: History) -> Iterator[Violation]:
@@ -37,3 +43,93 @@ def _overlaps(history: History, held: list[tuple[float, Holding]]) -> Iterator[V
                     f"{older.key!r}: fence {older.fence} on {older.host} until {end:.3f}, fence {newer.fence} on "
                     f"{newer.host} from {newer.at:.3f}, and nobody was frozen",
                 )
+
+
+class Run(NamedTuple):
+    """A handler at work under a claim."""
+
+    picked: LogEntry
+    begin: float
+    end: float
+    effect: Effect
+
+
+def serial(history: History) -> Iterator[Violation]:
+    """Events of a serial bus are held by one claim at a time, and their handlers run one event at a time."""
+    buses = {
+        call.invoke.claim.bus
+        for call in history.calls
+        if call.invoke.claim is not None and call.invoke.claim.mode == "bus-serial"
+    }
+    # A child that a handler waits for runs inside its parent, under the parent's lock.
+    of_bus = {id_: event.bus for id_, event in history.finals.items() if event.bus in buses and event.parent_id is None}
+    yield from _claims(history, of_bus)
+    if history.settings.stops_in_time:
+        yield from _handlers(history, of_bus)
+
+
+def _claims(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
+    tokens = {(claim.id, claim.fence): claim.token for _, claim in history.grants}
+    held: dict[str, dict[int, LogEntry]] = {}
+    for entry in history.log:
+        if entry.id not in of_bus:
+            continue
+        at_work = held.setdefault(of_bus[entry.id], {})
+        if entry.action is Action.PICKED:
+            for other in at_work.values():
+                if other.id != entry.id and not _are_one_claim(tokens, other, entry):
+                    yield Violation(
+                        "order",
+                        f"event {entry.id} is claimed by {entry.worker_id} while another claim of the serial bus "
+                        f"{of_bus[entry.id]!r} has {other.id} at work",
+                    )
+            at_work[entry.id] = entry
+        elif entry.action in FREES:
+            at_work.pop(entry.id, None)
+
+
+def _are_one_claim(tokens: dict[tuple[int | None, int | None], str | None], one: LogEntry, other: LogEntry) -> bool:
+    """By their tokens; if an answer never came, by when and by whom they were claimed."""
+    known, known_too = tokens.get((one.id, one.fence)), tokens.get((other.id, other.fence))
+    if known is not None and known_too is not None:
+        return known == known_too
+    return (one.at_ts, one.worker_id) == (other.at_ts, other.worker_id)
+
+
+def _handlers(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
+    runs: dict[str, list[Run]] = {}
+    for run in _runs(history):
+        if run.effect.id in of_bus:
+            runs.setdefault(of_bus[run.effect.id], []).append(run)
+    places = {entry.position: place for place, entry in enumerate(history.log)}
+    for bus, of_one in runs.items():
+        of_one.sort(key=lambda run: places[run.picked.position])
+        for older, newer in combinations(of_one, 2):
+            slack = history.settings.tolerance
+            apart = older.end <= newer.begin + slack or newer.end <= older.begin + slack
+            if older.effect.id == newer.effect.id or apart:
+                continue
+            since = history.at(older.picked.at_ts)
+            if not history.was_frozen(older.effect.host, since, max(older.begin, newer.begin)):
+                yield Violation(
+                    "order",
+                    f"handlers of the serial bus {bus!r} overlap: event {older.effect.id} on {older.effect.host} from "
+                    f"{older.begin:.3f} to {older.end:.3f}, event {newer.effect.id} on {newer.effect.host} from "
+                    f"{newer.begin:.3f}, and nobody was frozen",
+                )
+
+
+def _runs(history: History) -> Iterator[Run]:
+    claims = held_claims(history)
+    open_: dict[tuple[str, int, int, str], Effect] = {}
+    for effect in history.effects:
+        place = (effect.host, effect.id, effect.fence, effect.handler)
+        if effect.what == "start":
+            open_[place] = effect
+        elif place in open_ and (effect.id, effect.fence) in claims:
+            begun = open_.pop(place)
+            yield Run(claims[effect.id, effect.fence].picked, begun.at, effect.at, begun)
+    for begun in open_.values():
+        if (begun.id, begun.fence) in claims:
+            end = history.crashes.get(begun.host, FOREVER)
+            yield Run(claims[begun.id, begun.fence].picked, begun.at, end, begun)

@@ -9,18 +9,20 @@ from collections.abc import Callable
 from typing import Any
 
 from durabus.bus.event_bus import EventBus
-from durabus.dead_letters import DLQInspector
 from durabus.errors import DurabusError, EventBusShutdownError, LeaseLost, StoreError
-from durabus.event_queue import EventQueue
-from durabus.lock_manager import LockManager
 from durabus.model.claim import LockClaim
 from durabus.model.event import Event
+from durabus.model.policies import RetryPolicy
 from durabus.model.result import UnrecoverableError
-from durabus.model.retry import RetryPolicy
+from durabus.queue.dead_letters import DLQInspector
+from durabus.queue.event_queue import EventQueue
+from durabus.queue.locks import LockManager
 from durabus.store.contract import EventStore
 from durabus.testing.history.lines import Effect, Holding, Line
+from durabus.testing.simulation.host import host_here
 from durabus.testing.simulation.scenario import EventPlan, Scenario, plan_of
 from durabus.worker.context import Context
+from durabus.worker.heartbeat import STOP_TIMEOUT, Heartbeat
 
 BUS = "simulated"
 LOCK = "ledger"
@@ -266,3 +268,23 @@ async def _until_stored(action: Callable[[], Any]) -> None:
             await asyncio.sleep(TRY_AGAIN)
         else:
             return
+
+
+class LaneHeartbeat(Heartbeat[Any]):
+    """Runs in a lane of its own, so that it comes before, between and after the steps of the event loop."""
+
+    def start(self) -> None:
+        """Begin to beat."""
+        self._loop = asyncio.get_running_loop()
+        self._see_loop()
+        self._beating = host_here().run(self._keep_beating(), "heartbeat")
+
+    def end(self) -> None:
+        """Stop, without waiting for it."""
+        self._cancel()
+
+    async def stop(self, within: float = STOP_TIMEOUT) -> None:
+        """Stop and wait for it."""
+        self.end()
+        if self._beating is not None:
+            await asyncio.wait({self._beating}, timeout=within)

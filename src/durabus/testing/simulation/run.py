@@ -13,9 +13,9 @@ import msgspec
 from durabus.errors import StoreError
 from durabus.model.event import new_event_id
 from durabus.store.contract import EventStore
+from durabus.testing.history.completeness import remains
 from durabus.testing.history.lines import Disturbed, Line, Settings, encode
 from durabus.testing.history.recorder import recorded_store
-from durabus.testing.history.remains import remains
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.places import MakePlace, Place

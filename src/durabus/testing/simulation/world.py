@@ -25,7 +25,7 @@ import durabus.worker.loop
 from durabus import clock
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import SimulationError, VirtualLoop
-from durabus.testing.simulation.threadless import LaneHeartbeat
+from durabus.testing.simulation.processes import LaneHeartbeat
 from durabus.worker.heartbeat import Heartbeat
 
 EPOCH = 1_700_000_000.0

@@ -1,0 +1,237 @@
+"""Events on their way from ``emit`` to the store, and the handles of those whose end somebody may wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, islice
+
+from durabus.bus.finder import Finder
+from durabus.bus.handle import Handle, Home
+from durabus.bus.history import History
+from durabus.bus.nested import Nested
+from durabus.errors import ConfigurationError, DurabusError, EventNotFound, StoreClosedError
+from durabus.model.limits import MAX_BATCH
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import TERMINAL
+from durabus.store.contract import EventStore
+from durabus.worker.children.waiting import handled_here
+
+logger = logging.getLogger("durabus.bus")
+
+LOOK_EVERY = 0.5
+"""How often the store is asked about events that other processes may have ended."""
+LOOK_AT_ONCE = 200
+LOOK_THROUGH = 10 * LOOK_AT_ONCE
+"""How many are passed, at most, to find so many that do not run here."""
+
+
+class Outbox:
+    """Stores what was emitted in one turn of the loop as one batch, and tells handles how their events end."""
+
+    def __init__(
+        self,
+        store: EventStore,
+        bus: str,
+        *,
+        ready: Callable[[], Awaitable[None]],
+        runs_here: Callable[[int], bool],
+        nested: Nested,
+        finder: Finder,
+        history: History,
+    ) -> None:
+        self._store = store
+        self._bus = bus
+        self._ready = ready
+        self._runs_here = runs_here
+        self._nested = nested
+        self._finder = finder
+        self._history = history
+        self._home: Home | None = None
+        self._unsent: list[Handle] = []
+        self._batches: list[list[Handle]] = []
+        """What is being stored."""
+        self._watched: list[list[Handle]] = []
+        self._open: dict[str, list[Handle]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._scheduled = False
+        self._looking: asyncio.Task[None] | None = None
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._closed: DurabusError | None = None
+        self._cut_off: DurabusError | None = None
+
+    def bind(self) -> Home:
+        """Belong to the running event loop from the first call on; refuse every other one."""
+        if self._home is None:
+            self._home = Home(self._bus, self._nested, asyncio.get_running_loop())
+        self._home.refuse_strangers()
+        return self._home
+
+    def send(self, handle: Handle) -> None:
+        """Store the event with everything else that is emitted in this turn of the loop."""
+        home = self._home or self.bind()
+        home.refuse_strangers()
+        if self._closed is not None:
+            raise self._closed
+        handle.home = home
+        self._unsent.append(handle)
+        for watched in self._watched:
+            watched.append(handle)
+        if not self._open:
+            self._empty.clear()
+        self._open.setdefault(handle.new.event_id, []).append(handle)
+        if not self._scheduled:
+            self._scheduled = True
+            home.loop.call_soon(self._send_unsent)
+
+    def take(self, event_id: str) -> Sequence[Handle]:
+        """The handles of an event that has ended, if it was sent from here."""
+        handles = self._open.pop(event_id, ())
+        if not self._open:
+            self._empty.set()
+        return handles
+
+    @contextmanager
+    def watch(self) -> Iterator[list[Handle]]:
+        """The events that are not stored yet, oldest first; those that are sent meanwhile join the list."""
+        watched = [*chain.from_iterable(self._batches), *self._unsent]
+        self._watched.append(watched)
+        try:
+            yield watched
+        finally:
+            self._watched = [other for other in self._watched if other is not watched]
+
+    async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (a store that hangs is left behind)
+        """Wait until everything emitted so far is stored or refused."""
+        self._send_unsent()
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=timeout)
+
+    async def wait_until_empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109  (answers, does not raise)
+        """Wait until every event sent from here has ended. Raises what ``close`` was given, if it cut some off."""
+        if self._home is not None:
+            self._home.refuse_strangers()
+        running = handled_here()
+        if running is not None and running.claim.event.event_id in self._open:
+            raise ConfigurationError(
+                f"a handler waits until bus {self._bus!r} is idle, but its own event is one of those it waits for"
+            )
+        try:
+            async with asyncio.timeout(timeout):
+                await self._empty.wait()
+        except TimeoutError:
+            return False
+        if self._cut_off is not None:
+            raise self._cut_off
+        return True
+
+    def close(self, error: DurabusError) -> None:
+        """Take nothing more; whoever still waits learns that the end will not be known here."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._closed is None:
+            self._closed = error
+        if self._open:
+            self._cut_off = error
+        for handles in self._open.values():
+            for handle in handles:
+                handle.refuse(error)
+        self._open.clear()
+        self._empty.set()
+
+    def _send_unsent(self) -> None:
+        self._scheduled = False
+        while self._unsent:
+            batch, self._unsent = self._unsent[:MAX_BATCH], self._unsent[MAX_BATCH:]
+            self._batches.append(batch)
+            task = asyncio.get_running_loop().create_task(self._store_batch(batch))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _store_batch(self, batch: list[Handle]) -> None:
+        try:
+            await self._ready()
+            await self._history.admit(len(batch))
+            events = await self._store.add_events([handle.new for handle in batch])
+        except Exception as error:  # noqa: BLE001  (whatever it is, it is told to those who wait)
+            logger.error("%s events were not stored, %s the first: %s", len(batch), batch[0].new.type, error)  # noqa: TRY400
+            for handle in batch:
+                self.drop(handle)
+                handle.refuse(error)
+            return
+        finally:
+            self._batches = [other for other in self._batches if other is not batch]
+        for handle, event in zip(batch, events, strict=True):
+            handle.accept(event)
+            if self._closed is not None:
+                continue  # it was told that its end will not be known here
+            if event.event_id != handle.new.event_id:
+                # Published before under the same idempotency key: the first one's end is this one's end too.
+                self.drop(handle)
+                self._open.setdefault(event.event_id, []).append(handle)
+                self._empty.clear()
+            if event.status in TERMINAL:
+                for ended in self.take(event.event_id):
+                    ended.finish(event, ())
+        if self._finder:
+            await self._finder.stored(events)
+        if self._looking is None and self._closed is None:
+            self._looking = asyncio.get_running_loop().create_task(self._look_for_ends())
+
+    def drop(self, handle: Handle) -> None:
+        """Forget one handle, but not others of the same event."""
+        others = [other for other in self._open.get(handle.event_id, ()) if other is not handle]
+        if others:
+            self._open[handle.event_id] = others
+        else:
+            self.take(handle.event_id)
+
+    async def _look_for_ends(self) -> None:
+        """Ask about events that run in other processes; those that run here report by themselves."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            while await self._most_had_ended():
+                pass  # others are faster than this looks: catch up
+
+    async def _most_had_ended(self) -> bool:
+        """Look at those whose turn was longest ago. Whether it is worth while to look at the next ones at once."""
+        asked = ended = 0
+        for event_id in list(islice(self._open, LOOK_THROUGH)):
+            handles = self._open.pop(event_id, None)
+            if handles is None:
+                continue  # it ended meanwhile
+            self._open[event_id] = handles  # to the end, also if it runs here: everyone's turn comes
+            if handles[0].id is not None and not self._runs_here(handles[0].id):
+                asked += 1
+                ended += await self._look_at(event_id)
+                if asked == LOOK_AT_ONCE:
+                    break
+        return ended > LOOK_AT_ONCE / 2
+
+    async def _look_at(self, event_id: str) -> bool:
+        """Whether it has ended, or is gone."""
+        results: tuple[HandlerResult, ...] = ()
+        try:
+            event = await self._store.get_event(event_id)
+            if event is not None:
+                if event.status not in TERMINAL:
+                    return False
+                results = tuple(await self._store.list_results(event.id))
+        except StoreClosedError as error:
+            self.close(error)
+            return False
+        except DurabusError as error:
+            logger.warning("cannot look after event %s, trying again: %s", event_id, error)
+            return False
+        except Exception:
+            logger.exception("cannot look after event %s, trying again", event_id)  # or nobody would look any more
+            return False
+        for handle in self.take(event_id):
+            if event is None:
+                handle.refuse(EventNotFound(event_id))
+            else:
+                handle.finish(event, results)
+        return True

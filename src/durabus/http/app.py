@@ -1,0 +1,149 @@
+"""The ASGI app: for ``durabus serve``, and for mounting into an app of your own."""
+
+from __future__ import annotations
+
+import logging
+from functools import cache
+from typing import Any, cast
+
+import msgspec
+from litestar import Litestar, Request, Response, get, route
+from litestar.connection import ASGIConnection
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
+
+from durabus.errors import DurabusError
+from durabus.http.api import Api
+from durabus.http.asgi import App, Receive, Send
+from durabus.http.asgi import Scope as AsgiScope
+from durabus.http.auth.access import Principal, Scope
+from durabus.http.auth.tokens import TokenFile
+from durabus.http.dashboard.board import Board
+from durabus.http.dashboard.pages import ROUTES as PAGES
+from durabus.http.middleware import Gate
+from durabus.http.openapi import CONFIG, openapi_document
+from durabus.http.problems import Code, Problem, answer
+from durabus.http.routes import claims, dead_letters, events, operations
+from durabus.http.settings import MAX_BATCH_BODY, Settings
+from durabus.store.connect import default_url
+from durabus.store.contract import EventStore
+
+logger = logging.getLogger("durabus.server")
+
+ROUTES = [*events.ROUTES, *claims.ROUTES, *dead_letters.ROUTES, *operations.ROUTES, *PAGES]
+
+
+class HttpApi:
+    """An ASGI app. It works with a lifespan and, mounted into another app, without one."""
+
+    def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None) -> None:
+        self.api = Api(store, settings, tokens)
+        self._board = Board(self.api)
+        self._gate = Gate(cast("App", router()), self.api, self._board, tokens)
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        serve = self._live if scope["type"] == "lifespan" else self._gate
+        await serve(scope, receive, send)
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document."""
+        return openapi_document(_described())
+
+    def stop(self) -> None:
+        """End what waits: long polls and tails. Call it before a server stops."""
+        self.api.stop()
+
+    async def close(self) -> None:
+        """Let go of what the app opened, where no lifespan does it. Repeatable."""
+        try:
+            await self._board.stop()
+        finally:
+            await self.api.end()
+
+    async def _live(self, _scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """From the server's first word to its last."""
+        await receive()
+        try:
+            await self.api.begin()
+        except Exception as error:
+            # Whatever it is: a server that hears nothing takes it for an app without a lifespan, and serves.
+            if not isinstance(error, DurabusError):
+                logger.exception("the API does not start")
+            await send({"type": "lifespan.startup.failed", "message": str(error) or repr(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        try:
+            await receive()
+        finally:
+            await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def create_app(
+    store: EventStore | str | None = None, *, settings: Settings | None = None, tokens: TokenFile | None = None
+) -> HttpApi:
+    """The API over ``store``: a URL, which the app opens and closes, or an open store, which stays yours.
+
+    Without a ``store`` it is the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
+
+    With ``tokens`` every request needs one. Without, only requests from this machine to this machine are served.
+    """
+    if tokens is not None:
+        tokens.check()
+    return HttpApi(default_url() if store is None else store, settings or Settings(), tokens)
+
+
+@cache
+def router() -> Litestar:
+    """Finds the handler of an address. It knows no store, so one serves all apps of a process."""
+    return Litestar(
+        [options_of([*ROUTES, openapi_json]), *ROUTES, openapi_json],
+        guards=[check_scope],
+        exception_handlers={Exception: answer},
+        openapi_config=None,  # the framework would serve pages that load scripts from other hosts
+        request_max_body_size=MAX_BATCH_BODY,
+        logging_config=None,
+    )
+
+
+async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
+    """Every route names the scope it needs; only one that says None is open to all that the gate let in.
+
+    Async only because the framework would run it in a thread otherwise.
+    """
+    principal: Principal = connection.scope["user"]
+    scope = handler.opt.get("scope", Scope.ADMIN)
+    if scope is not None and not principal.holds(scope):
+        raise Problem(403, f"this needs a token with the scope {scope}", code=Code.SCOPE_MISSING)
+
+
+@get("/openapi.json", opt={"scope": None}, include_in_schema=False)
+async def openapi_json() -> Response[bytes]:
+    """What there is, for programs. A valid token is enough: the gate has seen to that."""
+    return Response(_encoded(), media_type="application/json")
+
+
+def options_of(handlers: list[HTTPRouteHandler]) -> HTTPRouteHandler:
+    """OPTIONS for every address. The framework's own forgets methods where an address has two handlers."""
+    methods: dict[str, set[str]] = {}
+    paths = sorted({path for handler in handlers for path in handler.paths})
+    for handler in handlers:
+        for path in handler.paths:
+            methods.setdefault(path.replace(":int", ""), {"OPTIONS"}).update(handler.http_methods)
+
+    @route(paths, http_method=["OPTIONS"], status_code=204, opt={"scope": None}, include_in_schema=False)
+    async def options(request: Request[Any, Any, Any]) -> Response[None]:
+        return Response(None, headers={"Allow": ", ".join(sorted(methods[request.scope["path_template"]]))})
+
+    return options
+
+
+@cache
+def _described() -> Litestar:
+    """The same routes for the OpenAPI document only. It serves nobody."""
+    return Litestar(ROUTES, openapi_config=CONFIG, logging_config=None)
+
+
+@cache
+def _encoded() -> bytes:
+    return msgspec.json.encode(openapi_document(_described()))

@@ -1,0 +1,1 @@
+"""Who may do what: API tokens, their tags, and peers without a token."""

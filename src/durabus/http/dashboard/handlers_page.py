@@ -1,0 +1,133 @@
+"""Handlers: who announced them, what became of their events lately, and whether breakers will have opened.
+
+A breaker lives in its worker's process. What is shown here is the same rule applied to what the store knows: the
+attempts of all workers in the last minute, and the results of those events that failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+
+import msgspec
+
+from durabus.http.api import Api, api_of, principal_of
+from durabus.http.dashboard.activity import Attempt
+from durabus.http.dashboard.board import board_of
+from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
+from durabus.model.handler import HandlerInfo
+from durabus.model.limits import seconds
+from durabus.model.pattern import matches
+from durabus.model.policies import BreakerPolicy
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import ResultStatus
+from durabus.views.workers import HEARD
+
+RULE = BreakerPolicy()
+WINDOW = seconds(RULE.window, "window")
+LOOKED_AT = 50
+"""Failed events whose results are read, to tell which of their handlers it was."""
+MAX_HANDLERS = 500
+UNHAPPY = frozenset({ResultStatus.TRANSIENT, ResultStatus.UNRECOVERABLE, ResultStatus.TIMED_OUT})
+
+
+class HandlerLine(msgspec.Struct, kw_only=True):
+    """One handler, whichever nodes have it."""
+
+    handler_id: str
+    patterns: list[str]
+    nodes: list[HandlerInfo]
+    created_ts: float
+    last_seen_ts: float
+    missing: bool
+    """No live node has it."""
+    succeeded: int = 0
+    failed: int = 0
+    unrecoverable: int = 0
+    """Failures that do not count for the breaker: verdicts on their events."""
+    last_error: str | None = None
+    last_error_id: int | None = None
+
+    @property
+    def samples(self) -> int:
+        """Events of the last minute."""
+        return self.succeeded + self.failed
+
+    @property
+    def breaker(self) -> str:
+        """Where the rule of the breaker puts it."""
+        samples, failed = self.samples - self.unrecoverable, self.failed - self.unrecoverable
+        if samples >= RULE.minimum_samples and failed > RULE.failure_ratio * samples:
+            return "open"
+        return "failing" if self.failed else "closed"
+
+
+@page_route("/dashboard/handlers")
+async def handlers(request: AnyRequest) -> Page:
+    """The list. It concerns the whole bus, so it is not for tokens that see only some tags."""
+    api, principal, bus = api_of(request), principal_of(request), bus_of(request)
+    principal.check_whole_bus("the list of handlers")
+    registered = await api.store.list_handlers(bus)
+    pulse = await board_of(request).pulse(bus)
+    now = await api.store.now()
+    lines = _lines(registered.handlers, now)
+    await _count(api, lines, [one for one in pulse.recent if one.at_ts > now - WINDOW])
+    return render(
+        request,
+        "handlers.html",
+        now=now,
+        handlers=lines[:MAX_HANDLERS],
+        more=len(lines) > MAX_HANDLERS,
+        rule=f"more than {RULE.failure_ratio:.0%} of at least {RULE.minimum_samples} events failed within {WINDOW:g} s",
+        open_for=RULE.open_for,
+    )
+
+
+def _lines(registered: list[HandlerInfo], now: float) -> list[HandlerLine]:
+    by_id: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
+    for info in registered:
+        by_id[info.handler_id].append(info)
+    return [
+        HandlerLine(
+            handler_id=handler_id,
+            patterns=sorted({info.pattern for info in infos}),
+            nodes=infos,
+            created_ts=min(info.created_ts for info in infos),
+            last_seen_ts=max(info.last_seen_ts for info in infos),
+            missing=max(info.last_seen_ts for info in infos) < now - HEARD,
+        )
+        for handler_id, infos in by_id.items()
+    ]
+
+
+async def _count(api: Api, lines: list[HandlerLine], attempts: list[Attempt]) -> None:
+    """An event that failed is counted for the handlers that its results name, and as a success for the others.
+
+    As in a breaker an event counts once, by its newest attempt. With very many failures only the newest are looked at,
+    and the successes of the same time.
+    """
+    ended: dict[int, Attempt] = {one.id: one for one in attempts}
+    failed = [one for one in ended.values() if one.failed]
+    since = failed[-LOOKED_AT].at_ts if len(failed) > LOOKED_AT else 0.0
+    failed = failed[-LOOKED_AT:]
+    results = await asyncio.gather(*(api.store.list_results(one.id) for one in failed))
+    blamed = [{r.handler_id: r for r in found if r.status in UNHAPPY} for found in results]
+    by_type = Counter(one.type for one in ended.values() if not one.failed and one.at_ts >= since)
+    for line in lines:
+        line.succeeded = sum(n for type_, n in by_type.items() if any(matches(p, type_) for p in line.patterns))
+        for one, names in zip(failed, blamed, strict=True):
+            if any(matches(pattern, one.type) for pattern in line.patterns):
+                _blame(line, one.id, names)
+
+
+def _blame(line: HandlerLine, id_: int, blamed: dict[str, HandlerResult]) -> None:
+    result = blamed.get(line.handler_id)
+    if result is not None:
+        line.failed += 1
+        line.unrecoverable += result.status is ResultStatus.UNRECOVERABLE
+        line.last_error, line.last_error_id = result.error or result.status, id_
+    elif blamed:
+        line.succeeded += 1
+
+
+ROUTES = [handlers]

@@ -1,0 +1,222 @@
+"""The way in: what every request must pass before anything of it is routed or parsed.
+
+Who sends it, where from, how long it takes to arrive, how large and how deep it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from http import HTTPStatus
+from itertools import accumulate
+
+from durabus.clock import perf_counter
+from durabus.http.api import Api
+from durabus.http.asgi import App, Message, Receive, Scope, Send
+from durabus.http.auth.access import EVERYBODY, Principal
+from durabus.http.auth.peers import check_local
+from durabus.http.auth.tokens import TokenFile
+from durabus.http.dashboard import browser
+from durabus.http.dashboard.board import Board
+from durabus.http.metrics import UNKNOWN_ROUTE
+from durabus.http.problems import UNAUTHORISED, Code, Problem, problem_of, send_problem
+from durabus.http.settings import MAX_BATCH_BODY, MAX_BODY
+from durabus.model.limits import MAX_DEPTH
+
+EXEMPT = frozenset({"/livez", "/readyz"})
+"""Open to everybody, under exactly these names: they tell nothing but yes or no."""
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+LARGE = frozenset({"/events/batch", "/claims/settle"})
+MAX_JSON_DEPTH = MAX_DEPTH + 4
+"""A payload at its limit, and what is around it in a batch."""
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
+JSON_TYPES = re.compile(rb"\s*application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+ALWAYS = ((b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"))
+POLICY_VIOLATION = 1008
+MAX_LENGTH_DIGITS = 15
+MAX_HEADER_BYTES = 16_384
+HEADER_LINE_BYTES = 4
+"""A colon, a space and the end of the line."""
+
+
+class Gate:
+    """The outermost ASGI app."""
+
+    def __init__(self, app: App, api: Api, board: Board, tokens: TokenFile | None) -> None:
+        self._app = app
+        self._api = api
+        self._board = board
+        self._tokens = tokens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it here."""
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            return
+        mounted_at = scope.get("root_path", "").rstrip("/")
+        inner: Scope = {
+            **scope,
+            "path": relative_path(scope),
+            "root_path": "",
+            "mounted_at": mounted_at,
+            "api": self._api,
+            "board": self._board,
+            "ask_again": self._principal,
+        }
+        headers = dict(scope["headers"])
+        begun, status = perf_counter(), 0
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                given = {name.lower() for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(one for one in ALWAYS if one[0] not in given)]
+            await send(message)
+
+        try:
+            check_headers(scope)
+            inner["user"] = self._principal(inner, headers)
+            await self._api.begin()
+            body = await self._body(inner, headers, receive)
+            await self._app(inner, replayed(body, receive), counted)
+        except Exception as error:
+            if status:
+                raise  # the response has begun: nothing but the end of the connection can tell of it
+            await send_problem(problem_of(error), counted)
+        finally:
+            route = inner.get("path_template", UNKNOWN_ROUTE)
+            method = scope["method"] if scope["method"] in METHODS else "OTHER"
+            self._api.metrics.answered(method, route, status, perf_counter() - begun)
+
+    def _principal(self, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
+        if scope["path"] in EXEMPT:
+            return Principal(name="anybody", scopes=frozenset())
+        page = browser.is_page(scope["path"])
+        if page and scope["method"] not in SAFE_METHODS:
+            browser.check_same_origin(headers)
+        if self._tokens is None:
+            check_local(scope, headers, navigates=page and browser.navigates(scope["method"], headers))
+            return EVERYBODY
+        if scope["path"] in browser.OPEN:
+            return Principal(name="anybody", scopes=frozenset())
+        text = bearer_token(headers) or (browser.cookie_token(headers) if page else "")
+        try:
+            return self._holder(text, (scope.get("client") or ("",))[0])
+        except Problem as problem:
+            if problem.status == HTTPStatus.UNAUTHORIZED and page and browser.wants_html(scope["method"], headers):
+                raise browser.to_login(scope) from None
+            raise
+
+    def _holder(self, text: str, host: str) -> Principal:
+        if not text:
+            raise Problem(401, "send a token: Authorization: Bearer durabus_…", UNAUTHORISED, code=Code.TOKEN_MISSING)
+        holder = self._api.holder(text, host)
+        if holder is None:
+            raise Problem(401, "this token is unknown, over or revoked", UNAUTHORISED)
+        return holder
+
+    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+        page = browser.is_page(scope["path"])
+        limit = browser.MAX_FORM if page else MAX_BATCH_BODY if scope["path"] in LARGE else MAX_BODY
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and (len(length) > MAX_LENGTH_DIGITS or int(length) > limit):
+            raise too_large(limit)
+        seconds = self._api.settings.body_timeout
+        try:
+            async with asyncio.timeout(seconds):
+                body = await read_body(receive, limit)
+        except TimeoutError:
+            raise Problem(408, f"the body did not arrive within {seconds:g} s", {"Connection": "close"}) from None
+        if body:
+            check = browser.check_form if page else check_json
+            check(body, headers.get(b"content-type", b""))
+        return body
+
+
+def bearer_token(headers: dict[bytes, bytes]) -> str:
+    """The token of a program; empty if there is none."""
+    kind, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+    return text.strip() if kind.lower() == "bearer" else ""
+
+
+def relative_path(scope: Scope) -> str:
+    """The path below the place where a user's app has mounted this one."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    below = path.removeprefix(root)
+    return below or "/" if below.startswith("/") or not below else path
+
+
+def check_headers(scope: Scope) -> None:
+    """Refuse headers that are too large, and those of which two servers could make two different requests."""
+    size = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
+    size += sum(len(name) + len(value) + HEADER_LINE_BYTES for name, value in scope["headers"])
+    if size > MAX_HEADER_BYTES:
+        raise Problem(
+            431, f"address and headers have {size:,} bytes: the limit is {MAX_HEADER_BYTES:,}", {"Connection": "close"}
+        )
+    if {b"content-length", b"transfer-encoding"} <= {name for name, _ in scope["headers"]}:
+        raise Problem(
+            400, "a request has Content-Length or Transfer-Encoding, never both: send one", {"Connection": "close"}
+        )
+
+
+async def read_body(receive: Receive, limit: int) -> bytes:
+    """The body, given up as soon as it is too large."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem(400, "the client went away before its body was there")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        parts.append(part)
+        if not message.get("more_body", False):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def too_large(limit: int) -> Problem:
+    """The rest of the body is not read, so the connection ends."""
+    return Problem(
+        413, f"the body is larger than {limit:,} bytes: store the large part elsewhere", {"Connection": "close"}
+    )
+
+
+def check_json(body: bytes, content_type: bytes) -> None:
+    """Refuse what a parser should not even begin with."""
+    if not JSON_TYPES.fullmatch(content_type):
+        raise Problem(415, "the body must be JSON: send Content-Type: application/json")
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise Problem(400, f"the body is not UTF-8: byte {error.start} is not") from None
+    if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH and depth_of(body) > MAX_JSON_DEPTH:
+        raise Problem(400, f"the body is nested deeper than {MAX_DEPTH} levels")
+
+
+def depth_of(body: bytes) -> int:
+    """How deep brackets are nested, whether or not the rest is JSON."""
+    if b"\\" in body:  # only a quote that is not escaped begins or ends a string
+        body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(body.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
+    return max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+
+
+def replayed(body: bytes, receive: Receive) -> Receive:
+    """The body once more, then whatever comes from the client: that it went away."""
+    given = False
+
+    async def again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return again

@@ -1,0 +1,122 @@
+"""The OpenAPI 3.1 document: routes from the framework, schemas from msgspec, which are the rules that are enforced."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+from typing import Any, get_type_hints
+
+import msgspec
+from litestar import Litestar
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi.config import OpenAPIConfig
+from litestar.routes import HTTPRoute
+
+from durabus.http.auth.access import Scope
+from durabus.http.problems import MEDIA_TYPE, ProblemDocument
+
+CONFIG = OpenAPIConfig(title="durabus", version=version("durabus"), path=None, use_handler_docstrings=True)
+DESCRIPTION = "A durable event queue: publish events with tags, claim them, report how they ended."
+REF = "#/components/schemas/{name}"
+BEARER = {"type": "http", "scheme": "bearer", "description": "Made by `durabus tokens create`."}
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """A response that the return type of a handler does not tell."""
+
+    description: str
+    document: type | None = None
+    """Beside a problem document, for an error."""
+    media_type: str = "application/json"
+
+
+COMMON = {
+    400: Answer("The request is not as described here."),
+    401: Answer("No token, or one that is not valid."),
+    403: Answer("The token is not for this."),
+    408: Answer("The body took too long."),
+    413: Answer("The body, or the payload, is too large."),
+    415: Answer("The body is not JSON."),
+    429: Answer("Too many wrong tokens came from this address, and this one is wrong too."),
+    431: Answer("Address and headers are too large."),
+    503: Answer("The store or the server cannot do it now."),
+}
+WITHOUT_BODY = (400, 401, 403, 429, 431, 503)
+
+
+def described(
+    scope: Scope | None, answers: dict[int, Answer], body: type[msgspec.Struct] | None = None
+) -> dict[str, Any]:
+    """The options of a route: what a token needs for it (None: nothing), its answers, and what it is sent."""
+    return {"scope": scope, "answers": answers, "body": body}
+
+
+def openapi_document(app: Litestar) -> dict[str, Any]:
+    """The whole document, ready to be sent."""
+    document: dict[str, Any] = app.openapi_schema.to_schema()
+    document["info"]["description"] = DESCRIPTION
+    documents: set[type] = {ProblemDocument}
+    for route in app.routes:
+        if isinstance(route, HTTPRoute) and route.path_format in document["paths"]:
+            for method, operation in document["paths"][route.path_format].items():
+                documents |= _describe(operation, route.route_handler_map[method.upper()][0])
+    _, schemas = msgspec.json.schema_components(sorted(documents, key=lambda one: one.__name__), ref_template=REF)
+    document["components"] = {"schemas": schemas, "securitySchemes": {"token": BEARER}}
+    document["security"] = [{"token": []}]
+    whole: dict[str, Any] = _whole_numbers(document)
+    return whole
+
+
+def _describe(operation: dict[str, Any], handler: HTTPRouteHandler) -> set[type]:
+    """Complete the operation of one handler; answers the documents it speaks of."""
+    operation["summary"] = (inspect.getdoc(handler.fn) or "").partition(".")[0]
+    operation["operationId"] = handler.handler_name
+    scope = handler.opt["scope"]
+    if scope is None:
+        operation["security"] = []
+    else:
+        operation["description"] = f"{inspect.getdoc(handler.fn)}\n\nNeeds the scope `{scope}`."
+    body = handler.opt["body"]
+    if body is not None:
+        content = {"application/json": {"schema": {"$ref": REF.format(name=body.__name__)}}}
+        operation["requestBody"] = {"content": content, "required": True}
+    common = {code: answer for code, answer in COMMON.items() if body is not None or code in WITHOUT_BODY}
+    answers: dict[int, Answer] = {} if scope is None else dict(common)
+    answers |= handler.opt["answers"]
+    hints = get_type_hints(handler.fn)
+    found = {answer.document for answer in answers.values() if answer.document is not None}
+    for code, answer in answers.items():
+        operation["responses"][str(code)] = _response(code, answer)
+    kept = {str(code) for code in answers} | {code for code in operation["responses"] if code.startswith("2")}
+    operation["responses"] = {code: response for code, response in operation["responses"].items() if code in kept}
+    if body is not None:
+        found.add(body)
+    returned = hints["return"]
+    for one in (returned, *getattr(returned, "__args__", ())):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            found.add(one)
+    return found
+
+
+def _response(code: int, answer: Answer) -> dict[str, Any]:
+    problem = {"$ref": REF.format(name=ProblemDocument.__name__)}
+    if code >= 400:  # noqa: PLR2004  (an error)
+        own = [] if answer.document is None else [{"$ref": REF.format(name=answer.document.__name__)}]
+        return {"description": answer.description, "content": {MEDIA_TYPE: {"schema": {"anyOf": [*own, problem]}}}}
+    if answer.document is not None:
+        schema: dict[str, Any] = {"$ref": REF.format(name=answer.document.__name__)}
+        return {"description": answer.description, "content": {answer.media_type: {"schema": schema}}}
+    if answer.media_type != "application/json":
+        return {"description": answer.description, "content": {answer.media_type: {"schema": {"type": "string"}}}}
+    return {"description": answer.description}
+
+
+def _whole_numbers(value: Any) -> Any:
+    """The framework writes every limit as a float, which moves the largest ones."""
+    if isinstance(value, dict):
+        return {key: _whole_numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
+    if isinstance(value, float) and value.is_integer():
+        return min(int(value), 2**63 - 1)
+    return value

@@ -1,0 +1,144 @@
+"""Claims for fast workers: many at once, with patience, settled by token and fence."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+from litestar import Request, post
+
+from durabus.errors import LeaseLost
+from durabus.http.api import Api, api_of, listens, principal_of, still_allowed
+from durabus.http.auth.access import Principal, Scope
+from durabus.http.auth.tenancy import scoped_token, shown
+from durabus.http.openapi import Answer, described
+from durabus.http.problems import Code, Problem, decoded
+from durabus.http.schema.claims import (
+    ClaimRequestDocument,
+    ClaimsDocument,
+    OutcomeDocument,
+    RenewalDocument,
+    RenewDocument,
+    RenewedDocument,
+    SettledDocument,
+    SettleDocument,
+    WaitingClaimRequestDocument,
+    claim_document,
+)
+from durabus.http.schema.fields import split_tags
+from durabus.http.worker_actions import claim
+from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.model.statuses import EventMode
+
+AnyRequest = Request[Any, Any, Any]
+NOT_FOUND = {404: Answer("An event is unknown, or one that this token may not see: nothing was written.")}
+TAKEN = {409: Answer("The claim token is another's.")}
+
+
+@post("/claims", status_code=200, opt=described(Scope.CLAIM, TAKEN, WaitingClaimRequestDocument))
+async def create_claims(request: AnyRequest) -> ClaimsDocument:
+    """Claim up to ``limit`` events; with ``wait``, wait for them."""
+    data = await decoded(request, WaitingClaimRequestDocument)
+    api, principal = api_of(request), principal_of(request)
+    wait = min(data.wait, api.settings.max_wait)
+    wanted = claim_request(api, principal, data)
+    claims = await claim(
+        api,
+        wanted,
+        wait=wait,
+        receive=request.receive,
+        allowed=still_allowed(request),
+        listens=partial(listens, request),
+    )
+    return ClaimsDocument(claims=[claim_document(one) for one in seen(principal, claims)])
+
+
+@post("/claims/settle", status_code=200, opt=described(Scope.CLAIM, {**NOT_FOUND, **TAKEN}, SettleDocument))
+async def settle_claims(request: AnyRequest) -> SettledDocument:
+    """End claims, and claim the next ones in the same step. A lost claim is told in its outcome."""
+    data = await decoded(request, SettleDocument)
+    api, principal = api_of(request), principal_of(request)
+    await api.check_events([one.id for one in data.settlements], principal)
+    settlements = [one.settlement(api.settings.retry_delay) for one in data.settlements]
+    wanted = None if data.then_claim is None else claim_request(api, principal, data.then_claim)
+    answer = await api.store.settle_events(settlements, then_claim=wanted)
+    outcomes = [
+        OutcomeDocument(id=one.id, lost=outcome.reason)
+        if isinstance(outcome, LeaseLost)
+        else OutcomeDocument(id=one.id, status=outcome.status, next_retry_ts=outcome.next_retry_ts)
+        for one, outcome in zip(data.settlements, answer.outcomes, strict=True)
+    ]
+    return SettledDocument(outcomes=outcomes, claims=[claim_document(one) for one in seen(principal, answer.claims)])
+
+
+@post("/claims/renew", status_code=200, opt=described(Scope.CLAIM, NOT_FOUND, RenewDocument))
+async def renew_claims(request: AnyRequest) -> RenewedDocument:
+    """Keep claims for another lease. A lost claim is told in its place."""
+    data = await decoded(request, RenewDocument)
+    api = api_of(request)
+    await api.check_events([one.id for one in data.claims], principal_of(request))
+    return await renew(api, data)
+
+
+async def renew(api: Api, data: RenewDocument) -> RenewedDocument:
+    """Extend leases, each claim judged by itself."""
+    answers = await api.store.renew_event_claims(
+        [one.ref for one in data.claims], lease=data.lease or api.settings.lease
+    )
+    return RenewedDocument(
+        claims=[
+            RenewalDocument(id=one.id, lost=answer.reason)
+            if isinstance(answer, LeaseLost)
+            else RenewalDocument(id=one.id, expires_ts=answer)
+            for one, answer in zip(data.claims, answers, strict=True)
+        ]
+    )
+
+
+@post("/claims/start", status_code=200, opt=described(Scope.CLAIM, NOT_FOUND, RenewDocument))
+async def start_claims(request: AnyRequest) -> RenewedDocument:
+    """Record that work began on claims, and keep them for another lease."""
+    data = await decoded(request, RenewDocument)
+    api = api_of(request)
+    await api.check_events([one.id for one in data.claims], principal_of(request))
+    await api.store.start_events([one.ref for one in data.claims])
+    return await renew(api, data)
+
+
+def claim_request(api: Api, principal: Principal, document: ClaimRequestDocument) -> ClaimRequest:
+    """For the store, within what the sender may have."""
+    check_mode(principal, document.mode)
+    return ClaimRequest(
+        bus=api.bus(document.bus, principal),
+        worker_id=document.worker_id,
+        token=new_token() if document.token is None else scoped_token(principal, document.token),
+        limit=document.limit,
+        lease=document.lease or api.settings.lease,
+        mode=document.mode,
+        tags=principal.narrow(split_tags(document.tags)),
+        max_attempts=api.settings.max_retries,
+    )
+
+
+def check_mode(principal: Principal, mode: EventMode) -> None:
+    """Refuse locks that hold up events of others: that of a bus to who has some of its tags, the global one too."""
+    if mode is not EventMode.PARALLEL:
+        principal.check_whole_bus(f"mode={mode.value}")
+    if mode is EventMode.GLOBAL_SERIAL and principal.limited:
+        raise Problem(403, "mode=global-serial concerns every bus, and this token is limited to some of them")
+
+
+def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:
+    """The claims as the sender may see them."""
+    if not principal.limited:
+        return claims
+    if not all(principal.sees(claim.event) for claim in claims):
+        # Another tenant cannot bring this about, only a worker without limits that imitates a scope.
+        raise Problem(
+            409, "this claim token belongs to somebody else: send a random one, or none", code=Code.CLAIM_TOKEN_TAKEN
+        )
+    return [msgspec.structs.replace(claim, event=shown(principal, claim.event)) for claim in claims]
+
+
+ROUTES = [create_claims, settle_claims, renew_claims, start_claims]

@@ -1,0 +1,1 @@
+"""The documents of the HTTP API. Server and client share them; no web framework is imported here."""

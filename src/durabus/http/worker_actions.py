@@ -1,0 +1,215 @@
+"""Claiming with patience: a long poll that ends with work, with its client, with its token, or with the server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from durabus.clock import monotonic
+from durabus.errors import LeaseLost
+from durabus.http.api import Api
+from durabus.http.auth.access import Principal
+from durabus.http.problems import UNAUTHORISED, Problem
+from durabus.http.schema.events import (
+    CompletedDocument,
+    CompleteDocument,
+    FailDocument,
+    FailedDocument,
+    MaxRetriesDocument,
+    StartDocument,
+    StartedDocument,
+    iso,
+)
+from durabus.http.schema.fields import as_number
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest
+from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
+from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.statuses import Action, EventStatus
+
+LOOK_EVERY = 1.0
+"""A hint may be lost: look at least so often."""
+FIRST_PAUSE = 0.01
+
+
+async def claim(
+    api: Api,
+    request: ClaimRequest,
+    *,
+    wait: float,
+    receive: Callable[[], Awaitable[Any]],
+    allowed: Callable[[], bool],
+    listens: Callable[..., None],
+) -> list[Claim]:
+    """Claim, waiting up to ``wait`` seconds for work. Nothing is claimed for a client that went away, or may not."""
+    claims = await api.store.claim_next_events(request)
+    if claims or wait <= 0 or api.stopping.is_set():
+        return claims
+    gone = asyncio.create_task(_gone(receive))
+    stopping = asyncio.create_task(api.stopping.wait())
+    listens(begin=True)
+    try:
+        claims = await _wait(api, request, monotonic() + wait, {gone, stopping}, allowed)
+        if claims and gone.done():
+            await api.store.settle_events([Release(claim.ref) for claim in claims])
+            return []
+        return claims
+    finally:
+        listens(begin=False)
+        await _end(gone, stopping)
+
+
+async def _wait(
+    api: Api, request: ClaimRequest, deadline: float, ends: set[asyncio.Task[Any]], allowed: Callable[[], bool]
+) -> list[Claim]:
+    pause = FIRST_PAUSE
+    while (left := deadline - monotonic()) > 0:
+        heard = asyncio.create_task(api.store.wait_for_work(request.bus, timeout=min(left, LOOK_EVERY)))
+        try:
+            await asyncio.wait({heard, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if any(end.done() for end in ends):
+                return []
+            if not allowed():
+                raise Problem(401, "this token ended while it waited for work: nothing was claimed", UNAUTHORISED)
+            claims = await api.store.claim_next_events(request)
+            if claims:
+                return claims
+            # There is work on the bus, but none of these tags: hints come at once and for nothing.
+            pause = min(2 * pause, LOOK_EVERY) if await heard else FIRST_PAUSE
+        finally:
+            await _end(heard)
+        await asyncio.wait(
+            ends, timeout=min(pause, max(deadline - monotonic(), 0)), return_when=asyncio.FIRST_COMPLETED
+        )
+    return []
+
+
+async def _end(*tasks: asyncio.Task[Any]) -> None:
+    """Whatever they wait for, nobody needs it any more."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+COMPLETING = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS})
+FAILING = frozenset({Action.FAILED})
+NO_CLAIM = "worker {worker!r} has no claim on it: it was settled, reset, or taken over after its lease"
+
+
+async def complete(api: Api, principal: Principal, id_: int, report: CompleteDocument) -> CompletedDocument:
+    """End the event COMPLETED. A repeat answers what was recorded."""
+    event = await api.event(id_, principal)
+
+    def made(ref: ClaimRef) -> Settlement:
+        return Complete(ref, (), (), report.execution_time_ms, report.status_code)
+
+    entry = await _settle(api, event, report, made, COMPLETING)
+    return CompletedDocument(
+        event_id=entry.id,
+        worker_id=entry.worker_id or report.worker_id,
+        action=entry.action,
+        status_code=entry.status_code,
+        execution_time_ms=as_number(entry.execution_time_ms),
+        created_at=iso(entry.at_ts),
+    )
+
+
+async def fail(api: Api, principal: Principal, id_: int, report: FailDocument) -> FailedDocument | MaxRetriesDocument:
+    """One more failure: PENDING and due later, or FAILED. A repeat answers what was recorded."""
+    event, settings = await api.event(id_, principal), api.settings
+    max_retries = event.max_attempts or settings.max_retries
+    delay = settings.retry_delay if event.attempts < max_retries else None
+
+    def made(ref: ClaimRef) -> Settlement:
+        return Fail(ref, report.error_message, delay, (), report.execution_time_ms, report.status_code)
+
+    entry = await _settle(api, event, report, made, FAILING)
+    if entry.next_retry_ts is None:
+        return MaxRetriesDocument(retry_count=len(entry.errors), max_retries=max_retries)
+    return FailedDocument(
+        event_id=entry.id,
+        worker_id=entry.worker_id or report.worker_id,
+        action=entry.action,
+        status_code=entry.status_code,
+        error_message=entry.error or "",
+        execution_time_ms=as_number(entry.execution_time_ms),
+        retry_scheduled=True,
+        next_retry_at=iso(entry.next_retry_ts),
+        created_at=iso(entry.at_ts),
+    )
+
+
+async def start(api: Api, principal: Principal, id_: int, report: StartDocument) -> StartedDocument:
+    """Record that work began, and begin the lease anew: a repeat is a sign of life."""
+    event = await api.event(id_, principal)
+    ref = _proved(event, report) or await _named(api, event, report.worker_id)
+    if ref is None:
+        raise LeaseLost(event.id, NO_CLAIM.format(worker=report.worker_id))
+    started = (await api.store.start_events([ref]))[0]
+    if isinstance(started, LeaseLost):
+        raise started
+    expires = (await api.store.renew_event_claims([ref], lease=api.settings.lease))[0]
+    if isinstance(expires, LeaseLost):
+        raise expires
+    return StartedDocument(
+        event_id=started.id,
+        worker_id=started.worker_id or report.worker_id,
+        action=Action.STARTED,
+        expires_at=iso(expires),
+        created_at=iso(started.started_ts or started.updated_ts),
+    )
+
+
+async def _settle(
+    api: Api,
+    event: Event,
+    report: CompleteDocument,
+    made: Callable[[ClaimRef], Settlement],
+    actions: frozenset[Action],
+) -> LogEntry:
+    """The entry that the report led to, now or when it came first."""
+    proved = _proved(event, report)
+    ref = proved or await _named(api, event, report.worker_id)
+    lost: LeaseLost | None = None
+    if ref is not None:
+        outcome = (await api.store.settle_events([made(ref)])).outcomes[0]
+        lost = outcome if isinstance(outcome, LeaseLost) else None
+        if lost is not None and proved is not None:
+            raise lost
+    entries = await api.store.read_event_log(event.id)
+    for entry in reversed(entries):
+        if entry.action in actions and _is_of(entry, ref if lost is None else None, report.worker_id):
+            return entry
+    raise lost or LeaseLost(event.id, NO_CLAIM.format(worker=report.worker_id))
+
+
+def _is_of(entry: LogEntry, ref: ClaimRef | None, worker_id: str) -> bool:
+    """By the fence of the claim that was settled; without one by event, worker and action, as documented."""
+    return entry.worker_id == worker_id if ref is None else entry.fence == ref.fence
+
+
+def _proved(event: Event, report: CompleteDocument | StartDocument) -> ClaimRef | None:
+    return None if report.claim is None else ClaimRef(event.id, report.claim.token, report.claim.fence)
+
+
+async def _named(api: Api, event: Event, worker_id: str) -> ClaimRef | None:
+    """The present claim on the event, or the one that was abandoned last, if this worker's name is on it."""
+    holder = event.worker_id if event.status is EventStatus.PROCESSING else await _late_holder(api, event)
+    if holder != worker_id:
+        return None
+    ref = (await api.store.current_claims([event.id]))[0]
+    return ref if ref is not None and ref.fence == event.fence else None
+
+
+async def _late_holder(api: Api, event: Event) -> str | None:
+    """Who had the event last, if its lease ended and nobody has claimed it since: what it reports still counts."""
+    if event.status is not EventStatus.PENDING or not event.fence:
+        return None
+    newest = (await api.store.read_event_log(event.id))[-1]
+    return newest.worker_id if newest.action is Action.ABANDONED else None

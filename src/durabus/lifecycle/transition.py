@@ -1,0 +1,311 @@
+"""The lifecycle of an event: every row of the table in docs/lifecycle.md is one function here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec.structs import replace
+
+from durabus.lifecycle.state import (
+    NOT_DEAD,
+    NOT_DONE,
+    NOT_ELIGIBLE,
+    NOT_EXPIRED,
+    NOT_PROCESSING,
+    NOT_YOURS,
+    AbandonedClaim,
+    Applied,
+    Command,
+    EventState,
+    Expire,
+    Grant,
+    HandlerState,
+    Record,
+    Refused,
+    Renew,
+    Requeue,
+    Reset,
+    SettledClaim,
+    Start,
+)
+from durabus.model.claim import ClaimRef
+from durabus.model.event import Event, NewEvent
+from durabus.model.limits import JOINT
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Fail, Release, Settled
+from durabus.model.statuses import DEAD_LETTER, SETTLED, Action, EventStatus, ResultStatus
+
+
+def publish(new: NewEvent, id_: int, now: float) -> Applied:
+    """A new event, PENDING with no attempts, and its PUBLISHED entry."""
+    event = Event(
+        id=id_,
+        event_id=new.event_id,
+        bus=new.bus,
+        type=new.type,
+        payload_json=new.payload_json,
+        metadata_json=new.metadata_json,
+        tags=new.tags,
+        priority=new.priority,
+        max_attempts=new.max_attempts,
+        parent_id=new.parent_id,
+        idempotency_key=new.idempotency_key,
+        created_ts=now,
+        updated_ts=now,
+        due_ts=now + new.delay,
+    )
+    return Applied(EventState(event), (Record(Action.PUBLISHED, event, now),))
+
+
+def transition(state: EventState, command: Command, now: float) -> Applied | Refused:
+    """What ``command`` does to ``state`` at ``now``."""
+    return _RULES[type(command)](state, command, now)
+
+
+def _claim(state: EventState, command: Grant, now: float) -> Applied | Refused:
+    """PENDING and due, or PROCESSING with its lease over (which is expired first, and may end FAILED instead)."""
+    taken: tuple[Record, ...] = ()
+    if state.event.status is EventStatus.PROCESSING:
+        expired = _expire(state, Expire(command.max_attempts), now)
+        if isinstance(expired, Refused):
+            return Refused(NOT_ELIGIBLE)
+        state, taken = expired.state, expired.records
+        if state.event.status is not EventStatus.PENDING:
+            return expired
+    event = state.event
+    if event.status is not EventStatus.PENDING or event.due_ts > now:
+        return Refused(NOT_ELIGIBLE)
+    event = replace(
+        event,
+        status=EventStatus.PROCESSING,
+        attempts=event.attempts + 1,
+        fence=event.fence + 1,
+        worker_id=command.worker_id,
+        updated_ts=now,
+        picked_ts=now,
+        started_ts=None,
+        expires_ts=now + command.lease,
+    )
+    claimed = EventState(event, command.token, state.handlers, state.settled)
+    return Applied(claimed, (*taken, Record(Action.PICKED, event, now, command.worker_id)))
+
+
+def _start(state: EventState, command: Start, now: float) -> Applied | Refused:
+    if not _holds(state, command.ref):
+        return Refused(NOT_YOURS)
+    if state.event.started_ts is not None:
+        return Applied(state)
+    event = replace(state.event, started_ts=now, updated_ts=now)
+    return Applied(replace(state, event=event), (Record(Action.STARTED, event, now, event.worker_id),))
+
+
+def _renew(state: EventState, command: Renew, now: float) -> Applied | Refused:
+    """Judged by the token alone: late, but not yet taken over, is still exclusive."""
+    if not _holds(state, command.ref):
+        return Refused(NOT_YOURS)
+    return Applied(replace(state, event=replace(state.event, expires_ts=now + command.lease)))
+
+
+def _complete(state: EventState, command: Complete, now: float) -> Applied | Refused:
+    if not state.settles(command.ref):
+        return _repeat(state, command.ref, (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS))
+    state = _as_held(state)
+    handlers = merge_results(state.handlers, command.results)
+    fatal = command.errors or _unrecoverable(handlers)
+    if handlers and not fatal and any(h.result.status not in SETTLED for h in handlers):
+        return Refused(NOT_DONE)
+    event = replace(
+        state.event,
+        status=EventStatus.COMPLETED_WITH_ERRORS if fatal else EventStatus.COMPLETED,
+        errors=(*state.event.errors, JOINT.join(fatal)) if fatal else state.event.errors,
+        updated_ts=now,
+        expires_ts=None,
+    )
+    return _settled(command.ref, event, handlers, _terminal(event, handlers, command, now))
+
+
+def _fail(state: EventState, command: Fail, now: float) -> Applied | Refused:
+    if not state.settles(command.ref):
+        return _repeat(state, command.ref, (Action.FAILED,))
+    state = _as_held(state)
+    event, handlers = state.event, merge_results(state.handlers, command.results)
+    used_up = event.max_attempts is not None and event.attempts >= event.max_attempts
+    if command.delay is None or used_up:
+        event = _ended(event, command.error, now)
+        record = _terminal(event, handlers, command, now)
+    else:
+        event = _pending_again(event, now, due=now + command.delay, errors=(*event.errors, command.error))
+        record = Record(
+            Action.FAILED,
+            event,
+            now,
+            state.event.worker_id,
+            command.error,
+            command.execution_time_ms,
+            command.status_code,
+            event.due_ts,
+        )
+    return _settled(command.ref, event, handlers, record)
+
+
+def _release(state: EventState, command: Release, now: float) -> Applied | Refused:
+    if not state.settles(command.ref):
+        return _repeat(state, command.ref, (Action.RELEASED,))
+    state = _as_held(state)
+    handlers = merge_results(state.handlers, command.results)
+    event = _pending_again(state.event, now, due=now + command.delay, attempts=state.event.attempts - 1)
+    record = Record(Action.RELEASED, event, now, state.event.worker_id, reason=command.reason)
+    return _settled(command.ref, event, handlers, record)
+
+
+def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused:
+    """PENDING again with the attempt spent (ABANDONED), or FAILED when it was the last one.
+
+    The abandoned claim is remembered until the next one: its settlement, should it still come, counts.
+    """
+    event = state.event
+    if event.status is not EventStatus.PROCESSING or event.expires_ts is None or event.expires_ts > now:
+        return Refused(NOT_EXPIRED)
+    error = f"lease expired (worker {event.worker_id})"
+    limit = event.max_attempts if event.max_attempts is not None else command.max_attempts
+    if limit is not None and event.attempts >= limit:
+        ended = _ended(event, error, now)
+        record = _terminal(ended, state.handlers, None, now)
+        return Applied(EventState(ended, None, state.handlers, state.settled), (record,))
+    pending = _pending_again(event, now, due=now, errors=(*event.errors, error))
+    record = Record(Action.ABANDONED, pending, now, event.worker_id, error)
+    lost = (
+        None if state.token is None else AbandonedClaim(state.token, event.worker_id, event.picked_ts, event.started_ts)
+    )
+    return Applied(EventState(pending, None, state.handlers, state.settled, lost), (record,))
+
+
+def _requeue(state: EventState, _command: Requeue, now: float) -> Applied | Refused:
+    """Counters back to zero, one generation on. Handlers that succeeded stay succeeded and do not run again."""
+    if state.event.status not in DEAD_LETTER:
+        return Refused(NOT_DEAD)
+    event = _pending_again(state.event, now, due=now, errors=(), attempts=0, generation=state.event.generation + 1)
+    kept = [h for h in state.handlers if h.result.status is ResultStatus.SUCCEEDED or h.result.fence]
+    handlers = tuple(h if h.result.status is ResultStatus.SUCCEEDED else _anew(h) for h in kept)
+    return Applied(EventState(event, None, handlers, state.settled), (Record(Action.REQUEUED, event, now),))
+
+
+def _anew(handler: HandlerState) -> HandlerState:
+    """As if it had never run, but for the fence, which only grows."""
+    result = handler.result
+    return HandlerState(HandlerResult(handler_id=result.handler_id, status=ResultStatus.PENDING, fence=result.fence))
+
+
+def _reset(state: EventState, command: Reset, now: float) -> Applied | Refused:
+    """The worker's token is dead at once; the attempt is given back, because the event did not fail."""
+    if state.event.status is not EventStatus.PROCESSING:
+        return Refused(NOT_PROCESSING)
+    event = _pending_again(state.event, now, due=now, attempts=state.event.attempts - 1)
+    record = Record(Action.RESET, event, now, state.event.worker_id, reason=command.reason)
+    return Applied(EventState(event, None, state.handlers, state.settled), (record,))
+
+
+def merge_results(handlers: tuple[HandlerState, ...], results: tuple[HandlerResult, ...]) -> tuple[HandlerState, ...]:
+    """``handlers`` with ``results`` written over them, by handler id."""
+    if not results:
+        return handlers
+    merged = {handler.result.handler_id: handler for handler in handlers}
+    for result in results:
+        old = merged.get(result.handler_id)
+        fence = result.fence if old is None else max(result.fence, old.result.fence)
+        merged[result.handler_id] = HandlerState(replace(result, fence=fence))
+    return tuple(merged.values())
+
+
+def _unrecoverable(handlers: tuple[HandlerState, ...]) -> tuple[str, ...]:
+    if not handlers:
+        return ()
+    return tuple(
+        h.result.error or "unrecoverable error" for h in handlers if h.result.status is ResultStatus.UNRECOVERABLE
+    )
+
+
+def _holds(state: EventState, ref: ClaimRef) -> bool:
+    """The fence of every write that needs the event to itself: PROCESSING, token and fence of the newest grant."""
+    return state.token == ref.token and state.event.fence == ref.fence and state.event.status is EventStatus.PROCESSING
+
+
+def _as_held(state: EventState) -> EventState:
+    """The state that a settlement ends: of an abandoned claim, as if its attempt had not been counted as lost."""
+    lost = state.abandoned
+    if lost is None:
+        return state
+    event = replace(
+        state.event,
+        worker_id=lost.worker_id,
+        picked_ts=lost.picked_ts,
+        started_ts=lost.started_ts,
+        errors=state.event.errors[:-1],
+    )
+    return EventState(event, None, state.handlers, state.settled)
+
+
+def _repeat(state: EventState, ref: ClaimRef, actions: tuple[Action, ...]) -> Applied | Refused:
+    last = state.settled
+    if last is not None and last.token == ref.token and last.fence == ref.fence and last.action in actions:
+        return Applied(state)
+    return Refused(NOT_YOURS)
+
+
+def _settled(ref: ClaimRef, event: Event, handlers: tuple[HandlerState, ...], record: Record) -> Applied:
+    answer = Settled(event.id, event.status, record.next_retry_ts)
+    settled = SettledClaim(ref.token, ref.fence, record.action, answer)
+    return Applied(EventState(event, None, handlers, settled), (record,))
+
+
+def _ended(event: Event, error: str, now: float) -> Event:
+    return replace(event, status=EventStatus.FAILED, errors=(*event.errors, error), updated_ts=now, expires_ts=None)
+
+
+def _pending_again(event: Event, now: float, *, due: float, **changes: Any) -> Event:
+    return replace(
+        event,
+        status=EventStatus.PENDING,
+        worker_id=None,
+        updated_ts=now,
+        due_ts=due,
+        picked_ts=None,
+        started_ts=None,
+        expires_ts=None,
+        **changes,
+    )
+
+
+def _terminal(event: Event, handlers: tuple[HandlerState, ...], command: Complete | Fail | None, now: float) -> Record:
+    return Record(
+        _TERMINAL_ACTIONS[event.status],
+        event,
+        now,
+        event.worker_id,
+        None if event.status is EventStatus.COMPLETED else event.errors[-1],
+        None if command is None else command.execution_time_ms,
+        None if command is None else command.status_code,
+        None,
+        tuple(handler.result for handler in handlers) if handlers else (),
+        command.reason if isinstance(command, Complete) else None,
+    )
+
+
+_TERMINAL_ACTIONS = {
+    EventStatus.COMPLETED: Action.COMPLETED,
+    EventStatus.COMPLETED_WITH_ERRORS: Action.COMPLETED_WITH_ERRORS,
+    EventStatus.FAILED: Action.FAILED,
+}
+
+_RULES: dict[type, Callable[[EventState, Any, float], Applied | Refused]] = {
+    Grant: _claim,
+    Start: _start,
+    Renew: _renew,
+    Complete: _complete,
+    Fail: _fail,
+    Release: _release,
+    Expire: _expire,
+    Requeue: _requeue,
+    Reset: _reset,
+}

@@ -1,0 +1,104 @@
+"""When a failed attempt is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from durabus.errors import ConfigurationError
+from durabus.model.limits import Duration, seconds
+from durabus.model.options import replace_fields
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempt 1 at once; attempt n waits ``min(base_delay × multiplier^(n-2), max_delay)``, give or take the jitter.
+
+    ``max_retries=3`` means four attempts in all. ``max_retries=None`` means no limit. No delay is ever longer than
+    ``max_delay``, the jitter included.
+    """
+
+    max_retries: int | None = 3
+    base_delay: Duration = 1.0
+    max_delay: Duration = 30.0
+    multiplier: float = 2.0
+    jitter: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be waited for."""
+        if seconds(self.base_delay, "base_delay") > seconds(self.max_delay, "max_delay"):
+            raise ConfigurationError(
+                f"base_delay={self.base_delay!r} is longer than max_delay={self.max_delay!r}, so each retry would wait "
+                "max_delay: give a max_delay that is at least as long as base_delay"
+            )
+        retries = self.max_retries
+        if retries is not None and (isinstance(retries, bool) or not isinstance(retries, int) or retries < 0):
+            raise ConfigurationError(f"max_retries={self.max_retries!r}: must be 0 or more, or None for no limit")
+        if not isinstance(self.multiplier, int | float) or not 1 <= self.multiplier < float("inf"):
+            raise ConfigurationError(f"multiplier={self.multiplier!r}: must be 1 or more")
+        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter <= 1:
+            raise ConfigurationError(f"jitter={self.jitter!r}: must be from 0 to 1 (0.1 is ±10 %)")
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Attempts in all, the first included."""
+        return None if self.max_retries is None else self.max_retries + 1
+
+    def delay_before(self, attempt: int, random: Callable[[], float]) -> float:
+        """Seconds to wait before ``attempt`` (2 is the first retry). ``random`` gives a number from 0 to 1."""
+        base, limit = seconds(self.base_delay, "base_delay"), seconds(self.max_delay, "max_delay")
+        if attempt <= 1 or base == 0:
+            return 0.0
+        try:
+            plain = min(base * float(self.multiplier) ** (attempt - 2), limit)
+        except OverflowError:
+            plain = limit
+        jittered = plain * (1 + self.jitter * (2 * random() - 1))
+        # What would be above the limit is mirrored below it: cut off, half of the retries would come back together.
+        return min(jittered, 2 * limit - jittered)
+
+    def merged(self, override: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy:
+        """This policy with the fields that ``override`` names replaced."""
+        if override is None:
+            return self
+        return replace_fields(self, override, "retry")
+
+
+class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """A handler is not called for ``open_for`` seconds after too many of its events failed; then one probe decides.
+
+    Too many are more than ``failure_ratio`` of at least ``minimum_samples`` events within ``window`` seconds. An event
+    that ended with ``UnrecoverableError`` does not count: that is a verdict on the event.
+    """
+
+    failure_ratio: float = 0.5
+    minimum_samples: int = 4
+    window: Duration = 60.0
+    open_for: Duration = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse a rule that could not be followed."""
+        seconds(self.window, "window", allow_zero=False)
+        seconds(self.open_for, "open_for", allow_zero=False)
+        if not isinstance(self.failure_ratio, int | float) or not 0 <= self.failure_ratio < 1:
+            raise ConfigurationError(
+                f"failure_ratio={self.failure_ratio!r}: must be 0 or more and below 1 (0.5 is more than half); "
+                "breaker=False switches it off"
+            )
+        samples = self.minimum_samples
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+            raise ConfigurationError(f"minimum_samples={samples!r}: must be a whole number of 1 or more")
+
+
+BreakerOption = BreakerPolicy | Mapping[str, Any] | bool | None
+"""A policy, some of its fields, False for none; None and True keep what is the default there."""
+
+
+def breaker_policy(option: BreakerOption, default: BreakerPolicy | None) -> BreakerPolicy | None:
+    """The policy that ``option`` asks for; None if there is to be no breaker."""
+    if option is None:
+        return default
+    if isinstance(option, bool):
+        return (default or BreakerPolicy()) if option else None
+    return replace_fields(default or BreakerPolicy(), option, "breaker")

@@ -1,0 +1,152 @@
+"""The log as columns: one schema for Spark and Arrow, and the way from a store's rows to an Arrow batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+
+from durabus.model.log_entry import LOG_COLUMNS
+
+_TEXT, _WHOLE, _REAL, _INSTANT = pa.string(), pa.int64(), pa.float64(), pa.timestamp("us", tz="UTC")
+_KINDS = {
+    "position": ("position", _TEXT),
+    "action": ("action", _TEXT),
+    "id": ("id", _WHOLE),
+    "event_id": ("event_id", _TEXT),
+    "bus": ("bus", _TEXT),
+    "type": ("type", _TEXT),
+    "status": ("status", _TEXT),
+    "at_ts": ("at", _INSTANT),
+    "created_ts": ("created_at", _INSTANT),
+    "attempt": ("attempt", _WHOLE),
+    "generation": ("generation", _WHOLE),
+    "fence": ("fence", _WHOLE),
+    "worker_id": ("worker_id", _TEXT),
+    "error": ("error", _TEXT),
+    "reason": ("reason", _TEXT),
+    "next_retry_ts": ("next_retry_at", _INSTANT),
+    "execution_time_ms": ("execution_time_ms", _REAL),
+    "status_code": ("status_code", _WHOLE),
+    "tags": ("tags", _TEXT),
+    "metadata_json": ("metadata", _TEXT),
+    "parent_id": ("parent_id", _TEXT),
+    "payload_json": ("payload", _TEXT),
+    "errors": ("errors", _TEXT),
+    "results": ("results", _TEXT),
+}
+"""What each column of the store's log is called in the lake, and its type. Lists stay JSON text, as they are stored."""
+
+_FIELDS = [_KINDS[column] for column in LOG_COLUMNS]
+COLUMNS: tuple[str, ...] = tuple(name for name, _ in _FIELDS)
+ARROW = pa.schema([*_FIELDS, ("ordinal", _WHOLE)])
+"""``ordinal`` counts the rows of one read, in commit order: positions themselves are opaque and do not sort."""
+
+_SPARK_NAMES = {_TEXT: "STRING", _WHOLE: "BIGINT", _REAL: "DOUBLE", _INSTANT: "TIMESTAMP"}
+SPARK = ", ".join(f"{field.name} {_SPARK_NAMES[field.type]}" for field in ARROW)
+
+_CALENDAR = 250_000_000_000.0
+"""Seconds from 1970 to the end of what a timestamp can show; what lies beyond becomes NULL."""
+
+
+def record_batch(rows: Sequence[tuple[Any, ...]], ordinals: Sequence[int]) -> pa.RecordBatch:
+    """Rows of ``LogRows`` as Arrow."""
+    columns = zip(*rows, strict=True) if rows else [()] * len(_FIELDS)
+    arrays = [_array(values, kind) for values, (_, kind) in zip(columns, _FIELDS, strict=True)]
+    return pa.RecordBatch.from_arrays([*arrays, pa.array(ordinals, _WHOLE)], schema=ARROW)
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if kind is not _INSTANT:
+        return pa.array(values, kind)
+    seconds = np.array(values, dtype=np.float64)  # None becomes NaN
+    with np.errstate(invalid="ignore"):
+        absent = ~(np.abs(seconds) < _CALENDAR)
+    micros = np.rint(np.where(absent, 0.0, seconds) * 1e6).astype(np.int64)
+    return pa.array(micros, pa.int64(), mask=absent).cast(kind)
+
+
+LOG_DDL = SPARK.removesuffix(", ordinal BIGINT")
+
+
+MERGED = {"delta.enableDeletionVectors": "true"}
+"""Properties of tables whose rows are replaced: a merge marks rows as deleted instead of writing their files again."""
+APPENDED = {"delta.appendOnly": "true"}
+"""Properties of tables whose rows stay."""
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True):
+    """One Delta table. ``name`` is ``schema.table``; ``key`` is what its rows are merged by."""
+
+    name: str
+    ddl: str
+    key: tuple[str, ...] = ()
+    partitioned_by: tuple[str, ...] = ()
+    append_only: bool = False
+    searched_by: tuple[str, ...] = ()
+    """Columns whose smallest and largest value Delta notes for each file; empty: of the first 32, which takes time."""
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """What Delta is told when the table is made."""
+        searched = {"delta.dataSkippingStatsColumns": ",".join(self.searched_by)} if self.searched_by else {}
+        return (APPENDED if self.append_only else MERGED) | searched
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns, in order."""
+        return tuple(field.split()[0] for field in self.ddl.split(", "))
+
+
+EVENT_LOG = Table(
+    name="bronze.event_log",
+    ddl=f"seq BIGINT, day DATE, {LOG_DDL}, unparsable STRING",
+    partitioned_by=("day",),
+    append_only=True,
+    searched_by=("seq", "position", "id", "event_id", "at", "created_at"),
+)
+"""Every entry of the log, once, as the store had it. ``seq`` counts them in commit order; ``unparsable`` is set where a
+column does not parse."""
+
+QUARANTINE = Table(name="bronze.quarantine", ddl=EVENT_LOG.ddl, append_only=True)
+"""The entries whose ``unparsable`` is set, for people who repair them."""
+
+EVENTS = Table(
+    name="silver.events",
+    ddl=(
+        "id BIGINT, event_id STRING, bus STRING, type STRING, status STRING, generation BIGINT, attempts BIGINT, "
+        "claims BIGINT, failures BIGINT, published_at TIMESTAMP, picked_at TIMESTAMP, ended_at TIMESTAMP, "
+        "last_at TIMESTAMP, waiting_ms DOUBLE, running_ms DOUBLE, end_to_end_ms DOUBLE, worker_id STRING, "
+        "last_error STRING, errors ARRAY<STRING>, tags ARRAY<STRING>, parent_id STRING, metadata STRING, "
+        "payload STRING, results STRING, replay_of STRING, first_seq BIGINT, last_seq BIGINT"
+    ),
+    key=("id",),
+)
+"""One row per event: where it stands, and how long it took."""
+
+ATTEMPTS = Table(
+    name="silver.attempts",
+    ddl=(
+        "id BIGINT, fence BIGINT, event_id STRING, bus STRING, type STRING, generation BIGINT, attempt BIGINT, "
+        "worker_id STRING, picked_at TIMESTAMP, started_at TIMESTAMP, ended_at TIMESTAMP, outcome STRING, "
+        "error STRING, reason STRING, execution_time_ms DOUBLE, held_ms DOUBLE, last_seq BIGINT"
+    ),
+    key=("id", "fence"),
+)
+"""One row per claim: who had the event, from when to when, and how it ended (``outcome`` NULL: it still runs)."""
+
+RUNS = Table(
+    name="ops.runs",
+    ddl=(
+        "run_id STRING, step STRING, version BIGINT, watermark BIGINT, rows BIGINT, seconds DOUBLE, "
+        "finished_at TIMESTAMP, error STRING"
+    ),
+    append_only=True,
+)
+"""What each step of each run did; a projection's ``watermark`` is the ``seq`` it has seen."""
+
+EVENT_LOG_COLUMNS = COLUMNS
+CORE_TABLES = (EVENT_LOG, QUARANTINE, EVENTS, ATTEMPTS, RUNS)

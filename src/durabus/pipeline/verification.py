@@ -1,0 +1,97 @@
+"""The archive gate (seed 004): the operational log is trimmed only as far as its copy in the lake was verified."""
+
+from __future__ import annotations
+
+import msgspec
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
+
+from durabus.errors import LockHeld, PipelineError
+from durabus.pipeline.archive import bronze_end
+from durabus.pipeline.lake import Lake
+from durabus.pipeline.log_reader import log_stretch
+from durabus.pipeline.schema import EVENT_LOG, EVENT_LOG_COLUMNS
+from durabus.pipeline.session import absolute_url
+from durabus.pipeline.source import ROWS_PER_PAGE
+from durabus.queue.locks import LockManager
+from durabus.store.contract import EventStore
+from durabus.store.log import START
+
+READER = "pipeline.archive"
+"""The name under which the store remembers the verified position."""
+
+
+class Fingerprint(msgspec.Struct, frozen=True):
+    """How many entries, and a sum of the hashes of all their columns: equal whatever the order."""
+
+    rows: int
+    hashes: int
+
+
+class Verified(msgspec.Struct, frozen=True, kw_only=True):
+    """Up to where the lake was found equal to the log, and how many entries were compared for it."""
+
+    position: str
+    rows: int
+
+
+def fingerprint(log: DataFrame) -> Fingerprint:
+    """Of rows with the columns of the log."""
+    found = (
+        log.select(F.xxhash64(*EVENT_LOG_COLUMNS).cast("decimal(38,0)").alias("hash"))
+        .agg(F.count("*"), F.sum("hash"))
+        .first()
+    )
+    return Fingerprint(0, 0) if found is None else Fingerprint(int(found[0]), int(found[1] or 0))
+
+
+async def verify(lake: Lake, store: EventStore, url: str) -> Verified:
+    """Compare what was archived since the last time with the log itself, entry by entry by hash, and remember how far.
+
+    Raises ``PipelineError``, and remembers nothing, if they differ.
+    """
+    since = await store.read_position(READER)
+    bronze = lake.read(EVENT_LOG.name)
+    until = bronze_end(lake).position
+    if until == since:
+        return Verified(position=since, rows=0)
+    seen = None if since == START else bronze.where(F.col("position") == since).agg(F.max("seq")).first()
+    if seen is not None and seen[0] is None:
+        raise PipelineError(
+            f"the lake {lake.path} lacks position {since}, which was verified before: it is another lake"
+        )
+    archived = fingerprint(bronze.where(F.col("seq") > (-1 if seen is None else seen[0])))
+    kept = fingerprint(_log_between(lake, absolute_url(url), since, until, rows=archived.rows))
+    if archived != kept:
+        raise PipelineError(
+            f"the lake differs from the log between positions {since or 'START'} and {until}: {archived.rows} entries "
+            f"with hash {archived.hashes} against {kept.rows} with {kept.hashes}: nothing is trimmed; "
+            "if the log was trimmed by other means since, this stretch cannot be verified any more"
+        )
+    try:
+        async with LockManager(store).hold(READER, wait=0) as lock:
+            await store.save_position(READER, until, lock=lock)
+    except LockHeld as error:
+        raise PipelineError(f"another run verifies this store just now: {error}") from error
+    return Verified(position=until, rows=archived.rows)
+
+
+def _log_between(lake: Lake, url: str, after: str, until: str, *, rows: int) -> DataFrame:
+    """``rows``: as many as the copy has."""
+    if rows <= ROWS_PER_PAGE:
+        return log_stretch(lake.spark, url, after, [until], ROWS_PER_PAGE)
+    log = lake.spark.read.format("durabus").option("url", url)
+    return log.option("after", after).option("until", until).load()
+
+
+async def trim(store: EventStore, *, older_than: float = 0.0, batch: int = 10_000) -> int:
+    """Trim the log up to the verified position, and no further. Answers how many entries went."""
+    until = await store.read_position(READER)
+    if until == START:
+        raise PipelineError(
+            "nothing of this store's log was verified yet: `durabus pipeline run archive` does that first"
+        )
+    gone = 0
+    while part := await store.trim_log(until=until, older_than=older_than, limit=batch):
+        gone += part
+    return gone

@@ -1,0 +1,1 @@
+"""The queue without a bus: EventQueue, EventManager, dead letters, projections and locks."""

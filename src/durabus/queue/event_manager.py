@@ -1,0 +1,214 @@
+"""The manager of seed 001: polls a queue, runs every registered handler, keeps their results, finalizes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreClosedError, StoreError
+from durabus.model.event import Event
+from durabus.model.limits import Duration, check_batch, seconds
+from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Fail, Release
+from durabus.model.statuses import OnUnhandled
+from durabus.queue.event_queue import EventQueue
+from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.handler import Handler, HandlerFunction
+from durabus.worker.loop import Worker
+from durabus.worker.metrics import Metrics
+from durabus.worker.registry import ANNOUNCING, HANDLERS_KEPT_FOR, Registry
+from durabus.worker.slots import TROUBLE_PAUSE
+from durabus.worker.threads import HandlerThreads, NotStarted, is_in_thread
+from durabus.worker.unhandled import Unhandled
+
+logger = logging.getLogger("durabus.manager")
+
+CLEANUP_EVERY = 60.0
+STOP_TIMEOUT = 30.0
+
+
+@runtime_checkable
+class EventHandler(Protocol):
+    """A handler as an object: the recommended way. ``event_type`` may be a glob."""
+
+    id: str
+    event_type: str
+
+    @property
+    def handle(self) -> Callable[..., Any]:
+        """An async or plain method that takes the event."""
+        ...
+
+
+class EventManager:
+    """Runs the handlers of one process over an ``EventQueue``.
+
+    Others may serve the same queue, managers and buses alike. If they have different handlers, an event completes once
+    every handler that one of them registered has finished.
+    """
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        *,
+        poll_delay: Duration = 0.1,
+        retry: RetryPolicy | None = None,
+        timeout: Duration | None = None,
+        concurrency: int = 10,
+        breaker: BreakerOption = True,
+    ) -> None:
+        self.queue = queue
+        self._breaker = breaker_policy(breaker, BreakerPolicy())
+        self._poll_delay = seconds(poll_delay, "poll_delay", allow_zero=False)
+        self._retry = retry or RetryPolicy(max_retries=None)
+        self._timeout = timeout
+        self._concurrency = concurrency
+        self._registry = Registry(queue.store, queue.bus, kept_for=HANDLERS_KEPT_FOR)
+        self.metrics = Metrics()
+        self._dispatcher = Dispatcher(
+            worker_id=queue.worker_id,
+            elsewhere=self._registry,
+            threads=HandlerThreads(check_batch(concurrency, "concurrency"), "durabus-manager"),
+            unhandled=Unhandled(OnUnhandled.COMPLETE, self.metrics),
+        )
+        self._stop = asyncio.Event()
+        self._died: DurabusError | None = None
+
+    def register(
+        self,
+        handler: EventHandler | str,
+        id: str | None = None,  # noqa: A002  (the word users know)
+        function: HandlerFunction | None = None,
+    ) -> None:
+        """``register(handler_object)``, or ``register(event_type, id, function)``. A taken id is refused."""
+        if isinstance(handler, str):
+            if id is None or function is None:
+                raise ConfigurationError(f"register({handler!r}, …): a function needs an explicit, unique id")
+            event_type, handler_id, call = handler, id, function
+        elif isinstance(handler, EventHandler):
+            event_type, handler_id, call = handler.event_type, handler.id, handler.handle
+        else:
+            raise ConfigurationError(
+                f"register({handler!r}): a handler object has `id`, `event_type` and `async def handle(self, event)`"
+            )
+        self._dispatcher.add(
+            Handler(
+                handler_id=handler_id,
+                pattern=event_type,
+                function=call,
+                timeout=self._timeout,
+                retry=self._retry,
+                breaker=self._breaker,
+            )
+        )
+        self._registry.announce(lambda: self._dispatcher.handlers)
+
+    async def process_next(self) -> Event | None:
+        """One step: poll, dispatch, settle. Returns the event that was worked on, or None if there was none.
+
+        An event for which another process has a handler that is not done goes back to the queue for it.
+        """
+        await self._registry.refreshed()
+        event = await self.queue.poll(max_attempts=self._dispatcher.max_attempts)
+        claim = None if event is None else self.queue.claim_on(event.id)
+        if event is None or claim is None:
+            return None
+        settled: list[HandlerResult] = []
+        try:
+            settlement = await self._dispatcher.dispatch(claim, settled)
+        except NotStarted as error:
+            logger.warning("event %s goes back to the queue: %s", event.event_id, error)
+            settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(settled), str(error))
+        except BaseException:
+            if is_in_thread(event):
+                self.queue.forget_claim(event.id)  # a function still runs: the event comes back with its lease
+            else:
+                self.queue.give_back(claim, settled)
+            raise
+        outcome = (await self.queue.store.settle_events([settlement])).outcomes[0]
+        self.queue.forget_claim(event.id)
+        if isinstance(outcome, LeaseLost):
+            self.metrics.lost(event)
+            raise outcome
+        self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
+        return event
+
+    async def run_process_loop(self) -> None:
+        """Work until ``stop()``. Claims are kept alive while handlers run; old handler states are cleaned up.
+
+        Raises ``StoreClosedError`` if the store is closed under it.
+        """
+        worker = Worker(
+            self.queue.store,
+            self.queue.bus,
+            self._dispatcher,
+            concurrency=self._concurrency,
+            lease=self.queue.abandoned_after,
+            poll_interval=self._poll_delay,
+            metrics=self.metrics,
+            outage=self._registry.outage,
+            on_died=self._worker_died,
+        )
+        await self._announce()
+        self._registry.start()
+        worker.start()
+        cleaner = asyncio.create_task(self._clean_up_now_and_then())
+        try:
+            await self._stop.wait()
+        finally:
+            # Shielded: whoever gives up waiting must not leave a worker behind that nobody stops.
+            await asyncio.shield(asyncio.ensure_future(self._end(worker, cleaner)))
+        if self._died is not None:
+            error, self._died = self._died, None
+            raise error
+
+    def stop(self) -> None:
+        """Let ``run_process_loop`` finish what runs and return; one that has not begun returns at once."""
+        self._stop.set()
+
+    async def cleanup_finalized_events(self) -> int:
+        """Delete the handler states of events that are COMPLETED. Answers how many."""
+        removed, batch = 0, 10_000
+        while True:
+            gone = await self.queue.store.cleanup_results(limit=batch)
+            removed += gone
+            if gone < batch:
+                return removed
+
+    async def _end(self, worker: Worker, cleaner: asyncio.Task[None]) -> None:
+        cleaner.cancel()
+        await asyncio.gather(cleaner, return_exceptions=True)
+        await worker.stop(STOP_TIMEOUT)
+        await self._registry.close(tell=not worker.store_is_away)
+        self._stop.clear()
+
+    async def _announce(self) -> None:
+        """Let the others know of these handlers before the first claim, however long the store is away."""
+        while not self._stop.is_set():
+            try:
+                await self._registry.announced()
+            except StoreClosedError:
+                raise
+            except StoreError as error:
+                pause = self._registry.outage.failed(error, ANNOUNCING)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause):
+                        await self._stop.wait()
+            else:
+                return
+
+    def _worker_died(self, error: DurabusError) -> None:
+        self._died = error
+        self._stop.set()
+
+    async def _clean_up_now_and_then(self) -> None:
+        while True:
+            await asyncio.sleep(CLEANUP_EVERY)
+            try:
+                await self.cleanup_finalized_events()
+            except StoreError as error:
+                logger.warning("handler states not cleaned up, trying again in %s s: %s", CLEANUP_EVERY, error)

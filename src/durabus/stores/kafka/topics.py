@@ -1,0 +1,188 @@
+"""What all clients of librdkafka are told."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka._model import IsolationLevel, TopicPartitionInfo
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.admin._topic import TopicDescription
+from confluent_kafka.cimpl import NewTopic
+
+from durabus.clock import monotonic
+from durabus.errors import SchemaError, StoreUnavailableError
+from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, Layout
+
+logger = logging.getLogger("durabus.kafka.driver")
+
+QUIET: dict[str, Any] = {
+    "logger": logger,  # not to the standard error output
+    "log_level": 3,  # errors: its warnings are about what it tries again
+    "log.connection.close": False,
+    "reconnect.backoff.max.ms": 500,
+}
+
+
+LOOK_EVERY = 0.02
+ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
+COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(LARGEST + ROOM), "min.cleanable.dirty.ratio": "0.2"}
+
+
+class Topics:
+    """Blocking calls: run them in a thread."""
+
+    def __init__(self, client: Mapping[str, str], layout: Layout, *, replication: int, timeout: float) -> None:
+        self._refusal: str | None = None
+        config: dict[str, Any] = {**client, **QUIET, "error_cb": self._heard}
+        self._admin = AdminClient(config)
+        self._layout = layout
+        self._replication = replication
+        self._timeout = timeout
+
+    def refusal(self) -> str | None:
+        """What the broker said if it does not accept user or password: calls only wait until their time is over."""
+        self._admin.poll(0)
+        return self._refusal
+
+    def _heard(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._AUTHENTICATION:  # noqa: SLF001
+            self._refusal = error.str()
+
+    def ensure(self) -> None:
+        """Make the lanes if they are missing, and check them."""
+        lanes = [self._layout.control, self._layout.public]
+        self.make({name: {**KEPT, "max.message.bytes": str(LARGEST + ROOM)} for name in lanes})
+        self.verify()
+
+    def ensure_state(self, names: list[str]) -> None:
+        """Make the compacted topics if they are missing."""
+        self.make(dict.fromkeys(names, COMPACTED))
+
+    def make(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
+        """Make what is missing, and wait until each has a leader."""
+        existing = self.existing(list(wanted))
+        missing = [
+            NewTopic(name, num_partitions=1, replication_factor=self._replication, config=dict(config))
+            for name, config in wanted.items()
+            if name not in existing
+        ]
+        if not missing:
+            return
+        try:
+            self._create(missing)
+        except KafkaException as error:
+            raise StoreUnavailableError(f"cannot make the topics {list(wanted)}: {_words(error)}") from error
+        self._wait_for_leaders(list(wanted))
+
+    def verify(self) -> None:
+        """Refuse settings that would drop or reorder records, or put other times on them."""
+        lanes = [self._layout.control, self._layout.public]
+        wrong: list[str] = []
+        known = self.partitions(lanes)
+        for name in lanes:
+            settings = self.settings(name)
+            wrong += [
+                f"{name}: {setting}={settings[setting]}, not {value}"
+                for setting, value in KEPT.items()
+                if settings[setting] != value
+            ]
+            if (count := len(known.get(name, ()))) != 1:
+                wrong.append(f"{name}: {count} partitions, not 1")
+        if wrong:
+            raise SchemaError(f"topics that would lose or bend records: {'; '.join(wrong)}; alter them")
+
+    def existing(self, names: list[str]) -> list[str]:
+        """Those of ``names`` that are there."""
+        known = self.partitions(names)
+        return [name for name in names if name in known]
+
+    def settings(self, name: str) -> dict[str, str]:
+        """All settings of a topic. Raises ``SchemaError`` if it is not there."""
+        asked = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], request_timeout=self._timeout)
+        try:
+            (described,) = [future.result() for future in asked.values()]
+        except KafkaException as error:
+            if error.args[0].code() in ABSENT:
+                raise SchemaError(f"the topic {name!r} is missing: never made, or deleted with what it held") from error
+            raise StoreUnavailableError(f"cannot check the topic {name!r}: {_words(error)}") from error
+        return {setting: str(entry.value) for setting, entry in described.items()}
+
+    def delete_before(self, offsets: Mapping[str, int]) -> None:
+        """Trim topics."""
+        places = [TopicPartition(name, 0, offset) for name, offset in offsets.items()]
+        try:
+            for future in self._admin.delete_records(places, request_timeout=self._timeout).values():
+                future.result()
+        except KafkaException as error:
+            raise StoreUnavailableError(f"cannot trim {list(offsets)}: {_words(error)}") from error
+
+    def wait_until_visible(self, names: list[str]) -> None:
+        """Until all that stands in them now is committed or aborted for those who read them, too."""
+        ends = self._ends(names, IsolationLevel.READ_UNCOMMITTED)
+        deadline = monotonic() + self._timeout
+        while any(end < ends[name] for name, end in self._ends(names, IsolationLevel.READ_COMMITTED).items()):
+            if monotonic() > deadline:
+                raise StoreUnavailableError(f"what was committed to {names} cannot be read after {self._timeout:g} s")
+            time.sleep(LOOK_EVERY)
+
+    def _ends(self, names: list[str], isolation: IsolationLevel) -> dict[str, int]:
+        places = {TopicPartition(name, 0): OffsetSpec.latest() for name in names}  # type: ignore[no-untyped-call]
+        asked = self._admin.list_offsets(places, isolation_level=isolation, request_timeout=self._timeout)
+        try:
+            return {place.topic: future.result().offset for place, future in asked.items()}
+        except KafkaException as error:
+            raise StoreUnavailableError(f"cannot look how far {names} go: {_words(error)}") from error
+
+    def _create(self, missing: list[NewTopic]) -> None:
+        for future in self._admin.create_topics(missing, request_timeout=self._timeout).values():
+            try:
+                future.result()
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
+
+    def _wait_for_leaders(self, names: list[str]) -> None:
+        deadline = monotonic() + self._timeout
+        while True:
+            known = self.partitions(names)
+            if all(name in known and _led(known[name]) for name in names):
+                return
+            if monotonic() > deadline:
+                raise StoreUnavailableError(f"the topics {names} have no leader after {self._timeout:g} s")
+            time.sleep(LOOK_EVERY)
+
+    def partitions(self, names: list[str]) -> dict[str, list[TopicPartitionInfo]]:
+        """Those of the topics that are there."""
+        return {name: topic.partitions for name, topic in self._described(names).items()}
+
+    def lane_ids(self) -> list[str]:
+        """Of the lanes that are there; a topic that is deleted and made anew gets another one."""
+        lanes = [self._layout.control, self._layout.public]
+        return [str(topic.topic_id) for topic in self._described(lanes).values()]
+
+    def _described(self, names: list[str]) -> dict[str, TopicDescription]:
+        """Not by a list of all topics: a cluster may have thousands."""
+        found: dict[str, TopicDescription] = {}
+        asked = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
+        for name, future in asked.items():
+            try:
+                found[name] = future.result()
+            except KafkaException as error:
+                if error.args[0].code() not in ABSENT:
+                    raise StoreUnavailableError(f"cannot look for the topic {name!r}: {_words(error)}") from error
+        return found
+
+
+def _led(partitions: list[TopicPartitionInfo]) -> bool:
+    return bool(partitions) and all(partition.leader is not None for partition in partitions)
+
+
+def _words(error: KafkaException) -> str:
+    return str(error.args[0].str())

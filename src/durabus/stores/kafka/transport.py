@@ -1,0 +1,295 @@
+"""The fold's lanes on two topics."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from durabus.errors import ConfigurationError, SchemaError, StoreError, StoreUnavailableError
+from durabus.stores.kafka.follower import Follower
+from durabus.stores.kafka.layout import LARGEST, Layout
+from durabus.stores.kafka.producer import LaneProducer, Outgoing
+from durabus.stores.kafka.snapshots import Snapshots
+from durabus.stores.kafka.topics import ABSENT, QUIET, Topics
+from durabus.stores.replicated_log.records import Damage, Doubt, label, seal
+from durabus.stores.replicated_log.transport import (
+    BEGINNING,
+    Entry,
+    GapError,
+    Manifest,
+    Part,
+    Position,
+    PublicRecord,
+    UnknownOutcomeError,
+)
+
+T = TypeVar("T")
+
+logger = logging.getLogger("durabus.kafka")
+
+ANSWER_WITHIN = 5.0
+PLACE_AGAIN_AFTER = (0.1, 0.5, 1.0)
+WATCH_EVERY = 3.0
+UNPLACED_FOR = 0.05
+"""How long public records that nobody referred to are left to others."""
+
+
+class _MissingError(StoreUnavailableError):
+    """A topic is not there, or not known to this broker yet."""
+
+
+class _Ends(NamedTuple):
+    """Of a lane."""
+
+    first: int
+    """The offset of the oldest record that was not trimmed."""
+    next: int
+    """The offset that the next record will get."""
+
+
+class _Clients(NamedTuple):
+    """What is there while the transport is open, and must be let go for its connections to end."""
+
+    threads: ThreadPoolExecutor
+    topics: Topics
+    producer: LaneProducer
+    asker: Consumer
+    snapshots: Snapshots
+
+
+class KafkaTransport:
+    """``Transport`` for Kafka."""
+
+    largest = LARGEST
+
+    def __init__(self, client: Mapping[str, str], layout: Layout, *, replication: int, timeout: float) -> None:
+        self._client = client
+        self._layout = layout
+        self._replication = replication
+        self._timeout = timeout
+        self._opened: _Clients | None = None
+        self._follower: Follower | None = None
+        self._reached: Position = BEGINNING
+        self._ids: list[str] = []
+        self._public_sent = 0
+
+    @property
+    def name(self) -> str:
+        return f"the Kafka topics {self._layout.control!r} and {self._layout.public!r}"
+
+    @property
+    def _clients(self) -> _Clients:
+        if self._opened is None:
+            raise StoreUnavailableError("not connected to Kafka")
+        return self._opened
+
+    async def open(self) -> None:
+        try:
+            topics = Topics(self._client, self._layout, replication=self._replication, timeout=self._timeout)
+        except KafkaException as error:
+            raise ConfigurationError(f"kafka: {error.args[0].str()}: check the client.… options of the URL") from error
+        threads = ThreadPoolExecutor(4, thread_name_prefix="durabus-kafka")
+        self._opened = _Clients(
+            threads,
+            topics,
+            # Made before anything is waited for: a producer that must send at once takes half a second to begin.
+            LaneProducer(self._client, timeout=min(self._timeout, 2 * ANSWER_WITHIN)),
+            Consumer({**self._client, "group.id": "durabus-no-group", **QUIET}),
+            Snapshots(self._client, self._layout, topics, threads),
+        )
+        try:
+            await self._in_thread(topics.ensure)
+        except StoreUnavailableError as error:
+            shown = f"kafka://{self._client['bootstrap.servers']}"
+            if (refusal := await self._in_thread(topics.refusal)) is not None:
+                raise StoreError(
+                    f"{shown} does not accept client.sasl.username and client.sasl.password ({refusal}): check both"
+                ) from error
+            raise StoreUnavailableError(f"{shown}: {error}. Is the broker running?") from error
+
+    async def verify(self) -> None:
+        await self._in_thread(self._clients.topics.verify)
+
+    async def close(self) -> None:
+        opened, self._opened, self._follower = self._opened, None, None
+        if opened is not None:
+            opened.snapshots.close()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(opened.threads, opened.producer.close)
+            await loop.run_in_executor(opened.threads, opened.asker.close)
+            opened.threads.shutdown(wait=False)
+
+    def refusal(self, record: PublicRecord) -> str | None:
+        size = len(record.body) + sum(len(name) + len(value) for name, value in record.headers.items())
+        if size <= LARGEST:
+            return None
+        return f"an event of {size:,} bytes with its headers is too large: the limit is {LARGEST:,}"
+
+    async def publish(self, records: Sequence[PublicRecord]) -> None:
+        outgoing = [
+            Outgoing(self._layout.public, record.headers["event_id"].encode(), record.headers, record.body)
+            for record in records
+        ]
+        last = await self._clients.producer.send(outgoing)
+        self._public_sent = max(self._public_sent, last + 1)
+        for pause in PLACE_AGAIN_AFTER:
+            try:
+                return await self._place()
+            except UnknownOutcomeError:
+                await asyncio.sleep(pause)  # here, so that the events themselves are not sent twice
+        return await self._place()
+
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
+        await self._clients.producer.send([Outgoing(self._layout.control, key.encode(), headers, record)])
+
+    async def head(self) -> Position:
+        reached = self._reached
+        try:
+            last = (await self._ends(self._layout.control)).next - 1
+        except _MissingError as error:
+            self._look_again(error)
+            raise
+        if reached and last < reached[0]:
+            shorter = StoreUnavailableError(
+                f"the control lane ends at {last}, but this node has read up to {reached[0]}"
+            )
+            self._look_again(shorter)
+            raise shorter
+        return (last,)
+
+    def public_seen(self) -> int:
+        return max(self._public_sent, 0 if self._follower is None else self._follower.public_read)
+
+    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+        self._reached = after
+
+        def deliver_and_remember(entries: Sequence[Entry]) -> None:
+            self._reached = entries[-1].position
+            deliver(entries)
+
+        while True:
+            try:
+                public = await self._check_ends()
+                self._follower = Follower(
+                    self._client, self._layout, self._reached, deliver_and_remember, public_first=public.first
+                )
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._place_what_waits())
+                    group.create_task(self._watch())
+                    group.create_task(self._follower.run())
+            except* (SchemaError, GapError, Damage) as errors:
+                raise errors.exceptions[0] from None
+            except* StoreUnavailableError as errors:
+                logger.info("reading the topics again: %s", errors.exceptions[0])
+            await asyncio.sleep(0.1)
+
+    async def newest_snapshot(self) -> Manifest | None:
+        return await self._clients.snapshots.newest()
+
+    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+        return self._clients.snapshots.read(manifest)
+
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+        return await self._clients.snapshots.write(manifest, parts, fence=fence)
+
+    async def trim(self, control: Position, public: Position) -> None:
+        offsets = {self._layout.control: control[0] + 1}
+        if public:
+            offsets[self._layout.public] = public[1] + 1
+        await self._in_thread(partial(self._clients.topics.delete_before, offsets))
+
+    async def _ends(self, topic: str) -> _Ends:
+        lane = TopicPartition(topic, 0)
+        ask = partial(self._clients.asker.get_watermark_offsets, lane, timeout=ANSWER_WITHIN, cached=False)
+        try:
+            ends = await self._in_thread(ask)
+        except KafkaException as error:
+            if error.args[0].code() in ABSENT:
+                raise _MissingError(f"the topic {topic!r} does not exist any more") from error
+            raise StoreUnavailableError(f"Kafka: {error.args[0].str()}") from error
+        if ends is None:
+            raise StoreUnavailableError(f"Kafka did not say where the topic {topic!r} ends")
+        return _Ends(*ends)
+
+    async def _check_ends(self) -> _Ends:
+        """Those of the public lane. Raises ``Damage`` if a lane ends before what was read, and stays so."""
+        lanes, read, doubt = (
+            [self._layout.control, self._layout.public],
+            self._reached or (-1, -1),
+            Doubt(self._reached),
+        )
+        while True:
+            try:
+                ends = [await self._ends(lane) for lane in lanes]
+            except _MissingError as error:
+                await doubt.missing(str(error))
+                continue
+            short = [
+                f"the topic {lane!r} ends at {end.next - 1}, but this node has read up to {offset}"
+                for lane, end, offset in zip(lanes, ends, read, strict=True)
+                if end.next - 1 < offset
+            ]
+            if not short:
+                self._ids = await self._in_thread(self._clients.topics.lane_ids)
+                self._check_beginning(ends[1])
+                return ends[1]
+            await doubt.shorter("; ".join(short))
+
+    def _check_beginning(self, public: _Ends) -> None:
+        """Refuse if public records were trimmed before they were read. Of the control lane, the driver tells it."""
+        read = self._reached[1] if self._reached else -1
+        if public.first > read + 1:
+            raise GapError(f"records {read + 1} to {public.first - 1} of {self._layout.public!r} are gone")
+
+    def _look_again(self, why: StoreUnavailableError) -> None:
+        """Begin the reading again: that shows whether the log is the one that was read."""
+        if self._follower is not None:
+            self._follower.end(why)
+
+    async def _watch(self) -> None:
+        """Look now and then for what the driver does not notice: topics that were made anew, public records lost."""
+        awaited = 0
+        while True:
+            await asyncio.sleep(WATCH_EVERY)
+            awaited_before, awaited = awaited, 0 if self._follower is None else self._follower.awaited
+            try:
+                if await self._in_thread(self._clients.topics.lane_ids) != self._ids:
+                    self._look_again(StoreUnavailableError("a topic was deleted or made anew"))
+                if awaited and awaited == awaited_before:
+                    self._check_awaited(awaited, await self._ends(self._layout.public))
+            except StoreUnavailableError as error:
+                logger.info("cannot look after the topics: %s", error)
+
+    def _check_awaited(self, awaited: int, public: _Ends) -> None:
+        """A control record refers to public records that its sender has read: if they are not there, they were lost."""
+        if awaited > public.next:
+            problem = (
+                f"the topic {self._layout.public!r} ends at {public.next - 1}, but the next record of "
+                f"{self._layout.control!r} was written when it had {awaited - 1}"
+            )
+            raise Damage(self._reached, problem)
+
+    async def _place_what_waits(self) -> None:
+        """Refer to public records that nobody referred to: those of foreign producers, and of nodes that died."""
+        while True:
+            await asyncio.sleep(UNPLACED_FOR * (1 + random.random()))
+            if self._follower is not None and self._follower.unplaced:
+                try:
+                    await self._place()
+                except StoreUnavailableError as error:
+                    logger.info("public records wait for their place: %s", error)
+
+    async def _place(self) -> None:
+        """An empty control record: it gives the public records before it their place in the order."""
+        for record in seal(b"", session="", number=1, low=0, public_seen=self.public_seen(), largest=self.largest):
+            await self._clients.producer.send([Outgoing(self._layout.control, None, label(record), record)])
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._clients.threads, work)

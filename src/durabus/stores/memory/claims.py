@@ -1,0 +1,203 @@
+"""Claims on events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from msgspec.structs import replace
+
+from durabus.errors import ConfigurationError, LeaseLost
+from durabus.lifecycle.handlers import claim_lock, renew_lock
+from durabus.lifecycle.state import Applied, Command, Grant, LockState, Refused, Renew, Reset, Start
+from durabus.lifecycle.transition import transition
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
+from durabus.model.event import Event
+from durabus.model.limits import stored_text
+from durabus.model.settlement import Settled, Settlement
+from durabus.store.claims import SettleAnswer
+from durabus.store.events import EventRef
+from durabus.store.features import require
+from durabus.stores.memory.bus_queue import Lane
+from durabus.stores.memory.core import MemoryCore, lock_claim
+
+
+class MemoryClaims(MemoryCore):
+    """``durabus.store.claims.Claims``."""
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        """See ``Claims``."""
+        with self._lock:
+            self._check_open()
+            return self._claim(request, self._clock.now())
+
+    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+        """See ``Claims``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            return [
+                done if isinstance(done, LeaseLost) else done.state.event
+                for done in (self._command(ref, Start(ref), now) for ref in refs)
+            ]
+
+    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+        """See ``Claims``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            return [self._renew(ref, lease, now) for ref in refs]
+
+    async def settle_events(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then_claim: ClaimRequest | None = None,
+        connection: object | None = None,
+    ) -> SettleAnswer:
+        """See ``Claims``."""
+        if connection is not None:
+            require(self.features, "caller_transactions", "settle_events(connection=…)")
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            outcomes = [self._settle(settlement, now) for settlement in settlements]
+            return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
+
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        """See ``Claims``."""
+        with self._lock:
+            self._check_open()
+            return [self._current_claim(id_) for id_ in ids]
+
+    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        """See ``Claims``."""
+        with self._lock:
+            self._check_open()
+            now, taken = self._clock.now(), 0
+            for _, lane in sorted(self._lanes.items()):
+                if taken < limit:
+                    taken += self._expire(lane, max_attempts, now, limit - taken)
+            return taken
+
+    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
+        """See ``Claims``."""
+        with self._lock:
+            self._check_open()
+            now, state = self._clock.now(), self._known(ref)
+            applied = transition(state, Reset(stored_text(reason)), now)
+            if isinstance(applied, Refused):
+                return state.event
+            self._apply(state, applied, now)
+            return applied.state.event
+
+    def _current_claim(self, id_: int) -> ClaimRef | None:
+        state = self._states.get(id_)
+        if state is None:
+            return None
+        token = state.token if state.abandoned is None else state.abandoned.token
+        return None if token is None else ClaimRef(id_, token, state.event.fence)
+
+    def _claim(self, request: ClaimRequest, now: float) -> list[Claim]:
+        held = self._held.get(request.token)
+        if held:
+            return [self._claim_value(id_) for id_ in held]
+        lane = self._lane(request.bus)
+        self._expire(lane, request.max_attempts, now)
+        key = event_lock_key(request.mode, request.bus)
+        if key is not None and isinstance(self._try_lock(key, request, now), Refused):
+            return []
+        grant = Grant(request.worker_id, request.token, request.lease, request.max_attempts)
+        claims: list[Claim] = []
+        revision = self._revisions.get(request.bus, "")
+        candidates = list(self._candidates(lane, request, now, request.limit))
+        if key is not None and candidates:
+            self._take_event_lock(key, request, now)
+        for id_ in candidates:
+            state = self._states[id_]
+            applied = transition(state, grant, now)
+            if isinstance(applied, Applied):
+                self._apply(state, applied, now)
+                results = state.results if state.handlers else ()
+                claims.append(Claim(applied.state.event, request.token, results, revision))
+        return claims
+
+    def _candidates(self, lane: Lane, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
+        if request.event_id is not None:
+            state = self._state(request.event_id)
+            if state is not None and state.event.bus == request.bus and lane.may_claim(state.event, now):
+                yield state.event.id
+            return
+        if not request.tags:
+            yield from islice(lane.eligible(now), limit)
+            return
+        wanted, passed_over, found = frozenset(request.tags), [], 0
+        for id_ in lane.eligible(now):
+            event = self._states[id_].event
+            if wanted.isdisjoint(event.tags):
+                passed_over.append(event)
+                continue
+            yield id_
+            found += 1
+            if found == limit:
+                break
+        for event in passed_over:
+            lane.pending(event, now)
+
+    def _claim_value(self, id_: int) -> Claim:
+        state = self._states[id_]
+        return Claim(state.event, state.token or "", state.results, self._revisions.get(state.event.bus, ""))
+
+    def _try_lock(self, key: str, request: ClaimRequest, now: float) -> LockState | Refused:
+        return claim_lock(
+            self._locks.get(key),
+            key=key,
+            worker_id=request.worker_id,
+            token=request.token,
+            lease=request.lease,
+            fence=self._last_fence + 1,
+            now=now,
+        )
+
+    def _take_event_lock(self, key: str, request: ClaimRequest, now: float) -> None:
+        lock = self._try_lock(key, request, now)
+        if not isinstance(lock, Refused):
+            self._last_fence = max(self._last_fence, lock.fence)
+            self._take_lock(lock, now, request.max_attempts)
+            self._event_locks[request.token] = lock_claim(lock, request.token)
+
+    def _command(self, ref: ClaimRef, command: Command, now: float) -> Applied | LeaseLost:
+        state = self._states.get(ref.id)
+        applied = Refused("no such event") if state is None else transition(state, command, now)
+        if isinstance(applied, Refused):
+            return LeaseLost(ref.id, applied.reason)
+        self._apply(state, applied, now)
+        return applied
+
+    def _renew(self, ref: ClaimRef, lease: float, now: float) -> float | LeaseLost:
+        done = self._command(ref, Renew(ref, lease), now)
+        if isinstance(done, LeaseLost):
+            return done
+        event = done.state.event
+        self._lane(event.bus).leased(event)
+        claimed = self._event_locks.get(ref.token)
+        if claimed is not None:
+            lock = self._locks.get(claimed.key)
+            renewed = renew_lock(lock, claimed, lease, now)
+            # Others of the token may have been renewed for longer.
+            if lock is not None and not isinstance(renewed, Refused) and renewed.expires_ts > lock.expires_ts:
+                self._locks[lock.key] = renewed
+                self._event_locks[ref.token] = replace(claimed, expires_ts=renewed.expires_ts)
+        return now + lease
+
+    def _settle(self, settlement: Settlement, now: float) -> Settled | LeaseLost:
+        before = self._states.get(settlement.ref.id)
+        done = self._command(settlement.ref, settlement, now)
+        if isinstance(done, LeaseLost):
+            return done
+        if before is not None and before.handlers:
+            self._free_handler_locks(before, done.state)
+        settled = done.state.settled
+        if settled is None:
+            raise ConfigurationError("a settlement left no trace: the kernel is broken")
+        return settled.answer

@@ -1,0 +1,42 @@
+"""What the memory store promises."""
+
+from __future__ import annotations
+
+from durabus.store.doctor import Finding
+from durabus.store.guarantees import Card
+
+SUITE = "conformance/test_memory.py::TestMemoryStore"
+
+CARD = Card(
+    title="memory",
+    durability="in the memory of this process.",
+    lost="everything, when the process ends.",
+    order="claims by priority, then by id. The log is the order of the calls.",
+    unknown_outcome="does not happen: a call returns or raises before anybody else sees its effect.",
+    clock="the host's.",
+    wake_up="at once, within the process.",
+    limits="memory; `max_history` COMPLETED events of a bus are remembered (10,000 unless told).",
+    not_for="anything that must outlive the process.",
+    shown_by={
+        "durability": ("not tested: nothing is promised",),
+        "lost": ("not tested: nothing is promised",),
+        "order": (
+            f"{SUITE}::test_larger_priority_goes_first",
+            f"{SUITE}::test_events_come_in_the_order_they_were_published",
+            f"{SUITE}::test_pages_give_every_entry_once_and_in_order",
+        ),
+        "unknown_outcome": (f"{SUITE}::test_a_cancelled_batch_is_stored_whole_or_not_at_all",),
+        "clock": (
+            "conformance/test_real_time.py::TestMemoryStoreInRealTime::test_another_worker_takes_over_when_the_lease_is_over",
+        ),
+        "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
+        "limits": ("docs/test_guarantees.py::test_the_memory_store_remembers_as_many_completed_events_as_it_is_told",),
+        "not_for": ("not tested: nothing is promised",),
+    },
+)
+
+
+async def examine(_url: str) -> list[Finding]:
+    """Always the same."""
+    advice = "everything is gone when this process ends: use sqlite:/// for what shall stay"
+    return [Finding(level="warning", setting="storage", value="memory", advice=advice)]

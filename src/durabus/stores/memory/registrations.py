@@ -1,0 +1,105 @@
+"""``durabus.store.registrations.Registrations``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from durabus.model.handler import BusInfo, HandlerInfo, Registered
+from durabus.stores.memory.core import MemoryCore, Registration
+
+
+class MemoryRegistrations(MemoryCore):
+    """Buses and handlers."""
+
+    async def register_handlers(
+        self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
+    ) -> None:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            known = self._buses.get(bus)
+            self._buses[bus] = BusInfo(
+                bus=bus, created_ts=known.created_ts if known else now, last_seen_ts=now, stopped_ts=None
+            )
+            before = self._handlers.get(bus, {})
+            after = {key: one for key, one in before.items() if key[1] != node and one.lives(now)}
+            for handler in handlers:
+                old = before.get((handler.handler_id, node))
+                created = old.info.created_ts if old is not None and old.lives(now) else now
+                after[handler.handler_id, node] = Registration(
+                    replace(handler, node=node, created_ts=created, last_seen_ts=now),
+                    None if kept_for is None else now + kept_for,
+                )
+            self._put_handlers(bus, after)
+
+    async def unregister_handler(self, bus: str, handler_id: str) -> bool:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            live = {key: one for key, one in self._handlers.get(bus, {}).items() if one.lives(now)}
+            left = {key: one for key, one in live.items() if key[0] != handler_id}
+            if bus in self._buses:
+                self._put_handlers(bus, left)
+            return len(left) < len(live)
+
+    async def list_handlers(self, bus: str) -> Registered:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            live = sorted((key, one.info) for key, one in self._handlers.get(bus, {}).items() if one.lives(now))
+            return Registered(self._revisions.get(bus, ""), [info for _, info in live])
+
+    async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            return [self._buses[bus] for bus in sorted(bus for bus in self._buses if bus > after)[:limit]]
+
+    async def active_buses(self, *, after: str = "", limit: int = 100) -> list[str]:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            return sorted(bus for bus, lane in self._lanes.items() if lane.live and bus > after)[:limit]
+
+    async def stop_bus(self, bus: str) -> None:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            if bus in self._buses:
+                self._buses[bus] = replace(self._buses[bus], stopped_ts=self._clock.now())
+
+    async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
+        """See ``Registrations``."""
+        with self._lock:
+            self._check_open()
+            cutoff = self._clock.now() - stopped_for
+            gone = [
+                info.bus
+                for info in self._buses.values()
+                if info.stopped_ts is not None and info.stopped_ts <= cutoff and not self._lane(info.bus).live
+            ][:limit]
+            for bus in gone:
+                del self._buses[bus]
+                self._handlers.pop(bus, None)
+                self._revisions.pop(bus, None)
+                if not self._lanes[bus].history:
+                    del self._lanes[bus]
+                if not self._waiters.get(bus, True):
+                    del self._waiters[bus]
+            return len(gone)
+
+    def _put_handlers(self, bus: str, after: dict[tuple[str, str], Registration]) -> None:
+        before = self._handlers.get(bus, {})
+        self._handlers[bus] = after
+        if bus not in self._revisions or _patterns(before) != _patterns(after):
+            self._last_revision += 1
+            self._revisions[bus] = str(self._last_revision)
+
+
+def _patterns(handlers: dict[tuple[str, str], Registration]) -> dict[tuple[str, str], str]:
+    return {key: one.info.pattern for key, one in handlers.items()}

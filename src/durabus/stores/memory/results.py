@@ -1,0 +1,183 @@
+"""Handler results and locks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from durabus.errors import LeaseLost
+from durabus.lifecycle.handlers import (
+    claim_handler,
+    claim_lock,
+    complete_handler,
+    handlers_done,
+    release_handler,
+    release_lock,
+    renew_handler,
+    renew_lock,
+)
+from durabus.lifecycle.state import NOT_DONE, NOT_YOURS, Applied, EventState, LockState, Refused
+from durabus.lifecycle.transition import transition
+from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, LockClaim, handler_lock_key
+from durabus.model.limits import check_name
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Settled
+from durabus.model.statuses import EventStatus, HandlerMode
+from durabus.store.events import EventRef
+from durabus.stores.memory.core import MemoryCore, lock_claim
+
+
+class MemoryResults(MemoryCore):
+    """``durabus.store.results.Results`` and ``durabus.store.locks.Locks``."""
+
+    async def list_results(self, ref: EventRef) -> list[HandlerResult]:
+        """See ``Results``."""
+        with self._lock:
+            self._check_open()
+            state = self._state(ref)
+            return [] if state is None else sorted(state.results, key=lambda result: result.handler_id)
+
+    async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
+        """See ``Results``."""
+        with self._lock:
+            self._check_open()
+            now, state = self._clock.now(), self._states.get(request.event.id)
+            claimed = None if state is None else claim_handler(state, request, now)
+            if state is None or claimed is None:
+                return None
+            after, claim = claimed
+            if request.mode is HandlerMode.SERIAL:
+                key = handler_lock_key(state.event.event_id)
+                if self._grant(key, request.worker_id, request.token, request.lease, now) is None:
+                    return None
+                after, claim = claim_handler(self._states[state.event.id], request, now) or claimed
+            self._states[state.event.id] = after
+            return claim
+
+    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
+        """See ``Results``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            return [self._renew_handler(claim, lease, now) for claim in claims]
+
+    async def release_handler_claim(self, claim: HandlerClaim) -> None:
+        """See ``Results``."""
+        with self._lock:
+            self._check_open()
+            state = self._handler_state(claim)
+            self._store_handler(claim, release_handler(state, claim))
+
+    async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
+        """See ``Results``."""
+        with self._lock:
+            self._check_open()
+            state = self._handler_state(claim)
+            after = self._store_handler(claim, complete_handler(state, claim, outcome))
+            return next(result for result in after.results if result.handler_id == claim.handler_id)
+
+    async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
+        """See ``Results``."""
+        with self._lock:
+            self._check_open()
+            now, state = self._clock.now(), self._states.get(ref.id)
+            if state is None:
+                raise LeaseLost(ref.id, "no such event")
+            if state.settles(ref) and not handlers_done(state, tuple(handler_ids)):
+                return None
+            applied = transition(state, Complete(ref), now)
+            if isinstance(applied, Refused):
+                if applied.reason == NOT_DONE:
+                    return None
+                raise LeaseLost(ref.id, applied.reason)
+            self._apply(state, applied, now)
+            return applied.state.settled.answer if applied.state.settled else None
+
+    async def cleanup_results(self, *, limit: int = 10_000) -> int:
+        """See ``Results``."""
+        with self._lock:
+            self._check_open()
+            removed = 0
+            for id_, state in self._states.items():
+                if state.handlers and state.event.status is EventStatus.COMPLETED and removed < limit:
+                    kept = state.handlers[limit - removed :]
+                    removed += len(state.handlers) - len(kept)
+                    self._states[id_] = replace(state, handlers=kept)
+            return removed
+
+    async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
+        """See ``Locks``."""
+        check_name(key, "lock key")
+        with self._lock:
+            self._check_open()
+            lock = self._grant(key, worker_id, token, lease, self._clock.now())
+            return None if lock is None else lock_claim(lock, token)
+
+    async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
+        """See ``Locks``."""
+        with self._lock:
+            self._check_open()
+            lock = renew_lock(self._locks.get(claim.key), claim, lease, self._clock.now())
+            if isinstance(lock, Refused):
+                raise LeaseLost(claim.key, lock.reason)
+            self._locks[claim.key] = lock
+            return lock_claim(lock, claim.token)
+
+    async def release_lock(self, claim: LockClaim) -> None:
+        """See ``Locks``."""
+        with self._lock:
+            self._check_open()
+            lock = release_lock(self._locks.get(claim.key), claim)
+            if isinstance(lock, Refused):
+                raise LeaseLost(claim.key, lock.reason)
+            self._locks[claim.key] = lock
+
+    async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
+        """See ``Locks``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            held = (lock for lock in self._locks.values() if lock.token is not None and lock.expires_ts > now)
+            ordered = sorted((lock for lock in held if lock.key > after), key=lambda lock: lock.key)
+            return [lock_claim(lock, "") for lock in ordered[:limit]]
+
+    def _grant(self, key: str, worker_id: str, token: str, lease: float, now: float) -> LockState | None:
+        fence = self._fence()
+        lock = claim_lock(
+            self._locks.get(key), key=key, worker_id=worker_id, token=token, lease=lease, fence=fence, now=now
+        )
+        if isinstance(lock, Refused):
+            return None
+        self._take_lock(lock, now)
+        return lock
+
+    def _renew_handler(self, claim: HandlerClaim, lease: float, now: float) -> float | LeaseLost:
+        state = self._states.get(claim.id)
+        applied = Refused(NOT_YOURS) if state is None else renew_handler(state, claim, lease, now)
+        if isinstance(applied, Refused):
+            return LeaseLost(claim.id, applied.reason)
+        self._states[claim.id] = applied.state
+        lock = self._locks.get(handler_lock_key(applied.state.event.event_id))
+        if lock is not None and lock.token == claim.token:
+            renewed = renew_lock(lock, lock_claim(lock, claim.token), lease, now)
+            if not isinstance(renewed, Refused):
+                self._locks[lock.key] = renewed
+        return now + lease
+
+    def _handler_state(self, claim: HandlerClaim) -> EventState:
+        state = self._states.get(claim.id)
+        if state is None:
+            raise LeaseLost(claim.id, "no such event")
+        return state
+
+    def _store_handler(self, claim: HandlerClaim, applied: Applied | Refused) -> EventState:
+        if isinstance(applied, Refused):
+            raise LeaseLost(claim.id, applied.reason)
+        self._states[claim.id] = applied.state
+        lock = self._locks.get(handler_lock_key(applied.state.event.event_id))
+        if lock is not None and lock.token == claim.token:
+            freed = release_lock(lock, lock_claim(lock, claim.token))
+            if not isinstance(freed, Refused):
+                self._locks[lock.key] = freed
+        return applied.state

@@ -1,0 +1,314 @@
+"""The memory store: events, log, dead letters, signals. Claims, results and registrations are beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+
+from durabus.clock import Clock
+from durabus.errors import LeaseLost
+from durabus.lifecycle.dead_letters import check_requeue
+from durabus.lifecycle.state import Refused, Requeue
+from durabus.lifecycle.transition import publish, transition
+from durabus.model.claim import LockClaim
+from durabus.model.event import Event, NewEvent
+from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows, row_of
+from durabus.model.pattern import matches
+from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
+from durabus.model.statuses import LIVE, Action, EventStatus
+from durabus.store.events import EventRef
+from durabus.store.features import require
+from durabus.store.log import START
+from durabus.stores.memory.claims import MemoryClaims
+from durabus.stores.memory.registrations import MemoryRegistrations
+from durabus.stores.memory.results import MemoryResults
+
+
+class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
+    """Everything in this process, nothing on disk. It ends with the process."""
+
+    @classmethod
+    def from_url(cls, url: str, clock: Clock | None = None) -> MemoryStore:
+        """The store behind ``memory://``."""
+        return cls(clock, **cls.options_from_url(url))
+
+    async def open(self) -> None:
+        """See ``EventStore``."""
+        self._check_open()
+
+    async def close(self) -> None:
+        """See ``EventStore``."""
+        with self._lock:
+            self._closed = True
+            for bus in list(self._waiters):
+                self._wake(bus)
+
+    async def verify(self) -> None:
+        """See ``EventStore``: there is no schema to differ from."""
+        self._check_open()
+
+    async def now(self) -> float:
+        """See ``EventStore``."""
+        self._check_open()
+        return self._clock.now()
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        """See ``EventStore``."""
+        signal = asyncio.Event()
+        waiter = (asyncio.get_running_loop(), signal)
+        with self._lock:
+            self._check_open()
+            now, lane = self._clock.now(), self._lane(bus)
+            self._waiters.setdefault(bus, []).append(waiter)
+            instant = lane.next_instant()
+        due_in = timeout if instant is None else max(instant - now, 0.0)
+        if instant is not None and due_in == 0:
+            signal.set()
+        try:
+            async with asyncio.timeout(min(timeout, due_in)):
+                await signal.wait()
+        except TimeoutError:
+            return due_in < timeout
+        finally:
+            with self._lock:
+                waiters = self._waiters.get(bus)
+                if waiters is not None and waiter in waiters:
+                    waiters.remove(waiter)
+        return True
+
+    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        """See ``Events``."""
+        if connection is not None:
+            require(self.features, "caller_transactions", "add_events(connection=…)")
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            return [self._add(one, now) for one in new]
+
+    async def get_event(self, ref: EventRef) -> Event | None:
+        """See ``Events``."""
+        return (await self.get_events([ref]))[0]
+
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            return [None if state is None else state.event for state in map(self._state, refs)]
+
+    async def has_event(self, ref: EventRef) -> bool:
+        """See ``Events``."""
+        return await self.get_event(ref) is not None
+
+    async def remove_event(self, ref: EventRef) -> bool:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            state = self._state(ref)
+            if state is None:
+                return False
+            self._forget(state)
+            return True
+
+    async def find(self, query: EventQuery) -> EventPage:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            found: list[Event] = []
+            for id_ in self._newest_first(query):
+                event = self._states[id_].event
+                if _meets(event, query):
+                    found.append(event)
+                    if len(found) > query.limit:
+                        return EventPage(events=found[:-1], next_before_id=found[-2].id)
+            return EventPage(events=found)
+
+    def _newest_first(self, query: EventQuery) -> Iterable[int]:
+        """Where to look: states lie in the order of their ids. Whoever asks for live events only skips the history."""
+        if not query.statuses or not LIVE.issuperset(query.statuses):
+            return reversed(self._states)
+        lanes = self._lanes.values() if query.bus is None else [self._lane(query.bus)]
+        return sorted((id_ for lane in lanes for id_ in lane.live), reverse=True)
+
+    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            cutoff = self._clock.now() - older_than
+            old = [id_ for id_ in sorted(self._lane(bus).history) if self._states[id_].event.updated_ts <= cutoff]
+            self._forget_completed(self._lane(bus), old[:limit])
+            return len(old[:limit])
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            return self._forget_excess(self._lane(bus), keep, limit)
+
+    async def counts(self, bus: str | None = None) -> Counts:
+        """See ``Events``."""
+        with self._lock:
+            self._check_open()
+            lanes = [lane for name, lane in self._lanes.items() if bus in (None, name)]
+            held = [self._states[id_].event.bus for ids in self._held.values() for id_ in ids]
+            processing = sum(bus is None or one == bus for one in held)
+            dead = [self._states[id_].event for id_ in self._dead]
+            failed = [event.status is EventStatus.FAILED for event in dead if bus is None or event.bus == bus]
+            return Counts(
+                pending=sum(len(lane.live) for lane in lanes) - processing,
+                processing=processing,
+                completed=sum(len(lane.history) for lane in lanes),
+                completed_with_errors=len(failed) - sum(failed),
+                failed=sum(failed),
+            )
+
+    async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._log.page(after, until, limit)
+
+    async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
+        """See ``Log``."""
+        page = await self.read_log(after=after, until=until, limit=limit)
+        return LogRows([row_of(entry) for entry in page.entries], page.next)
+
+    async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._log.cut(after, until, rows, limit)
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            before_ts, entries = self._clock.now() - older_than, self._log.count_after(START)
+            ended: dict[int, str] = {}
+            unknown: dict[int, None] = {}
+            for record in self._log.records(until):
+                if record.at_ts > before_ts:
+                    continue
+                if record.event.id not in self._states:
+                    unknown[record.event.id] = None
+                elif record.action is Action.COMPLETED:
+                    ended[record.event.id] = record.event.bus
+            for id_, bus in list(ended.items())[: max(limit, 0)]:
+                self._forget_completed(self._lane(bus), [id_])
+            self._log.drop(set(list(unknown)[: max(limit, 0)]), until=until, before_ts=before_ts)
+            return entries - self._log.count_after(START)
+
+    async def log_head(self) -> str:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._log.head
+
+    async def log_lag(self, after: str) -> int:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._log.count_after(after)
+
+    async def log_hold(self) -> LogHold | None:
+        """See ``Log``."""
+        self._check_open()
+        return None
+
+    async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            state = self._state(ref)
+            return [] if state is None else self._log.trail(state.event.id)
+
+    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            held = self._locks.get(lock.key)
+            if held is None or held.token != lock.token or held.fence != lock.fence:
+                raise LeaseLost(lock.key, "the lock is not held by this claim")
+            self._positions[name] = position
+
+    async def read_position(self, name: str) -> str:
+        """See ``Log``."""
+        with self._lock:
+            self._check_open()
+            return self._positions.get(name, START)
+
+    async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
+        """See ``DeadLetters``."""
+        with self._lock:
+            self._check_open()
+            dead = [self._states[id_].event for id_ in self._dead]
+            chosen = [event for event in dead if bus is None or event.bus == bus]
+            chosen.sort(key=lambda event: (event.created_ts, event.id), reverse=True)
+            return DeadLetterPage(events=chosen[offset : offset + limit], total=len(chosen))
+
+    async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
+        """See ``DeadLetters``."""
+        with self._lock:
+            self._check_open()
+            now, states = self._clock.now(), [self._known(ref) for ref in refs]
+            for ref, state in zip(refs, states, strict=True):
+                check_requeue(ref, state.event)
+            applied = [transition(state, Requeue(), now) for state in states]
+            answer: list[Event] = []
+            for state, done in zip(states, applied, strict=True):
+                if isinstance(done, Refused) or state.event.id not in self._dead:
+                    answer.append(self._states[state.event.id].event)
+                    continue
+                self._apply(state, done, now)
+                answer.append(done.state.event)
+            return answer
+
+    async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
+        """See ``DeadLetters``."""
+        with self._lock:
+            self._check_open()
+            dead = sorted((self._states[id_].event.created_ts, id_) for id_ in self._dead)
+            old = [
+                id_
+                for created, id_ in dead
+                if created <= created_until_ts and (bus is None or self._states[id_].event.bus == bus)
+            ][:limit]
+            for id_ in old:
+                self._forget(self._states[id_])
+            return len(old)
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        """See ``DeadLetters``."""
+        with self._lock:
+            self._check_open()
+            gone = [id_ for id_ in dict.fromkeys(ids) if id_ in self._dead]
+            for id_ in gone:
+                self._forget(self._states[id_])
+            return gone
+
+    def _add(self, new: NewEvent, now: float) -> Event:
+        known = self._ids.get(new.event_id)
+        if known is None and new.idempotency_key is not None:
+            known = self._keys.get((new.bus, new.idempotency_key))
+        if known is not None:
+            return self._states[known].event
+        applied = publish(new, self._next_id, now)
+        self._next_id += 1
+        event = applied.state.event
+        self._ids[event.event_id] = event.id
+        if event.idempotency_key is not None:
+            self._keys[event.bus, event.idempotency_key] = event.id
+        self._apply(None, applied, now)
+        return event
+
+
+def _meets(event: Event, query: EventQuery) -> bool:
+    return (
+        (query.bus is None or event.bus == query.bus)
+        and (not query.statuses or event.status in query.statuses)
+        and (query.type is None or matches(query.type, event.type))
+        and (not query.tags or not set(query.tags).isdisjoint(event.tags))
+        and (query.parent_id is None or event.parent_id == query.parent_id)
+        and (query.created_from_ts is None or event.created_ts >= query.created_from_ts)
+        and (query.created_until_ts is None or event.created_ts <= query.created_until_ts)
+        and (query.before_id is None or event.id < query.before_id)
+    )

@@ -1,0 +1,73 @@
+"""Streams and subjects, for a store with ``prefix=shop`` (and without one).
+
+::
+
+    stream   shop              (durabus)              the log: both lanes in one order, kept until trimmed
+      subject  shop.events.{type}  (events.{type})      public lane: one message is one event
+      subject  shop.control        (durabus.control)    control lane: one message is a batch of commands
+    stream   shop-snapshots    (durabus-snapshots)    the newest snapshot
+      subject  shop.snapshot.manifest                   what it is of; replaced by compare-and-set on its sequence
+      subject  shop.snapshot.chunk.{name}.{n}           its pieces
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from durabus.stores.replicated_log.options import DEFAULT_PREFIX
+
+_PLAIN = "!#$&'()+,-/:;<=?@[]^_`{|}~"
+"""What a subject may hold beside letters and digits. Stars, larger-than signs, spaces and percent signs are quoted."""
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The names."""
+
+    prefix: str
+
+    @property
+    def stream(self) -> str:
+        """The log."""
+        return self.prefix
+
+    @property
+    def snapshots(self) -> str:
+        """The stream of snapshots."""
+        return f"{self.prefix}-snapshots"
+
+    @property
+    def control(self) -> str:
+        """The control lane."""
+        return f"{self.prefix}.control"
+
+    @property
+    def public(self) -> str:
+        """What the subjects of the public lane begin with."""
+        return "events." if self.prefix == DEFAULT_PREFIX else f"{self.prefix}.events."
+
+    @property
+    def subjects(self) -> list[str]:
+        """All that the log takes."""
+        return [self.control, f"{self.public}>"]
+
+    @property
+    def manifest(self) -> str:
+        """The subject of the manifest."""
+        return f"{self.prefix}.snapshot.manifest"
+
+    def chunk(self, name: str, number: int | str) -> str:
+        """The subject of a piece; ``>`` stands for all pieces of a snapshot."""
+        return f"{self.prefix}.snapshot.chunk.{name}.{number}"
+
+    def subject(self, type_: str) -> str:
+        """Where events of this type go. Types that are no subject are quoted like in a URL."""
+        quoted = quote(type_, safe=_PLAIN + ".")
+        if "" in quoted.split("."):
+            quoted = quoted.replace(".", "%2E")
+        return self.public + quoted
+
+    def type_of(self, subject: str) -> str | None:
+        """The reverse; None for the control lane."""
+        return unquote(subject[len(self.public) :]) if subject.startswith(self.public) else None

@@ -1,0 +1,314 @@
+"""``claim_next_events``: one call of one function; leases that are over and locks left behind go the long way first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import asyncpg
+import msgspec
+from msgspec.structs import replace
+
+from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
+from durabus.lifecycle.state import NOT_YOURS, Applied, Refused, Reset, Start
+from durabus.lifecycle.transition import transition
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
+from durabus.model.event import Event
+from durabus.model.limits import stored_text
+from durabus.model.settlement import Settled, Settlement
+from durabus.model.statuses import EventStatus
+from durabus.store.claims import SettleAnswer
+from durabus.store.events import EventRef
+from durabus.stores.postgresql.caller import in_transaction_of
+from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.core import PostgreSQLCore
+from durabus.stores.postgresql.locks import void_lock
+from durabus.stores.postgresql.publishing import id_of
+from durabus.stores.postgresql.rows import Row, columns, event_of, instant, strings_of
+from durabus.stores.postgresql.scans import WHOLE, Scan
+from durabus.stores.postgresql.settlements import (
+    NO_EVENT,
+    NOT_PLAIN,
+    completed,
+    is_plain,
+    plain_completions,
+    settle_events,
+    settle_in_stretches,
+)
+from durabus.stores.postgresql.states import Changes, expire, get_events, load, load_handlers, load_known
+
+EXPIRE_AT_ONCE = 1_000
+"""Expired leases that one claim takes."""
+_TRIES = 10
+
+_rest = msgspec.json.Decoder(
+    tuple[str | None, tuple[str, ...] | None, int, int | None, str | None, str | None, str | None]
+).decode
+
+
+def claim_arguments(request: ClaimRequest, scan: Scan, *, expired: bool = True) -> tuple[object, ...]:
+    """What the functions take for a claim, after the clock."""
+    return (
+        request.bus,
+        request.worker_id,
+        request.token,
+        max(request.limit, 0),
+        request.lease,
+        event_lock_key(request.mode, request.bus),
+        list(request.tags) or None,
+        0 if scan.thorough else scan.floor,
+        expired,
+        scan.thorough,
+    )
+
+
+def verdict_of(rows: Sequence[Row]) -> str | None:
+    """Why the function left the claim to us; None if it did all there was to do."""
+    return rows[0][2] if rows and rows[0][0] == 0 else None
+
+
+async def claim_the_long_way(session: Session, request: ClaimRequest) -> list[Claim]:
+    """In a transaction: take back what was lost, then claim."""
+    expired = True
+    for _ in range(_TRIES):
+        rows = await session.all(
+            "claim_next_events", session.clock, *claim_arguments(request, WHOLE, expired=expired), request.event_id
+        )
+        match verdict_of(rows):
+            case "held":
+                return await _held(session, request, rows[0][-1] or "")
+            case "expired":
+                # whoever takes them now will not claim them all: wait for him, then for nobody
+                await session.all("take_turn", f"expired:{request.bus}")
+                found = await session.all("expired_events", request.bus, await session.now(), EXPIRE_AT_ONCE)
+                await expire(session, found, request.max_attempts)
+                expired = False
+            case "lock":
+                await void_lock(session, event_lock_key(request.mode, request.bus) or "", request.max_attempts)
+            case _:
+                return await claims_of(session, request, rows)
+    return []
+
+
+async def claims_of(session: Session, request: ClaimRequest, rows: Sequence[Row]) -> list[Claim]:
+    """Claims from the rows that the function answered."""
+    bus, worker_id, token = request.bus, request.worker_id, request.token
+    claims: list[Claim] = []
+    with_results: list[int] = []
+    revision = (rows[0][13] or "") if rows else ""
+    for (
+        id_, event_id, type_, payload, rest, attempts, generation, fence, has_results, created, due, picked, expires, _,
+    ) in rows:  # fmt: skip
+        # at most 15 keywords in one call: see rows.event_of
+        event = Event(
+            id=id_,
+            event_id=event_id,
+            bus=bus,
+            type=type_,
+            payload_json=payload,
+            status=EventStatus.PROCESSING,
+            attempts=attempts,
+            generation=generation,
+            fence=fence,
+            worker_id=worker_id,
+            created_ts=created,
+            updated_ts=picked,
+            due_ts=due,
+            picked_ts=picked,
+            expires_ts=expires,
+        )
+        if rest is not None:
+            event = _with_rest(event, rest)
+        if has_results:
+            with_results.append(id_)
+        claims.append(Claim(event, token, (), revision))
+    return await _with_results(session, claims, with_results) if with_results else claims
+
+
+def _with_rest(event: Event, rest: str) -> Event:
+    metadata, tags, priority, max_attempts, parent_id, key, errors = _rest(rest)
+    return replace(
+        event,
+        metadata_json=metadata,
+        tags=tags or (),
+        priority=priority,
+        max_attempts=max_attempts,
+        parent_id=parent_id,
+        idempotency_key=key,
+        errors=strings_of(errors),
+    )
+
+
+async def _with_results(session: Session, claims: list[Claim], ids: Sequence[int]) -> list[Claim]:
+    handlers = await load_handlers(session, ids)
+    return [
+        replace(claim, results=tuple(handler.result for handler in handlers[claim.event.id]))
+        if claim.event.id in handlers
+        else claim
+        for claim in claims
+    ]
+
+
+async def _held(session: Session, request: ClaimRequest, revision: str) -> list[Claim]:
+    events = [event_of(row) for row in await session.all("held_events", request.token)]
+    claims = [Claim(event, request.token, (), revision) for event in events]
+    return await _with_results(session, claims, [event.id for event in events])
+
+
+class PostgreSQLClaims(PostgreSQLCore):
+    """Claims on events."""
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        return (await self._settle_and_claim((), request)).claims
+
+    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+        if not refs:
+            self._check_open()
+            return []
+        return await self._write(lambda session: _start(session, refs))
+
+    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+        if not refs:
+            self._check_open()
+            return []
+        return await self._write(lambda session: _renew(session, refs, lease))
+
+    async def settle_events(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then_claim: ClaimRequest | None = None,
+        connection: object | None = None,
+    ) -> SettleAnswer:
+        self._check_open()
+        if connection is not None:
+            if then_claim is not None:
+                raise ConfigurationError(
+                    "settle_events(connection=…, then_claim=…): a claim cannot wait for the caller's commit, "
+                    "claim in a call of its own"
+                )
+            async with in_transaction_of(connection, self._home) as session:
+                return SettleAnswer(await settle_events(session, settlements), [])
+        if not settlements and then_claim is None:
+            return SettleAnswer([], [])
+        return await self._settle_and_claim(settlements, then_claim)
+
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        wanted = [id_ for id_ in ids if 0 < id_ < 2**63]
+        found = {row[0]: ClaimRef(*row) for row in await self._ask("current_claims", wanted)}
+        missing = [id_ for id_ in wanted if id_ not in found]
+        if missing:
+            found |= {row[0]: ClaimRef(*row[:3]) for row in await self._ask("abandoned_claims", missing)}
+        return [found.get(id_) for id_ in ids]
+
+    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        async def take(session: Session) -> int:
+            rows = await session.all("expired_events_of_all", await session.now(), max(limit, 0))
+            return await expire(session, rows, max_attempts)
+
+        return await self._write(take)
+
+    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
+        return await self._write(lambda session: _reset(session, ref, stored_text(reason)))
+
+    async def _settle_and_claim(self, settlements: Sequence[Settlement], request: ClaimRequest | None) -> SettleAnswer:
+        """One statement if everything is as usual; else the kernel in a transaction, then the claim."""
+        if all(map(is_plain, settlements)):
+            try:
+                return await self._complete_and_claim(settlements, request)
+            except asyncpg.PostgresError as error:
+                if error.sqlstate != NOT_PLAIN:
+                    raise
+        outcomes = await self._settle(settlements)
+        if request is None:
+            return SettleAnswer(outcomes, [])
+        return SettleAnswer(outcomes, (await self._complete_and_claim((), request)).claims)
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+        try:
+            return await self._write(lambda session: settle_in_stretches(session, settlements))
+        except asyncpg.PostgresError as error:
+            if error.sqlstate != NOT_PLAIN:
+                raise
+        return await self._write(lambda session: settle_events(session, settlements))
+
+    async def _complete_and_claim(
+        self, settlements: Sequence[Settlement], request: ClaimRequest | None
+    ) -> SettleAnswer:
+        done = plain_completions(settlements) if settlements else ()  # type: ignore[arg-type]
+        outcomes = completed(settlements)
+        if request is None:
+            await self._ask("complete_events", self._clock_argument(), self._channel, *done)
+            return SettleAnswer(outcomes, [])
+        if request.event_id is not None:
+            if done:
+                await self._ask("complete_events", self._clock_argument(), self._channel, *done)
+            return SettleAnswer(outcomes, await self._write(lambda session: claim_the_long_way(session, request)))
+        tick = self._hints.claim_began()
+        scan, began = self._scans.begin(request)
+        arguments = claim_arguments(request, scan)
+        if done:
+            name, settling = "complete_and_claim_events", (self._channel, *done)
+        else:
+            name, settling, arguments = "claim_next_events", (), (*arguments, None)
+        rows = await self._ask(name, self._clock_argument(), *settling, *arguments)
+        if verdict_of(rows) is not None:
+            claims = await self._write(lambda session: claim_the_long_way(session, request))
+        else:
+            claims = await claims_of(self._plain_session(), request, rows)
+        self._hints.claimed(request, tick, anything=bool(claims))
+        self._scans.end(request, scan, began, claims)
+        return SettleAnswer(outcomes, claims)
+
+
+async def _start(session: Session, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+    states = await load_known(session, [ref.id for ref in refs])
+    now, changes = await session.now(), Changes()
+    answer: list[Event | LeaseLost] = []
+    for ref in refs:
+        stored = states.get(ref.id)
+        applied = Refused(NO_EVENT) if stored is None else transition(stored.state, Start(ref), now)
+        if stored is None or isinstance(applied, Refused):
+            answer.append(LeaseLost(ref.id, applied.reason if isinstance(applied, Refused) else NOT_YOURS))
+            continue
+        states[ref.id] = changes.apply(stored, applied)
+        answer.append(states[ref.id].state.event)
+    await changes.write(session)
+    return answer
+
+
+async def _renew(session: Session, refs: Sequence[ClaimRef], lease: float) -> list[float | LeaseLost]:
+    """The road of the heartbeat: two statements, and a third one only for claims with a lock."""
+    now = await session.now()
+    expires = instant(now + lease)
+    ordered = sorted((ref.id, ref.token, ref.fence) for ref in refs)
+    rows = await session.all("renew_event_claims", *columns(ordered), expires)
+    renewed = {row[0]: row for row in rows}
+    locks = {(row[1], row[2]) for row in rows if row[1] is not None}
+    if locks:
+        await session.all("renew_event_locks", *columns(sorted(locks)), expires)
+    missing = [ref.id for ref in refs if ref.id not in renewed]
+    known = await get_events(session, missing) if missing else {}
+    answer: list[float | LeaseLost] = []
+    for ref in refs:
+        row = renewed.get(ref.id)
+        if row is not None and (row[2], row[3]) == (ref.token, ref.fence):
+            answer.append(expires)
+        else:
+            unknown = row is None and ref.id not in known
+            answer.append(LeaseLost(ref.id, NO_EVENT if unknown else NOT_YOURS))
+    return answer
+
+
+async def _reset(session: Session, ref: EventRef, reason: str) -> Event:
+    id_ = await id_of(session, ref)
+    stored = (await load(session, [id_])).get(id_) if id_ is not None else None
+    event = stored.state.event if stored is not None else (await get_events(session, [id_ or 0])).get(id_ or 0)
+    if event is None:
+        raise EventNotFound(ref)
+    applied = None if stored is None else transition(stored.state, Reset(reason), await session.now())
+    if stored is None or not isinstance(applied, Applied):
+        return event
+    changes = Changes()
+    after = changes.apply(stored, applied)
+    await changes.write(session)
+    return after.state.event

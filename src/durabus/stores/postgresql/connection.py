@@ -1,0 +1,332 @@
+"""Connections to the server, and what its errors mean for a caller."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from durabus.errors import (
+    ConfigurationError,
+    DurabusError,
+    InvalidEventError,
+    SchemaError,
+    StoreClosedError,
+    StoreError,
+    StoreUnavailableError,
+)
+from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.rows import Row
+from durabus.stores.postgresql.sql import Statements
+
+Connection: TypeAlias = Any
+"""``asyncpg.Connection``: asyncpg ships no types."""
+
+OLDEST_SERVER = (14, 0)
+COMMAND_TIMEOUT = 30.0
+"""Seconds that one statement may take before the server is taken for gone."""
+
+READING = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+WRITING = "ISOLATION LEVEL READ COMMITTED"
+PLANNING = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
+"""A prepared statement keeps its plan, and one that was made while a table was small would read all of a long queue.
+Only for the transaction, so that it does not stay with a connection that a pooler gives to others."""
+
+DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+"""What a call on a connection may raise; the third when it was cut in the middle of something."""
+
+_LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})
+_AGAIN = frozenset({"40001", "40P01"})
+_CONFIGURATION = {
+    "28P01": "the password is wrong, or the user unknown: check the user and password in the URL",
+    "28000": "the server does not let this user in: check the user in the URL, and pg_hba.conf on the server",
+    "3D000": "there is no such database: create it, or name another one in the URL",
+}
+_MEANING = {
+    "25006": "the server is read-only, perhaps a replica: point the URL at the primary",
+    "53100": "the server's disk is full: free some space, the store works again at once",
+    "53200": "the server is out of memory",
+    "53300": "the server has no connection left: raise max_connections, or lower pool= in the URL",
+    "53400": "a limit of the server's configuration is reached",
+    "55P03": "another session holds a lock for too long: see pg_stat_activity",
+    "57014": "the statement took too long and was cancelled: is the server overloaded?",
+}
+_SCHEMA = {
+    "3F000": "the schema is missing",
+    "42P01": "a table is missing",
+    "42703": "a column is missing",
+    "42883": "a function is missing",
+}
+
+
+async def connect(address: Address) -> Connection:
+    """A new connection. Raises ``StoreUnavailableError`` or ``ConfigurationError`` with one clear line."""
+    arguments: dict[str, Any] = {}
+    if address.sslmode is not None:
+        arguments["ssl"] = _ssl(address)
+    try:
+        connection = await asyncpg.connect(
+            host=address.host,
+            port=address.port,
+            user=address.user,
+            password=address.password,
+            database=address.database,
+            timeout=address.connect_timeout,
+            command_timeout=COMMAND_TIMEOUT,
+            statement_cache_size=200 if address.prepared else 0,
+            max_cached_statement_lifetime=0,
+            # a pooler passes no other settings on, and needs none of them
+            server_settings={"application_name": address.application_name},
+            **arguments,
+        )
+    except Exception as error:
+        raise connect_error(error, address) from error
+    if connection.get_server_version() < OLDEST_SERVER:
+        version = ".".join(map(str, connection.get_server_version()[:2]))
+        await connection.close()
+        raise SchemaError(f"{address.shown}: this is PostgreSQL {version}, durabus needs {OLDEST_SERVER[0]} or newer")
+    return connection
+
+
+@asynccontextmanager
+async def transaction(connection: Connection, mode: str) -> AsyncIterator[None]:
+    """Commits at its end, or takes everything back. Its beginning is one round trip, with the settings for plans."""
+    await connection.execute(f"BEGIN {mode}; {PLANNING}")
+    try:
+        yield
+    except BaseException:
+        if not connection.is_closed():
+            await connection.execute("ROLLBACK")
+        raise
+    await connection.execute("COMMIT")
+
+
+def connect_error(error: Exception, address: Address) -> Exception:
+    """The durabus error for a connection that was not made."""
+    state = getattr(error, "sqlstate", None)
+    if state in _CONFIGURATION:
+        return ConfigurationError(f"{address.shown}: {_CONFIGURATION[state]} (PostgreSQL: {error})")
+    if state in _MEANING:
+        return StoreUnavailableError(f"{address.shown}: {_MEANING[state]} (PostgreSQL: {error})")
+    if isinstance(error, asyncpg.ClientConfigurationError | ssl.SSLError):
+        return ConfigurationError(f"{address.shown}: {error}")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(
+            f"{address.shown}: no answer within {address.connect_timeout:g} s: is the host right, and is there a "
+            "firewall in between?"
+        )
+    return StoreUnavailableError(f"{address.shown}: cannot connect ({error}): is the server running and reachable?")
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is gone, so that nobody knows whether the statement took effect."""
+    if isinstance(error, asyncpg.PostgresError):
+        return error.sqlstate in _LOST_STATES or str(error.sqlstate).startswith("08")
+    return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | TimeoutError)
+
+
+def is_worth_another_try(error: BaseException) -> bool:
+    """Whether the transaction lost against another one, and was taken back whole."""
+    return getattr(error, "sqlstate", None) in _AGAIN
+
+
+def store_error(error: BaseException, where: str) -> DurabusError:
+    """The durabus error for what a statement met: where, what, and what helps."""
+    state = getattr(error, "sqlstate", None)
+    if state in _SCHEMA:
+        return SchemaError(
+            f"{where}: {_SCHEMA[state]} ({error}): run `durabus db migrate`, or open the store as a user that may "
+            "create it"
+        )
+    if state == "42501":
+        return StoreError(f"{where}: this user may not do that ({error}): grant it one of the roles in roles.sql")
+    if str(state).startswith("22"):
+        return InvalidEventError(f"{where}: a value that PostgreSQL cannot store ({error}); nothing was written")
+    if is_lost(error):
+        return StoreUnavailableError(f"{where}: the connection was lost ({str(error) or type(error).__name__})")
+    meaning = _MEANING.get(str(state), "nothing was written")
+    return StoreUnavailableError(f"{where}: {meaning} (PostgreSQL: {error})")
+
+
+async def let_go(connection: Connection) -> None:
+    """Close politely, but do not wait long for a server that is gone."""
+    try:
+        await connection.close(timeout=2.0)
+    except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        connection.terminate()
+
+
+def _ssl(address: Address) -> Any:
+    """What asyncpg takes: a mode by name, or a context that knows the given authority."""
+    if address.sslrootcert is None:
+        return address.sslmode
+    context = ssl.create_default_context(cafile=address.sslrootcert)
+    context.check_hostname = address.sslmode == "verify-full"
+    return context
+
+
+class Pool:
+    """Used on one event loop only."""
+
+    def __init__(self, address: Address, size: int) -> None:
+        self._address = address
+        self._size = size
+        self._idle: list[Connection] = []
+        self._open = 0
+        self._closed = False
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self._users = 0
+        self._unused = asyncio.Event()
+        self._unused.set()
+
+    async def take(self) -> Connection:
+        """An idle connection, a new one, or the next that somebody gives back."""
+        if self._closed:
+            raise StoreClosedError(f"the store on {self._address.shown} is closed: open a new one")
+        self._users += 1
+        self._unused.clear()
+        try:
+            while True:
+                while self._idle:
+                    connection = self._idle.pop()
+                    if not connection.is_closed():
+                        return connection
+                    self._open -= 1
+                if self._open < self._size:
+                    return await self._connect()
+                await self._wait()
+        except BaseException:
+            self._left()
+            raise
+
+    def give_back(self, connection: Connection, *, usable: bool = True) -> None:
+        """After use. One that is not usable any more is dropped; the next user gets a new one."""
+        if usable and not connection.is_closed():
+            self._idle.append(connection)
+        else:
+            self._retire(connection)
+        self._wake()
+        self._left()
+
+    def drop_idle(self) -> None:
+        """The server closed one connection under us: the idle ones are probably gone too."""
+        while self._idle:
+            self._retire(self._idle.pop())
+
+    async def wait_until_unused(self) -> None:
+        """Wait for those who use a connection or wait for one."""
+        await self._unused.wait()
+
+    async def close(self) -> None:
+        """Wait until nobody uses a connection, then let all go. Nobody gets one after that."""
+        await self._unused.wait()
+        self._closed = True
+        self.drop_idle()
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+
+    def abandon(self) -> None:
+        """The event loop is gone, so nothing can be waited for: drop the sockets."""
+        for connection in self._idle:
+            try:
+                connection.terminate()
+            except RuntimeError:  # the loop is closed: the socket goes with the garbage
+                continue
+        self._idle.clear()
+
+    def _retire(self, connection: Connection) -> None:
+        """Close in the background: after a cancelled call asyncpg still has to tell the server to stop."""
+        self._open -= 1
+        task = asyncio.get_running_loop().create_task(let_go(connection))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+
+    async def _connect(self) -> Connection:
+        self._open += 1
+        try:
+            return await connect(self._address)
+        except BaseException:
+            self._open -= 1
+            self._wake()
+            raise
+
+    async def _wait(self) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._wake()  # the turn came, and goes to the next one
+            raise
+
+    def _wake(self) -> None:
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+    def _left(self) -> None:
+        self._users -= 1
+        if self._users == 0:
+            self._unused.set()
+
+
+Ask = Callable[..., Awaitable[Sequence[Row]]]
+
+
+class Session:
+    """Handed to every verb. Statements go by their name."""
+
+    __slots__ = ("_ask", "_instant", "_now", "channel", "sql", "woken")
+
+    def __init__(self, ask: Ask, sql: Statements, *, now: float | None, channel: str | None) -> None:
+        self._ask = ask
+        self._now = now
+        self._instant = now
+        self.sql = sql
+        self.channel = channel
+        """Where to notify inside the transaction; None if the store does it after the commit."""
+        self.woken: set[str] = set()
+        """Buses that have something new to claim once this commits."""
+
+    @property
+    def clock(self) -> float | None:
+        """What statements take as the present instant: None for the server's own clock."""
+        return self._now
+
+    async def all(self, name: str, *arguments: Any) -> Sequence[Row]:
+        """Every row of the answer."""
+        return await self._ask(self.sql[name], *arguments)
+
+    async def text(self, sql: str, *arguments: Any) -> Sequence[Row]:
+        """As ``all``, for a statement that was put together."""
+        return await self._ask(sql, *arguments)
+
+    async def one(self, name: str, *arguments: Any) -> Row | None:
+        """The only row, or None."""
+        rows = await self._ask(self.sql[name], *arguments)
+        return rows[0] if rows else None
+
+    async def value(self, name: str, *arguments: Any) -> Any:
+        """The only column of the only row, or None."""
+        rows = await self._ask(self.sql[name], *arguments)
+        return rows[0][0] if rows else None
+
+    async def now(self) -> float:
+        """The store's clock, the same instant for all of this session."""
+        if self._instant is None:
+            self._instant = await self.value("now")
+        return self._instant
+
+
+def own_session(connection: Connection, sql: Statements, *, now: float | None) -> Session:
+    """A session on a connection of the store."""
+    return Session(connection.fetch, sql, now=now, channel=None)

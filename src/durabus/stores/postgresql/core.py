@@ -1,0 +1,285 @@
+"""What all parts of the store share: connections, the way of a call to one of them, the clock, and the guard."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from durabus.clock import Clock, monotonic
+from durabus.errors import StoreClosedError
+from durabus.model.event import Event, NewEvent
+from durabus.store.features import Features
+from durabus.stores.postgresql import schema
+from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.caller import Home
+from durabus.stores.postgresql.coalescer import Gathering, Sharing
+from durabus.stores.postgresql.connection import (
+    DRIVER_ERRORS,
+    READING,
+    WRITING,
+    Connection,
+    Pool,
+    Session,
+    is_lost,
+    is_worth_another_try,
+    own_session,
+    store_error,
+    transaction,
+)
+from durabus.stores.postgresql.hints import Hints
+from durabus.stores.postgresql.log_partitions import DAYS_AHEAD, PARTITIONS_EVERY
+from durabus.stores.postgresql.publishing import add_events
+from durabus.stores.postgresql.rows import Row
+from durabus.stores.postgresql.scans import Scans
+from durabus.stores.postgresql.service import Service
+from durabus.stores.postgresql.sql import Statements
+
+A = TypeVar("A")
+T = TypeVar("T")
+
+TRIES = 8
+"""How often a transaction is run that loses against others, before its caller is told."""
+RECONNECTS = 2
+"""How often a call is made again on a new connection when its own was cut. Every call can be repeated."""
+
+ADD_UP_EVERY = 500
+"""Calls of one store object after which it adds up the numbers of events that were noted."""
+
+FEATURES = Features(
+    scheme="postgresql",
+    survives_process_kill=True,
+    survives_power_loss=True,
+    shared_between_processes=True,
+    caller_transactions=True,
+    manual_clock=True,
+    ordering_keys=True,
+    claims_by_event_id=True,
+)
+
+_NEW, _OPEN, _CLOSED = range(3)
+
+
+class PostgreSQLCore:
+    """Opening, closing, and the way of a call to a connection."""
+
+    features = FEATURES
+
+    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+        self._address = address
+        self._clock = clock
+        self._sql = Statements(address.schema)
+        self._channel = address.channel if address.listen else None
+        self._state = _NEW
+        self._process = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pool: Pool | None = None
+        self._service = Service(address)
+        self._hints = Hints(address, self._service, self._notify, self._outlook)
+        self._scans = Scans(always_whole=clock is not None)
+        self._home = Home(address, self._sql, self._clock_argument)
+        self._gathering = Gathering(self._publish)
+        self._sharings: dict[str, Sharing[Any, Any]] = {}
+        self._days_until = 0.0
+        self._calls = 0
+
+    async def open(self) -> None:
+        if self._state != _NEW:
+            self._check_open()
+            return
+        pool = Pool(self._address, self._address.pool)
+        connection = await pool.take()
+        try:
+            self._home.installation = await schema.prepare(connection, self._address, self._clock_argument())
+        except asyncpg.PostgresError as error:
+            raise store_error(error, self._address.shown) from error
+        finally:
+            pool.give_back(connection)
+            if self._home.installation is None:
+                await pool.close()
+        self._loop, self._pool, self._process = asyncio.get_running_loop(), pool, os.getpid()
+        self._hints.begin()
+        self._state = _OPEN
+        self._days_until = monotonic() + PARTITIONS_EVERY
+
+    async def close(self) -> None:
+        if self._state == _OPEN:
+            self._check_open()
+            self._state = _CLOSED
+            self._hints.wake_all()
+            if self._loop is asyncio.get_running_loop():
+                await self._leave()
+            elif self._loop is not None and self._loop.is_running():
+                await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._leave(), self._loop))
+            elif self._pool is not None:
+                self._pool.abandon()
+            await asyncio.to_thread(self._service.stop)
+        self._state = _CLOSED
+
+    async def verify(self) -> None:
+        await self._call(lambda connection: schema.verify(connection, self._address))
+
+    async def now(self) -> float:
+        if self._clock is not None:
+            self._check_open()
+            return self._clock.now()
+        return float((await self._ask("now"))[0][0])
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        self._check_open()
+        return await self._hints.wait(bus, timeout)
+
+    def _clock_argument(self) -> float | None:
+        """What statements take as the present instant: None means the server's own clock."""
+        return None if self._clock is None else self._clock.now()
+
+    async def _ask(self, name: str, *arguments: Any) -> list[Row]:
+        """One statement, which is its own transaction."""
+        sql = self._sql[name]
+        return await self._call(lambda connection: connection.fetch(sql, *arguments))
+
+    async def _together(self, verb: str, argument: A, send: Callable[[Sequence[A]], Awaitable[Sequence[T]]]) -> T:
+        """In one statement with whoever calls this verb meanwhile; from another loop than that of ``open``, alone."""
+        self._check_open()
+        if asyncio.get_running_loop() is not self._loop:
+            return (await send([argument]))[0]
+        sharing = self._sharings.get(verb)
+        if sharing is None:
+            sharing = self._sharings[verb] = Sharing(send)
+        answer: T = await sharing.call(argument)
+        return answer
+
+    def _plain_session(self) -> Session:
+        """A session whose statements are transactions of their own."""
+
+        async def ask(sql: str, *arguments: Any) -> Sequence[Row]:
+            return await self._serve(lambda connection: connection.fetch(sql, *arguments))
+
+        return Session(ask, self._sql, now=self._clock_argument(), channel=None)
+
+    async def _publish(self, new: Sequence[NewEvent]) -> list[Event]:
+        session = self._plain_session()
+        events = await add_events(session, new)
+        self._wake(session.woken)
+        return events
+
+    async def _look(self, run: Callable[[Session], Awaitable[T]]) -> T:
+        """Run several statements that all see the same snapshot."""
+
+        async def look(connection: Connection) -> T:
+            async with transaction(connection, READING):
+                return await run(own_session(connection, self._sql, now=self._clock_argument()))
+
+        return await self._call(look)
+
+    async def _write(self, run: Callable[[Session], Awaitable[T]]) -> T:
+        """Run in a transaction; returns when it is committed."""
+        woken: set[str] = set()
+
+        async def write(connection: Connection) -> T:
+            async with transaction(connection, WRITING):
+                session = own_session(connection, self._sql, now=self._clock_argument())
+                answer = await run(session)
+            woken.update(session.woken)
+            return answer
+
+        answer = await self._call(write)
+        self._wake(woken)
+        return answer
+
+    def _wake(self, buses: set[str]) -> None:
+        if buses:
+            self._hints.tell(buses)
+
+    async def _call(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """Run on a connection of this loop, or of the store's own thread if this is another loop than at the start."""
+        self._check_open()
+        return await self._serve(run)
+
+    async def _serve(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """A call that was accepted, maybe before the store began to close."""
+        self._calls += 1
+        if self._calls % ADD_UP_EVERY == 0:
+            await self._look_after_tables()
+        return await self._dispatch(run)
+
+    async def _look_after_tables(self) -> None:
+        """What must be done now and then, by whoever comes along: any store object may do it, and more than one."""
+        adding = self._sql["add_up_counts"]
+        await self._dispatch(lambda connection: connection.fetch(adding))
+        if monotonic() > self._days_until:
+            self._days_until = monotonic() + PARTITIONS_EVERY
+            days = self._sql["make_log_days"]
+            await self._dispatch(lambda connection: connection.fetch(days, self._clock_argument(), DAYS_AHEAD))
+
+    async def _dispatch(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        if asyncio.get_running_loop() is self._loop and self._pool is not None:
+            return await self._run(self._pool, run)
+        return await asyncio.wrap_future(self._service.submit(lambda pool: self._run(pool, run)))
+
+    async def _run(self, pool: Pool, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        tries = reconnects = 0
+        while True:
+            connection = await pool.take()
+            usable = False  # a call that is cancelled in its middle leaves a connection that nobody can trust
+            try:
+                answer = await run(connection)
+            except DRIVER_ERRORS as error:
+                lost = is_lost(error)
+                usable = not lost and not connection.is_in_transaction()
+                if lost and reconnects < RECONNECTS and not isinstance(error, TimeoutError):
+                    reconnects += 1
+                    pool.drop_idle()
+                elif is_worth_another_try(error) and tries < TRIES:
+                    tries += 1
+                elif (getattr(error, "sqlstate", None) or "").startswith("DB"):
+                    raise  # a word between our functions and their caller
+                else:
+                    raise store_error(error, self._address.shown) from error
+            except Exception:
+                usable = not connection.is_in_transaction()
+                raise
+            else:
+                usable = True
+                return answer
+            finally:
+                pool.give_back(connection, usable=usable)
+            await asyncio.sleep(random.uniform(0, 0.01) * tries)
+
+    async def _notify(self, buses: list[str]) -> None:
+        sql = self._sql["notify"]
+        await self._dispatch(lambda connection: connection.fetch(sql, self._address.channel, buses))
+
+    async def _outlook(self, bus: str) -> Row:
+        return await self._together("wait_for_work", bus, self._outlooks)
+
+    async def _outlooks(self, buses: Sequence[str]) -> Sequence[Row]:
+        return await self._plain_session().all("outlook", buses, self._clock_argument())
+
+    async def _leave(self) -> None:
+        if self._pool is not None:
+            await self._gathering.wait_until_idle()
+            for sharing in self._sharings.values():
+                await sharing.wait_until_idle()
+            await self._pool.wait_until_unused()
+            await asyncio.sleep(0)  # those who were just answered say what they have to say
+            await self._hints.close()
+            await self._pool.close()
+        await asyncio.sleep(0)  # sockets close in the next turn of the loop
+
+    def _check_open(self) -> None:
+        if self._state == _OPEN and self._process == os.getpid():
+            return
+        where = self._address.shown
+        if self._state == _NEW:
+            raise StoreClosedError(f"the store on {where} is not open yet: await open() first, or use open_store()")
+        if self._state == _CLOSED:
+            raise StoreClosedError(f"the store on {where} is closed: open a new one")
+        raise StoreClosedError(
+            f"the store on {where} was opened in process {self._process} and is used in its child {os.getpid()}: "
+            "open a store in each process, after the fork"
+        )

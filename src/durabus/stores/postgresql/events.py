@@ -1,0 +1,167 @@
+"""``find``: one question to each place an event can be, merged by id. Conditions are fixed texts, values are bound."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from durabus.model.event import Event, NewEvent
+from durabus.model.pattern import ANY, matches
+from durabus.model.query import Counts, EventPage, EventQuery
+from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
+from durabus.store.events import EventRef
+from durabus.stores.postgresql.caller import in_transaction_of
+from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.core import PostgreSQLCore
+from durabus.stores.postgresql.maintenance import TRIM_AT_ONCE, TRIM_TOGETHER, in_parts, remove_event
+from durabus.stores.postgresql.publishing import add_events, known_events
+from durabus.stores.postgresql.rows import columns, event_of
+
+_NO_BOUND = 2**63 - 1
+_LOOK_AT = 10
+"""With a glob the database can only narrow the search: so many times the limit are read at once and matched here."""
+
+_CONDITIONS = {
+    "bus": "bus = {}",
+    "statuses": "status = ANY ({}::text[])",
+    "type": "type = {}",
+    "like": "type LIKE {}",
+    "parent_id": "parent_id = {}::text::uuid",
+    "created_from": "created_at >= to_timestamp({})",
+    "created_until": "created_at <= to_timestamp({})",
+}
+_TAGS = "tags && {}::text[]"
+_JSON_TAGS = "tags IS NOT NULL AND ARRAY(SELECT json_array_elements_text(tags::json)) && {}::text[]"
+
+
+async def find(session: Session, query: EventQuery) -> EventPage:
+    """One page, newest id first."""
+    if query.limit < 1:
+        return EventPage(events=[])
+    wanted = frozenset(query.statuses or EventStatus)
+    found: list[Event] = []
+    if wanted & LIVE:
+        found += await _ask(session, query, "find_live", _TAGS)
+    if wanted & DEAD_LETTER:
+        found += await _ask(session, query, "find_dead", _TAGS)
+    if EventStatus.COMPLETED in wanted:
+        found += await _ask(session, query, "find_completed", _JSON_TAGS)
+    found.sort(key=lambda event: event.id, reverse=True)
+    if len(found) <= query.limit:
+        return EventPage(events=found)
+    page = found[: query.limit]
+    return EventPage(events=page, next_before_id=page[-1].id)
+
+
+async def _ask(session: Session, query: EventQuery, name: str, tags: str) -> list[Event]:
+    """The newest ``limit + 1`` of one place."""
+    globbed = query.type is not None and ANY in query.type and query.type != ANY
+    before = _NO_BOUND if query.before_id is None else min(query.before_id, _NO_BOUND)
+    wanted = query.limit + 1
+    read = wanted * (_LOOK_AT if globbed else 1)
+    found: list[Event] = []
+    while True:
+        where, values = _conditions(query, tags, before, read)
+        rows = await session.text(f"{session.sql[name]}{where} ORDER BY id DESC LIMIT $2", *values)
+        events = [event_of(row) for row in rows]
+        found += [event for event in events if not globbed or matches(query.type or ANY, event.type)]
+        if len(rows) < read or len(found) >= wanted:
+            return found[:wanted]
+        before = events[-1].id
+
+
+def _conditions(query: EventQuery, tags: str, before: int, limit: int) -> tuple[str, list[Any]]:
+    globbed = query.type is not None and ANY in query.type
+    conditions = {
+        "bus": query.bus,
+        "statuses": [status.value for status in query.statuses] or None,
+        "type": None if globbed else query.type,
+        "like": _like(query.type) if query.type is not None and globbed and query.type != ANY else None,
+        "parent_id": query.parent_id,
+        "created_from": query.created_from_ts,
+        "created_until": query.created_until_ts,
+    }
+    values: list[Any] = [before, limit]
+    texts = []
+    for condition, value in conditions.items():
+        if value is not None:
+            values.append(value)
+            texts.append(_CONDITIONS[condition].format(f"${len(values)}"))
+    if query.tags:
+        values.append(list(query.tags))
+        texts.append(tags.format(f"${len(values)}"))
+    return "".join(f" AND {text}" for text in texts), values
+
+
+def _like(pattern: str) -> str:
+    """What every type that the glob covers is like; not the other way round, a star is no dot."""
+    escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return escaped.replace(ANY, "%")
+
+
+class PostgreSQLEvents(PostgreSQLCore):
+    """Events as records."""
+
+    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        self._check_open()
+        if not new:
+            return []
+        if connection is not None:
+            async with in_transaction_of(connection, self._home) as session:
+                return await add_events(session, new)
+        if asyncio.get_running_loop() is self._loop:
+            return await self._gathering.add(new)
+        return await self._publish(new)
+
+    async def get_event(self, ref: EventRef) -> Event | None:
+        return (await self.get_events([ref]))[0]
+
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        self._check_open()
+        return await known_events(self._plain_session(), refs)
+
+    async def has_event(self, ref: EventRef) -> bool:
+        return await self.get_event(ref) is not None
+
+    async def remove_event(self, ref: EventRef) -> bool:
+        return await self._write(lambda session: remove_event(session, ref))
+
+    async def find(self, query: EventQuery) -> EventPage:
+        return await self._look(lambda session: find(session, query))
+
+    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
+        rows = await self._ask("old_completed", bus, self._clock_argument(), older_than, max(limit, 0))
+        return await self._trim([row[0] for row in rows])
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        """Most have little to forget, and share a statement with other buses; who has much goes on alone."""
+        most = max(min(limit, TRIM_TOGETHER), 0)
+        trimmed = gone = await self._together("cleanup_excess_events", (bus, max(keep, 0), most), self._trim_excess)
+        while gone >= most and trimmed < limit:
+            most = min(limit - trimmed, TRIM_AT_ONCE)
+            (gone,) = await self._trim_excess([(bus, max(keep, 0), most)])
+            trimmed += gone
+        return trimmed
+
+    async def counts(self, bus: str | None = None) -> Counts:
+        row = (await self._ask("counts", bus))[0]
+        return Counts(
+            pending=int(row[0]),
+            processing=int(row[1]),
+            completed=int(row[2]),
+            completed_with_errors=int(row[3]),
+            failed=int(row[4]),
+        )
+
+    async def _trim_excess(self, calls: Sequence[tuple[str, int, int]]) -> list[int]:
+        rows = await self._plain_session().all("trim_excess", *columns(calls))
+        gone: dict[str, int] = {row[0]: row[1] for row in rows}
+        return [gone.pop(bus, 0) for bus, _, _ in calls]  # of two who trim one bus, the first did it
+
+    async def _trim(self, ids: Sequence[int]) -> int:
+        """They were looked for without locks; what is COMPLETED stays so until it is forgotten."""
+        trimmed = 0
+        for part in in_parts(ids):
+            trimmed += (await self._ask("trim_completed", part))[0][0]
+        return trimmed

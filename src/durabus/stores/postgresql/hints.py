@@ -1,0 +1,112 @@
+"""``wait_for_work``: a look at what is there, then sleep until a notification or an instant known in advance."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from durabus.clock import monotonic
+from durabus.model.claim import ClaimRequest
+from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.rows import Row
+from durabus.stores.postgresql.service import Service
+from durabus.stores.postgresql.wakeup import Listener, Notifier, Send, Wakeup
+
+Outlook = Callable[[str], Awaitable[Row]]
+
+
+class Hints:
+    """What goes out and what comes in. With ``listen=off`` both stay within this store object."""
+
+    def __init__(self, address: Address, service: Service, send: Send, outlook: Outlook) -> None:
+        self._address = address
+        self._service = service
+        self._send = send
+        self._outlook = outlook
+        self._wakeup = Wakeup()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._notifier = Notifier(send)
+        self._notifier_there: Notifier | None = None
+        self._listener: Listener | None = None
+
+    @property
+    def listener(self) -> Listener | None:
+        """The listener, once somebody has waited."""
+        return self._listener
+
+    def begin(self) -> None:
+        """On the loop of ``open``."""
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, buses: set[str]) -> None:
+        """Wake whoever sleeps for these buses, here and in other processes."""
+        for bus in buses:
+            self._wakeup.wake(bus)
+        if not self._address.listen:
+            return
+        if asyncio.get_running_loop() is self._loop:
+            self._notifier.tell(buses)
+        else:
+            self._service.submit(lambda _pool: self._tell_there(buses))
+
+    def claim_began(self) -> int:
+        """See ``Wakeup.began``."""
+        return self._wakeup.began()
+
+    def claimed(self, request: ClaimRequest, began: int, *, anything: bool) -> None:
+        """See ``Wakeup.claimed``."""
+        self._wakeup.claimed(request, began, anything=anything)
+
+    def wake_all(self) -> None:
+        """The store closes."""
+        self._wakeup.wake(None)
+
+    async def close(self) -> None:
+        """Send what is left to say, on the loop of ``open``."""
+        await self._notifier.close()
+
+    async def wait(self, bus: str, seconds: float) -> bool:
+        """Whether there may be something to claim, after at most so many seconds."""
+        until = monotonic() + seconds
+        future = self._wakeup.sleep(bus)
+        try:
+            if self._address.listen:
+                await self._listen(seconds)
+            ready, due_in = await self._outlook(bus)
+            if ready and self._wakeup.is_news(bus):
+                return True
+            left = max(until - monotonic(), 0.0)
+            due = due_in is not None and due_in < left
+            done, _ = await asyncio.wait({future}, timeout=max(due_in, 0.0) if due else left)
+            return due or bool(done)
+        finally:
+            self._wakeup.leave(bus, future)
+            future.cancel()
+
+    async def _listen(self, seconds: float) -> None:
+        """From now on everything is heard; if the server does not answer in time, the poll floor must do."""
+        listener = self._listener
+        if listener is None:
+            listener = self._listener = await asyncio.wrap_future(self._service.submit(self._make_listener))
+        if listener.is_ready:
+            return
+        ready = self._service.submit(lambda _pool: listener.ready())
+        try:
+            async with asyncio.timeout(max(seconds, 0.0)):
+                await asyncio.wrap_future(ready)
+        except TimeoutError:
+            ready.cancel()
+
+    async def _tell_there(self, buses: set[str]) -> None:
+        """In the store's own thread, for loops that may end before a hint is sent."""
+        if self._notifier_there is None:
+            self._notifier_there = Notifier(self._send)
+            self._service.at_the_end(self._notifier_there.close)
+        self._notifier_there.tell(buses)
+
+    async def _make_listener(self, _pool: object) -> Listener:
+        if self._listener is None:
+            self._listener = Listener(self._address, self._wakeup.wake)
+            self._wakeup.listening()
+            self._service.at_the_end(self._listener.close)
+        return self._listener

@@ -1,0 +1,112 @@
+"""Taking locks, and what a lock takes along when its holder let it expire."""
+
+from __future__ import annotations
+
+from durabus.errors import LeaseLost
+from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock, void_handler
+from durabus.lifecycle.state import LockState, Refused
+from durabus.model.claim import LockClaim, handler_lock_key
+from durabus.model.limits import check_name
+from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.core import PostgreSQLCore
+from durabus.stores.postgresql.publishing import id_of
+from durabus.stores.postgresql.rows import Row, instant
+from durabus.stores.postgresql.states import Changes, expire, load_one
+
+KEPT_FOR = 86_400.0
+"""Seconds that a lock nobody holds is remembered, so that the repeat of a release is recognised."""
+
+
+async def grant(session: Session, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
+    """Take a lock if the kernel allows it. Nothing is written for a refusal or a repeat."""
+    held = await get_lock(session, key)
+    lock = claim_lock(held, key=key, worker_id=worker_id, token=token, lease=lease, fence=0, now=await session.now())
+    if isinstance(lock, Refused):
+        return None
+    if lock is held:
+        return lock
+    if held is not None and held.token is not None:
+        await _void(session, held, None)
+    fence: int = await session.value("take_lock_fence")
+    taken = LockState(key=key, fence=fence, worker_id=worker_id, token=token, expires_ts=lock.expires_ts)
+    await session.all("sweep_locks", await session.now() - KEPT_FOR)
+    return await put_lock(session, taken)
+
+
+async def void_lock(session: Session, key: str, max_attempts: int | None) -> None:
+    """Whoever let the lock expire has lost what it came with: events, or a handler. Then the lock is free."""
+    held = await get_lock(session, key)
+    if held is not None and held.token is not None and held.expires_ts <= await session.now():
+        await _void(session, held, max_attempts)
+        await session.all("put_lock", key, held.fence, held.worker_id, None, await session.now())
+
+
+async def _void(session: Session, lost: LockState, max_attempts: int | None) -> None:
+    await expire(session, await session.all("locked_events", lost.token, lost.key), max_attempts)
+    prefix = handler_lock_key("")
+    id_ = await id_of(session, lost.key.removeprefix(prefix)) if lost.key.startswith(prefix) else None
+    stored = None if id_ is None else await load_one(session, id_)
+    if stored is not None and lost.token is not None:
+        changes = Changes()
+        changes.note(stored, void_handler(stored.state, lost.token))
+        await changes.write(session)
+
+
+async def get_lock(session: Session, key: str) -> LockState | None:
+    """A lock as it stands. Nobody else takes it until this transaction ends, whether it has a row or not."""
+    await session.all("take_turn", key)
+    row = await session.one("get_lock", key)
+    return None if row is None else lock_of(row)
+
+
+async def put_lock(session: Session, lock: LockState) -> LockState:
+    """Write what the kernel decided."""
+    expires = instant(lock.expires_ts)
+    await session.all("put_lock", lock.key, lock.fence, lock.worker_id, lock.token, expires)
+    return LockState(key=lock.key, fence=lock.fence, worker_id=lock.worker_id, token=lock.token, expires_ts=expires)
+
+
+def lock_of(row: Row) -> LockState:
+    """A lock from the columns of ``get_lock.sql``."""
+    key, fence, worker_id, token, expires = row
+    return LockState(key=key, fence=fence, worker_id=worker_id, token=token, expires_ts=expires)
+
+
+class PostgreSQLLocks(PostgreSQLCore):
+    """Locks on named resources."""
+
+    async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
+        check_name(key, "lock key")
+
+        async def claim(session: Session) -> LockClaim | None:
+            lock = await grant(session, key, worker_id=worker_id, token=token, lease=lease)
+            return None if lock is None else _claim_of(lock, token)
+
+        return await self._write(claim)
+
+    async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
+        async def renew(session: Session) -> LockClaim:
+            lock = renew_lock(await get_lock(session, claim.key), claim, lease, await session.now())
+            if isinstance(lock, Refused):
+                raise LeaseLost(claim.key, lock.reason)
+            return _claim_of(await put_lock(session, lock), claim.token)
+
+        return await self._write(renew)
+
+    async def release_lock(self, claim: LockClaim) -> None:
+        async def release(session: Session) -> None:
+            lock = release_lock(await get_lock(session, claim.key), claim)
+            if isinstance(lock, Refused):
+                raise LeaseLost(claim.key, lock.reason)
+            # the kernel says expired since ever; the row says since when, for the sweep
+            await session.all("put_lock", lock.key, lock.fence, lock.worker_id, None, await session.now())
+
+        await self._write(release)
+
+    async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
+        rows = await self._ask("list_locks", after, self._clock_argument(), max(limit, 0))
+        return [_claim_of(lock_of(row), "") for row in rows]
+
+
+def _claim_of(lock: LockState, token: str) -> LockClaim:
+    return LockClaim(key=lock.key, worker_id=lock.worker_id, token=token, fence=lock.fence, expires_ts=lock.expires_ts)

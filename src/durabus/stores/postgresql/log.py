@@ -1,0 +1,177 @@
+"""Says once which open transaction keeps the readers of the log waiting."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+
+from durabus.clock import Clock, monotonic
+from durabus.errors import InvalidEventError, LeaseLost
+from durabus.model.claim import LockClaim
+from durabus.model.log_entry import HELD_AFTER, LogEntry, LogHold, LogPage, LogRows
+from durabus.store.events import EventRef
+from durabus.store.log import START
+from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.core import PostgreSQLCore
+from durabus.stores.postgresql.maintenance import in_parts
+from durabus.stores.postgresql.publishing import known_events
+from durabus.stores.postgresql.rows import Row, entry_of
+
+LOOK_EVERY = 5.0
+"""Seconds. A reader that has read all looks twice a second; only one in ten of its looks asks this, too."""
+
+logger = logging.getLogger("durabus.postgresql")
+
+
+class Holds:
+    """One for each store object. Asked when a reader of the log got nothing."""
+
+    def __init__(self, ask: Callable[[], Awaitable[LogHold | None]]) -> None:
+        self._ask = ask
+        self._next = 0.0
+        self._told: tuple[int | None, str] | None = None
+
+    async def look(self) -> None:
+        """Warn of a transaction that was not warned of before, and say when the log is free again."""
+        if monotonic() < self._next:
+            return
+        self._next = monotonic() + LOOK_EVERY
+        hold = await self._ask()
+        found = None if hold is None else (hold.pid, hold.application)
+        if found == self._told:
+            return
+        self._told = found
+        if hold is None:
+            logger.info("the log can be read to its end again")
+        else:
+            logger.warning(
+                "readers of the log have waited for %.0f s: %s keeps committed entries from them; commit or end it",
+                hold.waiting,
+                hold.holder,
+            )
+
+
+_POSITION = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})")
+_LIMIT = 2**63
+_DROP_WITHIN = 3600.0
+"""Seconds for one day: its names are deleted one by one, the entries themselves are not."""
+
+Place = tuple[str, int]
+"""A transaction, as its 64-bit number in text, and the number of the entry."""
+
+
+class PostgreSQLLog(PostgreSQLCore):
+    """The event log and the positions of its readers.
+
+    A position is (transaction, number). Readable is what belongs to transactions below the oldest one that still runs:
+    nothing can be committed there any more, so nothing is ever skipped. A transaction that is kept open holds readers
+    up, and ``log_hold`` tells which one, and for how long.
+    """
+
+    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+        super().__init__(address, clock)
+        self._holds = Holds(self.log_hold)
+
+    async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
+        entries = [entry_of(row) for row in await self._page(after, until, limit)]
+        return LogPage(entries, entries[-1].position if entries else after)
+
+    async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
+        rows = [tuple(row) for row in await self._page(after, until, limit)]
+        return LogRows(rows, rows[-1][0] if rows else after)
+
+    async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
+        span = await self._span(after, until)
+        return [row[0] for row in await self._ask("cut_log", *span, max(rows, 1), max(limit, 0))]
+
+    async def log_head(self) -> str:
+        rows = await self._ask("log_head")
+        return rows[0][0] if rows else START
+
+    async def log_lag(self, after: str) -> int:
+        return int((await self._ask("log_lag", *await self._span(after, None)))[0][0])
+
+    async def log_hold(self) -> LogHold | None:
+        rows = await self._ask("log_hold", self._clock_argument(), HELD_AFTER)
+        return LogHold(**dict(rows[0])) if rows else None
+
+    async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
+        async def read(session: Session) -> list[LogEntry]:
+            (event,) = await known_events(session, [ref])
+            rows = () if event is None else await session.all("read_event_log", event.id, event.event_id)
+            return [entry_of(row) for row in rows]
+
+        return await self._look(read)
+
+    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+        async def save(session: Session) -> None:
+            held = await session.one("hold_lock", lock.key)
+            if held is None or held[1] != lock.token or held[0] != lock.fence:
+                raise LeaseLost(lock.key, "the lock is not held by this claim")
+            await session.all("save_position", name, position, await session.now())
+
+        await self._write(save)
+
+    async def read_position(self, name: str) -> str:
+        rows = await self._ask("read_position", name)
+        return rows[0][0] if rows else START
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+        """Look without locks: what has ended, or is unknown, stays so until it is forgotten."""
+        _, _, last_tx, last = await self._span(START, until)
+        bounds = (last_tx, last, self._clock_argument(), older_than, max(limit, 0))
+        ended = [row[0] for row in await self._ask("completed_until", *bounds)]
+        unknown = [row[0] for row in await self._ask("unknown_until", *bounds)]
+        gone = 0
+        for part in in_parts(ended):
+            gone += (await self._ask("trim_completed", part))[0][1]
+        for part in in_parts(unknown):
+            gone += len(await self._ask("forget_unknown_entries", *bounds[:4], part))
+        return gone
+
+    async def drop_log_days(self, *, older_than: float) -> int:
+        """Forget whole days of the log that ended ``older_than`` seconds ago or longer. Returns how many days.
+
+        Goes as fast as tables are dropped, whatever they hold: COMPLETED events of those days go, live events and dead
+        letters keep their entries. Only the owner of the schema may do it. What is not archived is lost.
+        """
+        sql, days = self._sql["drop_log_day"], 0
+        while True:
+            rows = await self._call(
+                lambda connection: connection.fetch(sql, self._clock_argument(), older_than, timeout=_DROP_WITHIN)
+            )
+            if rows[0][0] is None:
+                return days
+            days += 1
+
+    async def _page(self, after: str, until: str | None, limit: int) -> list[Row]:
+        rows = await self._ask("read_log", *await self._span(after, until), max(limit, 0))
+        if not rows:
+            await self._holds.look()
+        return rows
+
+    async def _span(self, after: str, until: str | None) -> tuple[str, int, str, int]:
+        """Both ends of a stretch of the log. Only positions that are not in the past need a look at the server."""
+        first, last = _place(after), None if until is None else _place(until)
+        furthest = max(int(first[0]), 0 if last is None else int(last[0]))
+        if furthest and int((await self._ask("next_transaction"))[0][0]) <= furthest:
+            raise _foreign(after if int(first[0]) == furthest else str(until))
+        return (*first, *(last or (str(_LIMIT - 1), _LIMIT - 1)))
+
+
+def _place(position: str) -> Place:
+    if position == START:
+        return "0", 0
+    found = _POSITION.fullmatch(position)
+    if found is None:
+        raise _foreign(position)
+    transaction, number = int(found[1], 16), int(found[2], 16)
+    if transaction >= _LIMIT or number >= _LIMIT:
+        raise _foreign(position)
+    return str(transaction), number
+
+
+def _foreign(position: str) -> InvalidEventError:
+    return InvalidEventError(f"position={position!r}: not one that this log gave; begin with the empty string")

@@ -1,0 +1,154 @@
+"""``add_events``: one call of one function for the whole batch; what is known already is fetched afterwards."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from durabus.errors import SchemaError
+from durabus.model.event import Event, NewEvent
+from durabus.store.events import EventRef
+from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.rows import strings_to
+from durabus.stores.postgresql.states import get_events
+
+TRIES = 5
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """New events as the arrays that the function takes; an option that no event uses is not sent at all."""
+
+    new: Sequence[NewEvent]
+    arguments: tuple[Any, ...]
+
+
+def batch_of(new: Sequence[NewEvent]) -> Batch:
+    """Turn events into columns, in one pass for each column."""
+    return Batch(
+        new,
+        (
+            [one.event_id for one in new],
+            [one.bus for one in new],
+            [one.type for one in new],
+            [one.payload_json for one in new],
+            _used([one.metadata_json for one in new]),
+            _used([strings_to(one.tags) if one.tags else None for one in new]),
+            _used([one.priority or None for one in new]),
+            _used([one.delay or None for one in new]),
+            _used([one.max_attempts for one in new]),
+            _used([one.parent_id for one in new]),
+            _used([one.idempotency_key for one in new]),
+        ),
+    )
+
+
+async def add_events(session: Session, new: Sequence[NewEvent]) -> list[Event]:
+    """Store a batch, or answer with what is stored already."""
+    if len(new) == 1 and new[0].idempotency_key is None and session.channel is None:
+        stored = await _add_one(session, new[0])
+        if stored is not None:
+            return [stored]
+    batch = batch_of(new)
+    for _ in range(TRIES):
+        row = await session.one("add_events", session.clock, session.channel, *batch.arguments)
+        if row is None:
+            break
+        now, ids, known, dues = row
+        stood_in = await get_events(session, [id_ for id_ in known if id_ is not None]) if known else {}
+        # one that was known may be removed before it is fetched: then it is unknown, and stored after all
+        if not known or all(id_ is None or id_ in stood_in or id_ in ids for id_ in known):
+            session.woken.update({one.bus for one in batch.new})
+            return _answer(batch.new, now, ids, dues=dues, known=known, stood_in=stood_in)
+    raise SchemaError(
+        "an event is remembered in published or idempotency_keys but stored nowhere: its row was deleted by hand; "
+        "delete it there too (remove_event does both)"
+    )
+
+
+async def _add_one(session: Session, new: NewEvent) -> Event | None:
+    """One event without a key, in a statement that has no function's overhead; None if it is known."""
+    row = await session.one(
+        "add_event",
+        session.clock,
+        new.event_id,
+        new.bus,
+        new.type,
+        new.payload_json,
+        new.metadata_json,
+        strings_to(new.tags),
+        new.priority,
+        new.delay,
+        new.parent_id,
+        new.max_attempts,
+    )
+    if row is None:
+        return None
+    session.woken.add(new.bus)
+    return _answer([new], row[0], [row[1]], dues=[row[2]], known=None, stood_in={})[0]
+
+
+async def known_events(session: Session, refs: Sequence[EventRef]) -> list[Event | None]:
+    """Each event wherever it is in its life. What is no UUID is no event."""
+    ids = [ref for ref in refs if isinstance(ref, int)]
+    found = await get_events(session, ids, [ref for ref in refs if isinstance(ref, str) and _UUID.fullmatch(ref)])
+    named = {event.event_id: event for event in found.values()}
+    return [found.get(ref) if isinstance(ref, int) else named.get(ref) for ref in refs]
+
+
+async def id_of(session: Session, ref: EventRef) -> int | None:
+    """The id behind a reference; an id is taken as it is."""
+    if isinstance(ref, int):
+        return ref
+    return (await ids_of(session, [ref])).get(ref)
+
+
+async def ids_of(session: Session, refs: Sequence[str]) -> dict[str, int]:
+    """The ids behind event_ids. What is no UUID is no event."""
+    wanted = [ref for ref in refs if _UUID.fullmatch(ref)]
+    return {row[1]: row[0] for row in await session.all("get_event_ids", wanted)} if wanted else {}
+
+
+def _used(column: list[Any]) -> list[Any] | None:
+    return column if any(value is not None for value in column) else None
+
+
+def _answer(
+    new: Sequence[NewEvent],
+    now: float,
+    ids: Sequence[int | None],
+    *,
+    dues: Sequence[float | None] | None,
+    known: Sequence[int | None] | None,
+    stood_in: dict[int, Event],
+) -> list[Event]:
+    events: list[Event] = []
+    for number, (one, id_) in enumerate(zip(new, ids, strict=True)):
+        if id_ is None:
+            other = known[number] if known else None
+            # a second one of the same batch is known by the first
+            events.append(stood_in[other] if other in stood_in else events[list(ids).index(other)])
+            continue
+        due = None if dues is None else dues[number]
+        events.append(
+            Event(
+                id=id_,
+                event_id=one.event_id,
+                bus=one.bus,
+                type=one.type,
+                payload_json=one.payload_json,
+                metadata_json=one.metadata_json,
+                tags=one.tags,
+                priority=one.priority,
+                max_attempts=one.max_attempts,
+                parent_id=one.parent_id,
+                idempotency_key=one.idempotency_key,
+                created_ts=now,
+                updated_ts=now,
+                due_ts=now if due is None else due,
+            )
+        )
+    return events

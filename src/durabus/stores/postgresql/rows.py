@@ -1,0 +1,155 @@
+"""Rows in and out of values. A payload is never decoded here: a damaged one must not stop the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from durabus.lifecycle.state import HandlerState
+from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import Action, EventStatus, ResultStatus
+
+Row = Sequence[Any]
+
+STATUSES = {status.value: status for status in EventStatus}
+ACTIONS = {action.value: action for action in Action}
+_RESULT_STATUSES = {status.value: status for status in ResultStatus}
+
+_encode = msgspec.json.Encoder().encode
+_strings = msgspec.json.Decoder(tuple[str, ...]).decode
+_results = msgspec.json.Decoder(tuple[HandlerResult, ...]).decode
+_SHOWN = 200
+"""Characters of a damaged list that are shown."""
+
+
+def strings_to(values: tuple[str, ...]) -> str | None:
+    """Tags or errors as a column: NULL when there are none."""
+    return _encode(values).decode() if values else None
+
+
+def strings_of(column: str | None) -> tuple[str, ...]:
+    """Tags or errors from a column. One that was damaged by hand is shown as one text: it must not stop the queue."""
+    if column is None:
+        return ()
+    try:
+        return _strings(column)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return (f"undecodable: {column[:_SHOWN]}",)
+
+
+def results_to(results: tuple[HandlerResult, ...]) -> str | None:
+    """Results as a column of the log: NULL when there are none."""
+    return _encode(results).decode() if results else None
+
+
+def instant(seconds: float) -> float:
+    """An instant as it will be read back: PostgreSQL keeps microseconds."""
+    return round(seconds, 6)
+
+
+def event_of(row: Row) -> Event:
+    """An event from the columns ``{event}``."""
+    (
+        id_, event_id, bus, type_, payload, metadata, tags, priority, max_attempts, parent_id, key, status,
+        attempts, generation, fence, worker_id, errors, created, updated, due, picked, started, expires,
+    ) = row  # fmt: skip
+    # More than 15 keywords make CPython build a dict for the call, which triples its cost: two short calls instead.
+    event = Event(
+        id=id_,
+        event_id=event_id,
+        bus=bus,
+        type=type_,
+        payload_json=payload,
+        status=STATUSES[status],
+        attempts=attempts,
+        generation=generation,
+        fence=fence,
+        worker_id=worker_id,
+        created_ts=created,
+        updated_ts=updated,
+        due_ts=due,
+        picked_ts=picked,
+        expires_ts=expires,
+    )
+    return replace(
+        event,
+        metadata_json=metadata,
+        tags=() if tags is None else strings_of(tags),
+        priority=priority,
+        max_attempts=max_attempts,
+        parent_id=parent_id,
+        idempotency_key=key,
+        errors=() if errors is None else strings_of(errors),
+        started_ts=started,
+    )
+
+
+def entry_of(row: Row) -> LogEntry:
+    """A log entry from the columns ``{entry}``."""
+    (
+        position, action, id_, event_id, bus, type_, status, at, created, attempt, generation, fence, worker_id,
+        error, reason, next_retry, time_ms, status_code, tags, metadata, parent_id, payload, errors, results,
+    ) = row  # fmt: skip
+    return LogEntry(
+        position=position,
+        action=ACTIONS[action],
+        id=id_,
+        event_id=event_id,
+        bus=bus,
+        type=type_,
+        status=STATUSES[status],
+        at_ts=at,
+        created_ts=created,
+        attempt=attempt,
+        generation=generation,
+        fence=fence,
+        worker_id=worker_id,
+        error=error,
+        reason=reason,
+        next_retry_ts=next_retry,
+        execution_time_ms=time_ms,
+        status_code=status_code,
+        tags=() if tags is None else strings_of(tags),
+        metadata_json=metadata,
+        parent_id=parent_id,
+        payload_json=payload,
+        errors=() if errors is None else strings_of(errors),
+        results=() if results is None else _results(results),
+    )
+
+
+def handler_of(row: Row) -> HandlerState:
+    """A handler's state from the columns ``{result}``."""
+    handler_id, status, attempts, error, value, time_ms, fence, worker_id, expires, token, settled_token = row
+    result = HandlerResult(
+        handler_id=handler_id,
+        status=_RESULT_STATUSES[status],
+        attempts=attempts,
+        error=error,
+        value_json=value,
+        execution_time_ms=time_ms,
+        fence=fence,
+        worker_id=worker_id,
+        expires_ts=expires,
+    )
+    return HandlerState(result, token, settled_token)
+
+
+def handler_to(id_: int, handler: HandlerState) -> Row:
+    """What ``put_results.sql`` takes."""
+    result = handler.result
+    return (
+        id_, result.handler_id, result.status.value, result.attempts,
+        result.error, result.value_json, result.execution_time_ms, result.fence, result.worker_id, result.expires_ts,
+        handler.token, handler.settled_token,
+    )  # fmt: skip
+
+
+def columns(rows: Sequence[Row]) -> list[list[Any]]:
+    """Rows turned into the arrays that ``unnest`` takes."""
+    return [list(column) for column in zip(*rows, strict=True)]

@@ -1,0 +1,89 @@
+"""The store's own thread: it listens, and it serves calls that come from other event loops than the one of ``open``.
+
+A connection belongs to one event loop. A worker's heartbeat runs in a thread with a loop of its own, which comes and
+goes; its calls are handed over to here, where a busy loop cannot starve them either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from durabus.errors import StoreClosedError
+from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.connection import Pool
+
+T = TypeVar("T")
+
+POOL = 2
+
+
+class Service:
+    """Started by its first use."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._gate = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._pool: Pool | None = None
+        self._stopped = False
+        self._farewells: list[Callable[[], Awaitable[None]]] = []
+
+    def submit(self, make: Callable[[Pool], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine in the thread, from any other one."""
+        loop, pool = self._start()
+
+        async def run() -> T:
+            task = asyncio.current_task()
+            if task is not None:
+                task.add_done_callback(_take_notice)
+            return await make(pool)
+
+        return asyncio.run_coroutine_threadsafe(run(), loop)
+
+    def at_the_end(self, farewell: Callable[[], Awaitable[None]]) -> None:
+        """What to await in the thread before it ends."""
+        self._farewells.append(farewell)
+
+    def stop(self) -> None:
+        """Finish what was accepted and end the thread. Blocks; safe to call twice."""
+        with self._gate:
+            loop, thread = self._loop, self._thread
+            self._thread = None
+            self._stopped = True
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._finish(), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+    def _start(self) -> tuple[asyncio.AbstractEventLoop, Pool]:
+        with self._gate:
+            if self._stopped:
+                raise StoreClosedError(f"the store on {self._address.shown} is closed: open a new one")
+            if self._loop is None or self._pool is None:
+                self._loop = asyncio.new_event_loop()
+                self._pool = Pool(self._address, POOL)
+                name = f"durabus-postgresql:{self._address.schema}"
+                self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+                self._thread.start()
+            return self._loop, self._pool
+
+    async def _finish(self) -> None:
+        if self._pool is not None:
+            await self._pool.wait_until_unused()
+            for farewell in self._farewells:
+                await farewell()
+            await self._pool.close()
+        await asyncio.sleep(0)  # sockets close in the next turn of the loop
+
+
+def _take_notice(task: asyncio.Task[Any]) -> None:
+    """Who asked may have given up in the same moment, and then nobody else asks what became of it."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,162 @@
+"""``durabus.store.claims.Claims``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from durabus.errors import EventNotFound, LeaseLost
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest
+from durabus.model.event import Event
+from durabus.model.limits import stored_text
+from durabus.model.settlement import Complete, Fail, Settled, Settlement
+from durabus.model.statuses import EventStatus
+from durabus.store.claims import SettleAnswer
+from durabus.store.events import EventRef
+from durabus.store.features import require
+from durabus.stores.redis.core import RedisCore
+from durabus.stores.redis.events import known_ref
+from durabus.stores.redis.records import REASONS, event_of, events_of, given, result_to, results_of
+
+Outcome = int | tuple[EventStatus, float | bool]
+
+EXPIRE_AT_ONCE = 1000
+"""Events taken in one step, so that workers get their turn in between."""
+
+_codes = msgspec.msgpack.Decoder(list[int]).decode
+_renewed = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
+_current = msgspec.msgpack.Decoder(list[tuple[str, int] | bool]).decode
+_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+decode_outcome = msgspec.msgpack.Decoder(tuple[EventStatus, float | bool]).decode
+
+
+class RedisClaims(RedisCore):
+    """Claims on events."""
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        return _claims(request.token, await self._call("claim_next_events", *_asked(request)))
+
+    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+        if not refs:
+            self._check_open()
+            return []
+        codes, *records = await self._call("start_events", *((ref.id, ref.token, ref.fence) for ref in refs))
+        events = iter(events_of(records))
+        return [
+            LeaseLost(ref.id, REASONS[code]) if code else next(events)
+            for ref, code in zip(refs, _codes(codes), strict=True)
+        ]
+
+    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+        if not refs:
+            self._check_open()
+            return []
+        asked = [(ref.id, ref.token, ref.fence) for ref in refs]
+        expires, codes = _renewed(await self._call("renew_event_claims", lease, asked))
+        return [LeaseLost(ref.id, REASONS[code]) if code else expires for ref, code in zip(refs, codes, strict=True)]
+
+    async def settle_events(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then_claim: ClaimRequest | None = None,
+        connection: object | None = None,
+    ) -> SettleAnswer:
+        if connection is not None:
+            require(self.features, "caller_transactions", "settle_events(connection=…)")
+        if not settlements and then_claim is None:
+            self._check_open()
+            return SettleAnswer([], [])
+        then = None if then_claim is None else _asked(then_claim)
+        packed, *records = await self._call("settle_events", _in_runs(settlements), then)
+        outcomes = [_settled(one.ref.id, outcome) for one, outcome in zip(settlements, _outcomes(packed), strict=True)]
+        return SettleAnswer(outcomes, [] if then_claim is None else _claims(then_claim.token, records))
+
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        if not ids:
+            self._check_open()
+            return []
+        found = _current(await self._call("current_claims", *(known_ref(id_) for id_ in ids)))
+        return [None if isinstance(one, bool) else ClaimRef(id_, *one) for id_, one in zip(ids, found, strict=True)]
+
+    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        self._check_open()
+        taken, bus = 0, ""
+        while taken < limit:
+            at_once = min(limit - taken, EXPIRE_AT_ONCE)
+            count, go_on = await self._call("expire_events", max_attempts, at_once, bus)
+            taken += count
+            if not go_on:
+                break
+            # what one call left of a bus is taken by the next, so the last bus is looked at again
+            bus = bus if count == at_once else go_on.decode()
+        return taken
+
+    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
+        records = await self._call("reset_event", known_ref(ref), stored_text(reason))
+        if not records:
+            raise EventNotFound(ref)
+        return event_of(*records)
+
+
+def _asked(request: ClaimRequest) -> tuple[Any, ...]:
+    return (
+        request.bus, request.worker_id, request.token, request.limit, request.lease, request.mode.value, request.tags,
+        request.max_attempts, request.event_id,
+    )  # fmt: skip
+
+
+def _claims(token: str, records: list[bytes]) -> list[Claim]:
+    revision = records[0].decode()
+    return [
+        Claim(event_of(state, data), token, results_of(results), revision)
+        for state, data, results in zip(records[1::3], records[2::3], records[3::3], strict=True)
+    ]
+
+
+def _in_runs(settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
+    """What ``settle_events.lua`` takes: what one claim brought and is plainly done goes as one, the rest one by one."""
+    asked: list[tuple[Any, ...]] = []
+    run: list[Any] = []
+    token, fence = "", 0
+    for one in settlements:
+        ref = one.ref
+        if type(one) is not Complete or not _is_plain(one):
+            asked.append(_settlement(one))
+            token, fence = "", 0
+            continue
+        if ref.token != token or ref.fence != fence or not token:
+            token, fence, run = ref.token, ref.fence, []
+            asked.append(("done", token, fence, run))
+        run += (ref.id, False if one.execution_time_ms is None else one.execution_time_ms)
+    return asked
+
+
+def _is_plain(one: Complete) -> bool:
+    return not one.results and not one.errors and one.status_code is None and one.reason is None
+
+
+def _settlement(one: Settlement) -> tuple[Any, ...]:
+    ref = one.ref
+    results = [result_to(result) for result in one.results] if one.results else ()
+    if type(one) is Complete:
+        return (
+            "complete", ref.id, ref.token, ref.fence, results, one.errors, one.execution_time_ms, one.status_code,
+            one.reason,
+        )  # fmt: skip
+    if type(one) is Fail:
+        return (
+            "fail", ref.id, ref.token, ref.fence, results, one.error, one.delay, one.execution_time_ms, one.status_code,
+        )  # fmt: skip
+    return ("release", ref.id, ref.token, ref.fence, results, one.delay, one.reason)  # type: ignore[union-attr]
+
+
+def _settled(id_: int, outcome: Outcome) -> Settled | LeaseLost:
+    if outcome == 0:
+        return Settled(id_, EventStatus.COMPLETED)
+    if isinstance(outcome, int):
+        return LeaseLost(id_, REASONS[outcome])
+    status, retry = outcome
+    return Settled(id_, status, given(retry))

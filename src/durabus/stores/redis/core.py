@@ -1,0 +1,165 @@
+"""What all parts of the store share: the door, the lines of the event loops, and the way of a call to its function."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from redis.asyncio.connection import AbstractConnection
+
+from durabus.clock import Clock
+from durabus.errors import StoreClosedError
+from durabus.store.features import Features
+from durabus.stores.redis.connection import Address, Connector, arguments, ask
+from durabus.stores.redis.hints import Hints
+from durabus.stores.redis.layout import key_names
+from durabus.stores.redis.pipelined_connection import Line
+from durabus.stores.redis.schema import install, library, verify
+
+_CLOSED = -1
+_CALL_PARTS = 3
+_AT_LEAST = 1.0
+"""Seconds that a wait for hints has for its questions, however short it shall be."""
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class RedisCore:
+    """Opening, closing, waiting, and calling functions."""
+
+    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+        self._address = address
+        self._clock = clock
+        self._connector = Connector(address)
+        self._keys = key_names(address.prefix)
+        self._heads: dict[str, bytes] = {}
+        self._gate = threading.Lock()
+        self._lines: dict[asyncio.AbstractEventLoop, tuple[Line, Hints]] = {}
+        self._process = 0
+        self.features = Features(
+            scheme="redis",
+            survives_process_kill=True,
+            survives_power_loss=False,
+            shared_between_processes=True,
+            caller_transactions=False,
+            manual_clock=True,
+            ordering_keys=True,
+            claims_by_event_id=True,
+        )
+
+    async def open(self) -> None:
+        if self._process:
+            self._check_open()
+            return
+        try:
+            await install(self._line(), self._address, self._keys)
+        except BaseException:
+            await self._hang_up()  # a connection that is still being made would hold up the next try
+            raise
+        self._process = os.getpid()
+
+    async def _hang_up(self) -> None:
+        with self._gate:
+            line, hints = self._lines.pop(asyncio.get_running_loop())
+        line.hang_up()
+        await line.close()
+        await hints.close()
+
+    async def close(self) -> None:
+        with self._gate:
+            if self._process not in (0, _CLOSED):
+                self._check_open()
+            self._process = _CLOSED
+            lines, self._lines = self._lines, {}
+        here = asyncio.get_running_loop()
+        for loop, (line, hints) in lines.items():
+            if loop is here:
+                try:
+                    await hints.close()
+                finally:
+                    await line.close()
+            else:
+                # A loop that is closed has hung up by itself, and it may close at any moment.
+                with suppress(RuntimeError):
+                    loop.call_soon_threadsafe(hints.hang_up)
+                    loop.call_soon_threadsafe(line.hang_up)
+
+    async def verify(self) -> None:
+        self._check_open()
+        await verify(self._line(), self._address, self._keys)
+
+    async def now(self) -> float:
+        return float(await self._call("now"))
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        self._check_open()
+        hints = self._of_this_loop()[1]
+        try:
+            async with asyncio.timeout(max(timeout, _AT_LEAST)):
+                hint = await hints.listen(bus)
+                try:
+                    return await self._wait(bus, hint, timeout)
+                finally:
+                    hints.forget(bus, hint)
+        except TimeoutError:
+            return False
+
+    async def _wait(self, bus: str, hint: asyncio.Future[None], seconds: float) -> bool:
+        """Subscribed before, so that nothing that comes after this look is missed."""
+        outlook = await self._call("outlook", bus)
+        instant = float(outlook) if outlook else seconds
+        await asyncio.wait({hint}, timeout=min(seconds, instant))
+        return hint.done() or instant < seconds
+
+    async def _call(self, verb: str, *asked: Any, blobs: Iterable[bytes] = ()) -> Any:
+        """Run a function of the library on the server; ``asked`` and ``blobs`` are what its file says."""
+        self._check_open()
+        head = self._heads.get(verb)
+        if head is None:
+            head = self._heads[verb] = self._head(verb)
+        now = b"" if self._clock is None else repr(self._clock.now()).encode()
+        given = [now, _encode(asked), *blobs]
+        count = _CALL_PARTS + len(self._keys) + len(given)
+        return await self._line().call(b"*%d\r\n%b%b" % (count, head, arguments(given)))
+
+    def _head(self, verb: str) -> bytes:
+        parts = ["FCALL", f"{library()[0]}_{verb}", str(len(self._keys)), *self._keys]
+        return arguments([part.encode() for part in parts])
+
+    def _line(self) -> Line:
+        return self._of_this_loop()[0]
+
+    def _of_this_loop(self) -> tuple[Line, Hints]:
+        loop = asyncio.get_running_loop()
+        found = self._lines.get(loop)
+        if found is None:
+            with self._gate:
+                for gone in [one for one in self._lines if one.is_closed()]:
+                    del self._lines[gone]
+                found = Line(self._connector, _load_library), Hints(self._connector, self._keys[-1])
+                self._lines[loop] = found
+        return found
+
+    def _check_open(self) -> None:
+        process = os.getpid()
+        if self._process == process:
+            return
+        shown = self._address.shown
+        if self._process == 0:
+            raise StoreClosedError(f"the store on {shown} is not open yet: await open() first, or use open_store()")
+        if self._process == _CLOSED:
+            raise StoreClosedError(f"the store on {shown} is closed: open a new one")
+        raise StoreClosedError(
+            f"the store on {shown} was opened in process {self._process} and is used in its child {process}: "
+            "open a store in each process, after the fork"
+        )
+
+
+async def _load_library(connection: AbstractConnection) -> None:
+    """Put our functions there: on a new server, and again after somebody flushed them or a node came without them."""
+    await ask(connection, "FUNCTION", "LOAD", "REPLACE", library()[1])

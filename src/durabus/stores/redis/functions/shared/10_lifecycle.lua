@@ -1,0 +1,229 @@
+-- The rules of durabus.lifecycle.transition, one function for each row of docs/lifecycle.md.
+
+local lifecycle = {}
+
+function lifecycle.holds(state, token, fence)
+  return state[TOKEN] == token and state[FENCE] == fence and state[STATUS] == 'PROCESSING'
+end
+
+-- the newest grant, which still holds the event, or was abandoned with nobody after it
+function lifecycle.settles(state, token, fence)
+  if lifecycle.holds(state, token, fence) then
+    return true
+  end
+  local lost = states.abandoned(state)
+  return lost and lost[A_TOKEN] == token and state[FENCE] == fence
+end
+
+-- the status that the newest settlement led to
+function lifecycle.settled_to(state)
+  local last = state[SETTLED]
+  return (last[BY_ACTION] == 'RELEASED' or last[TO_RETRY]) and 'PENDING' or last[BY_ACTION]
+end
+
+-- The newest settlement again: the same token and fence, and a kind that led to this action.
+function lifecycle.repeated(state, token, fence, one, other)
+  local last = state[SETTLED]
+  if last and last[BY_TOKEN] == token and last[BY_FENCE] == fence then
+    return (last[BY_ACTION] == one or last[BY_ACTION] == other) and last
+  end
+  return false
+end
+
+local function pending_again(tx, state, due, head)
+  queue.end_claim(tx, state)
+  state[STATUS], state[WORKER], state[UPDATED], state[DUE] = 'PENDING', false, tx.now, due
+  state[PICKED], state[STARTED], state[EXPIRES] = false, false, false
+  queue.enter(tx, state, head[PRIORITY], head[TAGS])
+  states.change(tx, state)
+end
+
+local function add_error(state, text)
+  state[ERRORS] = state[ERRORS] or {}
+  table.insert(state[ERRORS], text)
+end
+
+-- The holder of an abandoned claim settles it after all: out of where the event waits, and its attempt was not lost.
+local function as_held(tx, state)
+  local lost = states.abandoned(state)
+  if not lost then
+    return
+  end
+  local head = states.head(tx, state[ID])
+  queue.leave(tx, state, head[PRIORITY], head[TAGS])
+  state[TOKEN], state[WORKER], state[PICKED], state[STARTED] = false, lost[A_WORKER], lost[A_PICKED], lost[A_STARTED]
+  table.remove(state[ERRORS])
+  state[ERRORS] = #state[ERRORS] > 0 and state[ERRORS]
+end
+
+-- The end: out of the queue, into the counts, and if it went badly to the dead letters.
+local function ended(tx, state, status, time, code, reason)
+  queue.end_claim(tx, state)
+  state[STATUS], state[UPDATED], state[EXPIRES] = status, tx.now, false
+  local id, bus, dead = state[ID], state[BUS], status ~= 'COMPLETED'
+  if state[LINE] then
+    lines.leave(tx, state)
+  end
+  count(tx, status, bus, 1)
+  if dead then
+    add(tx, tx[DEAD_LETTERS], by_created(state[CREATED], id))
+    add(tx, tx[DEAD_BY_BUS], by_time(bus, state[CREATED], id))
+  elseif state[HANDLERS] then
+    add(tx, tx[RESULTS_DONE], id, id)
+  end
+  local errors = state[ERRORS]
+  log.append(tx, state, status, state[WORKER], {
+    dead and errors[#errors],
+    false,
+    time or false,
+    code or false,
+    errors,
+    state[HANDLERS] and handlers.results(tx, state),
+    reason,
+  })
+  states.change(tx, state)
+end
+
+local function settled(state, token, fence, action, retry)
+  state[SETTLED] = { token, fence, action, retry }
+  return state[SETTLED]
+end
+
+function lifecycle.claim(tx, state, worker, token, lease)
+  state[STATUS], state[ATTEMPTS], state[FENCE] = 'PROCESSING', state[ATTEMPTS] + 1, state[FENCE] + 1
+  state[WORKER], state[TOKEN], state[UPDATED], state[PICKED] = worker, token, tx.now, tx.now
+  state[STARTED], state[EXPIRES] = false, tx.now + lease
+  add(tx, tx[LEASES], by_time(state[BUS], state[EXPIRES], state[ID]))
+  log.append(tx, state, 'PICKED', worker)
+  states.change(tx, state)
+end
+
+function lifecycle.complete(tx, state, token, fence, results, errors, time, code, reason)
+  if not lifecycle.settles(state, token, fence) then
+    return lifecycle.repeated(state, token, fence, 'COMPLETED', 'COMPLETED_WITH_ERRORS') or NOT_YOURS
+  end
+  local fatal = errors
+  if state[HANDLERS] or #results > 0 then
+    local merged = handlers.preview(tx, state, results)
+    if #fatal == 0 then
+      fatal = handlers.unrecoverable(merged)
+    end
+    if #fatal == 0 and not handlers.all_settled(merged) then
+      return NOT_DONE
+    end
+    handlers.merge(tx, state, results)
+  end
+  as_held(tx, state)
+  if #fatal > 0 then
+    add_error(state, table.concat(fatal, '; '))
+    ended(tx, state, 'COMPLETED_WITH_ERRORS', time, code, reason)
+  else
+    ended(tx, state, 'COMPLETED', time, code, reason)
+  end
+  return settled(state, token, fence, state[STATUS])
+end
+
+function lifecycle.fail(tx, state, token, fence, results, text, delay, time, code)
+  if not lifecycle.settles(state, token, fence) then
+    return lifecycle.repeated(state, token, fence, 'FAILED') or NOT_YOURS
+  end
+  as_held(tx, state)
+  local head, worker = states.head(tx, state[ID]), state[WORKER]
+  local limit = head[MAX_ATTEMPTS]
+  handlers.merge(tx, state, results)
+  add_error(state, text)
+  if not delay or (limit and state[ATTEMPTS] >= limit) then
+    ended(tx, state, 'FAILED', time, code)
+    return settled(state, token, fence, 'FAILED')
+  end
+  pending_again(tx, state, tx.now + delay, head)
+  log.append(tx, state, 'FAILED', worker, { text, state[DUE], time or false, code or false, false, false })
+  return settled(state, token, fence, 'FAILED', state[DUE])
+end
+
+function lifecycle.release(tx, state, token, fence, results, delay, reason)
+  if not lifecycle.settles(state, token, fence) then
+    return lifecycle.repeated(state, token, fence, 'RELEASED') or NOT_YOURS
+  end
+  as_held(tx, state)
+  local worker = state[WORKER]
+  handlers.merge(tx, state, results)
+  state[ATTEMPTS] = state[ATTEMPTS] - 1
+  pending_again(tx, state, tx.now + delay, states.head(tx, state[ID]))
+  log.append(tx, state, 'RELEASED', worker, reason and { false, false, false, false, false, false, reason })
+  return settled(state, token, fence, 'RELEASED')
+end
+
+-- PENDING again with the attempt spent, or FAILED when it was the last one; nothing if the lease is not over
+function lifecycle.expire(tx, state, max_attempts)
+  if state[STATUS] ~= 'PROCESSING' or state[EXPIRES] > tx.now then
+    return false
+  end
+  local head, worker = states.head(tx, state[ID]), state[WORKER]
+  local limit = head[MAX_ATTEMPTS] or max_attempts
+  local text = 'lease expired (worker ' .. worker .. ')'
+  add_error(state, text)
+  if limit and state[ATTEMPTS] >= limit then
+    ended(tx, state, 'FAILED')
+  else
+    local lost = { state[TOKEN], worker, state[PICKED], state[STARTED] }
+    pending_again(tx, state, tx.now, head)
+    state[TOKEN] = lost
+    log.append(tx, state, 'ABANDONED', worker, { text, false, false, false, false, false })
+  end
+  return true
+end
+
+function lifecycle.reset(tx, state, reason)
+  local worker = state[WORKER]
+  state[ATTEMPTS] = state[ATTEMPTS] - 1
+  pending_again(tx, state, tx.now, states.head(tx, state[ID]))
+  log.append(tx, state, 'RESET', worker, { false, false, false, false, false, false, reason })
+end
+
+-- Counters back to zero, one generation on. Handlers that succeeded stay so; of the others only a fence is remembered.
+function lifecycle.requeue(tx, state)
+  local id, bus, head = state[ID], state[BUS], states.head(tx, state[ID])
+  drop(tx, tx[DEAD_LETTERS], by_created(state[CREATED], id))
+  drop(tx, tx[DEAD_BY_BUS], by_time(bus, state[CREATED], id))
+  count(tx, state[STATUS], bus, -1)
+  local kept = {}
+  for _, handler in ipairs(handlers.of(tx, state)) do
+    if handler[H_STATUS] == 'SUCCEEDED' then
+      kept[#kept + 1] = handler
+    elseif handler[H_FENCE] > 0 then
+      kept[#kept + 1] =
+        { handler[H_ID], 'PENDING', 0, false, false, false, handler[H_FENCE], false, false, false, false }
+    end
+  end
+  handlers.put(tx, state, kept)
+  state[STATUS], state[ATTEMPTS], state[GENERATION], state[ERRORS] = 'PENDING', 0, state[GENERATION] + 1, false
+  state[WORKER], state[UPDATED], state[DUE] = false, tx.now, tx.now
+  state[PICKED], state[STARTED], state[EXPIRES] = false, false, false
+  queue.enter(tx, state, head[PRIORITY], head[TAGS])
+  log.append(tx, state, 'REQUEUED', false)
+  states.change(tx, state)
+end
+
+function lifecycle.expire_all(tx, ids, max_attempts)
+  states.load_all(tx, ids)
+  table.sort(ids)
+  local taken = 0
+  for _, id in ipairs(ids) do
+    if tx.states[id] and lifecycle.expire(tx, tx.states[id], max_attempts) then
+      taken = taken + 1
+    end
+  end
+  return taken
+end
+
+function locks.void(tx, lost, max_attempts)
+  if lost[L_EVENTS] then
+    lifecycle.expire_all(tx, held_ids(tx, lost[L_TOKEN]), max_attempts)
+  end
+  local event_id = string.match(lost[L_KEY], '^handler:event:(.*)$')
+  local owner = event_id and states.find(tx, event_id)
+  if owner then
+    handlers.void(tx, owner, lost[L_TOKEN])
+  end
+end

@@ -1,0 +1,101 @@
+"""``durabus.store.results.Results``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from durabus.errors import LeaseLost
+from durabus.lifecycle.state import NOT_DONE
+from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Settled
+from durabus.store.events import EventRef
+from durabus.stores.redis.claims import decode_outcome
+from durabus.stores.redis.core import RedisCore
+from durabus.stores.redis.events import known_ref
+from durabus.stores.redis.records import REASONS, decode_handler, given, result_to, results_of
+
+CLEAN_AT_ONCE = 1000
+
+_renewed = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
+
+
+class RedisResults(RedisCore):
+    """Handler results, and claims on single handlers."""
+
+    async def list_results(self, ref: EventRef) -> list[HandlerResult]:
+        results = results_of(await self._call("list_results", known_ref(ref)))
+        return sorted(results, key=lambda result: result.handler_id)
+
+    async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
+        event = request.event
+        record = await self._call(
+            "claim_next_handler_result",
+            event.id,
+            event.token,
+            event.fence,
+            request.handler_ids,
+            request.worker_id,
+            request.token,
+            request.lease,
+            request.mode.value,
+        )
+        if not record:
+            return None
+        handler = decode_handler(record)
+        return HandlerClaim(
+            id=event.id,
+            handler_id=handler.handler_id,
+            token=request.token,
+            fence=handler.fence,
+            attempts=handler.attempts,
+            expires_ts=float(handler.expires),
+        )
+
+    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
+        if not claims:
+            self._check_open()
+            return []
+        asked = [_asked(claim) for claim in claims]
+        expires, codes = _renewed(await self._call("renew_handler_claims", lease, asked))
+        return [
+            LeaseLost(claim.id, REASONS[code]) if code else expires for claim, code in zip(claims, codes, strict=True)
+        ]
+
+    async def release_handler_claim(self, claim: HandlerClaim) -> None:
+        code = await self._call("release_handler_claim", *_asked(claim))
+        if code:
+            raise LeaseLost(claim.id, REASONS[code])
+
+    async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
+        _, status, _, error, value, time_ms, *_ = result_to(outcome)
+        answer = await self._call("complete_handler_result", *_asked(claim), status, error, value, time_ms)
+        if isinstance(answer, int):
+            raise LeaseLost(claim.id, REASONS[answer])
+        return decode_handler(answer).result()
+
+    async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
+        answer = await self._call("complete_event_if_done", ref.id, ref.token, ref.fence, tuple(handler_ids))
+        if isinstance(answer, int):
+            if REASONS[answer] == NOT_DONE:
+                return None
+            raise LeaseLost(ref.id, REASONS[answer])
+        status, retry = decode_outcome(answer)
+        return Settled(ref.id, status, given(retry))
+
+    async def cleanup_results(self, *, limit: int = 10_000) -> int:
+        self._check_open()
+        gone = 0
+        while gone < limit:
+            at_once = min(limit - gone, CLEAN_AT_ONCE)
+            count: int = await self._call("cleanup_results", at_once)
+            gone += count
+            if count < at_once:
+                break
+        return gone
+
+
+def _asked(claim: HandlerClaim) -> tuple[int, str, str, int]:
+    return claim.id, claim.handler_id, claim.token, claim.fence

@@ -1,0 +1,104 @@
+"""The Lua files as one function library, named after its content."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from durabus.errors import SchemaError, StoreError
+from durabus.stores.redis.connection import Address, command
+from durabus.stores.redis.layout import KEYS, OLDER_SCHEMAS, SCHEMA, TYPES
+from durabus.stores.redis.pipelined_connection import Line
+
+_FOLDER = files(__package__) / "functions"
+
+
+@cache
+def library() -> tuple[str, str]:
+    """Name and code. The name changes with the code, so a node never runs functions of another version."""
+    places = ", ".join(str(place) for place in range(1, len(KEYS) + 1))
+    parts = [f"local {', '.join(KEYS)} = {places}\nlocal SCHEMA = '{SCHEMA}'\n"]
+    parts += [one.read_text(encoding="utf-8") for one in _lua_files(_FOLDER / "shared")]
+    # a block each, so that what is local to a verb does not meet another verb's
+    parts += [f"do\n{one.read_text(encoding='utf-8')}end\n" for one in _lua_files(_FOLDER)]
+    body = "\n".join(parts)
+    name = f"durabus_{SCHEMA}_{sha256(body.encode()).hexdigest()[:12]}"
+    return name, f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{body}"
+
+
+def _lua_files(folder: Traversable) -> list[Traversable]:
+    return sorted((one for one in folder.iterdir() if one.name.endswith(".lua")), key=lambda one: one.name)
+
+
+COUNTERS = ("id", "position", "lock_fence", "revision")
+_UPGRADE = """
+if redis.call('HGET', KEYS[1], 'schema') == ARGV[1] then redis.call('HSET', KEYS[1], 'schema', ARGV[2]) end
+"""
+"""From then on nodes of the older schema are refused. Two may do it at once; neither undoes what a newer one did."""
+
+
+async def install(line: Line, address: Address, keys: list[str]) -> None:
+    """Load the functions, and make ``meta`` if this is a new store. Raises ``SchemaError`` for a newer one."""
+    meta = keys[0]
+    found = await line.call(command("HGET", meta, "schema"), patient=False)
+    if found is None:
+        leftover = await line.call(command("EXISTS", *keys[:-1]))
+        if leftover:
+            raise SchemaError(
+                f"{address.shown} has keys {{{address.prefix}}}:… without the counters of a durabus store: "
+                "remove them, or name another prefix in the URL (?prefix=…)"
+            )
+        # each only if it is not there: another process may be doing the same
+        for counter in COUNTERS:
+            await line.call(command("HSETNX", meta, counter, 0))
+        await line.call(command("HSETNX", meta, "schema", SCHEMA))
+    elif _text(found) in OLDER_SCHEMAS:
+        await line.call(command("EVAL", _UPGRADE, 1, meta, found, SCHEMA))
+    name, code = library()
+    if not await line.call(command("FUNCTION", "LIST", "LIBRARYNAME", name)):
+        await line.call(command("FUNCTION", "LOAD", "REPLACE", code))
+    await verify(line, address, keys)
+
+
+async def verify(line: Line, address: Address, keys: list[str]) -> None:
+    """Check the schema's number, the types of all keys, and that the functions are ours, byte for byte."""
+    values = await line.call(command("HMGET", keys[0], "schema", *COUNTERS))
+    found = _text(values[0])
+    if found is None:
+        raise SchemaError(f"there is no durabus store under the prefix {address.prefix!r} on {address.shown}: open it")
+    if found != SCHEMA:
+        raise SchemaError(
+            f"the store {address.prefix!r} on {address.shown} has schema {found}, this durabus works with {SCHEMA}: "
+            "upgrade durabus, or name another prefix in the URL (?prefix=…)"
+        )
+    odd = [name for name, value in zip(COUNTERS, values[1:], strict=True) if not (_text(value) or "").isdigit()]
+    if odd:
+        raise SchemaError(f"{keys[0]} on {address.shown} is damaged: {', '.join(odd)} must be whole numbers")
+    kinds = await asyncio.gather(*(line.call(command("TYPE", key)) for key in keys))
+    for name, key, answer in zip(KEYS.values(), keys, kinds, strict=True):
+        kind = _text(answer)
+        if kind not in ("none", TYPES.get(name, "hash")):
+            raise SchemaError(f"{key} on {address.shown} is a {kind}, not a {TYPES.get(name, 'hash')}: it is not ours")
+    await _verify_functions(line, address)
+
+
+async def _verify_functions(line: Line, address: Address) -> None:
+    name, code = library()
+    listed = await line.call(command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE"))
+    if not listed:
+        raise SchemaError(f"the function library {name} is missing on {address.shown}: open the store again")
+    fields = dict(zip(listed[0][::2], listed[0][1::2], strict=True))
+    if _text(fields[b"library_code"]) != code:
+        raise SchemaError(f"the function library {name} on {address.shown} was changed by hand: FUNCTION DELETE it")
+
+
+def _text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, bytes):
+        raise StoreError(f"unexpected answer {value!r}")
+    return value.decode()

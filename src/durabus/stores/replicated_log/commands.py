@@ -1,0 +1,333 @@
+"""What a control record asks for: one struct for each verb of the contract that writes, its fields named as there."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+import msgspec
+
+from durabus.errors import InvalidEventError
+from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
+from durabus.model.handler import HandlerInfo
+from durabus.model.result import HandlerResult
+from durabus.store.claims import SettleAnswer
+from durabus.store.events import EventRef
+from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.wire import Ref, Sent
+
+T = TypeVar("T")
+
+LOG_FORMAT = 1
+"""Which commands a node knows; a node that reads a larger one stops."""
+
+
+class Command(msgspec.Struct, frozen=True, array_like=True):
+    """A verb with its arguments."""
+
+    def apply(self, core: FoldCore) -> Any:
+        """Do it, and give the answer of the contract or raise its error."""
+        verb = getattr(core, str(self.__struct_config__.tag))
+        return finish(verb(**msgspec.structs.asdict(self)))
+
+
+class RegisterHandlers(Command, frozen=True, tag="register_handlers"):
+    """See ``Registrations``."""
+
+    bus: str
+    node: str
+    handlers: tuple[HandlerInfo, ...]
+    kept_for: float | None
+
+
+class UnregisterHandler(Command, frozen=True, tag="unregister_handler"):
+    """See ``Registrations``."""
+
+    bus: str
+    handler_id: str
+
+
+class StopBus(Command, frozen=True, tag="stop_bus"):
+    """See ``Registrations``."""
+
+    bus: str
+
+
+class ArchiveBuses(Command, frozen=True, tag="archive_buses"):
+    """See ``Registrations``."""
+
+    stopped_for: float
+    limit: int
+
+
+class RemoveEvent(Command, frozen=True, tag="remove_event"):
+    """See ``Events``."""
+
+    ref: EventRef
+
+
+class TrimEventHistory(Command, frozen=True, tag="trim_event_history"):
+    """See ``Events``."""
+
+    bus: str
+    older_than: float
+    limit: int
+
+
+class CleanupExcessEvents(Command, frozen=True, tag="cleanup_excess_events"):
+    """See ``Events``."""
+
+    bus: str
+    keep: int
+    limit: int
+
+
+class ClaimNextEvents(Command, frozen=True, tag="claim_next_events"):
+    """See ``Claims``."""
+
+    request: ClaimRequest
+
+
+class StartEvents(Command, frozen=True, tag="start_events"):
+    """See ``Claims``."""
+
+    refs: tuple[Ref, ...]
+
+    def apply(self, core: FoldCore) -> Any:
+        """As the contract says."""
+        return finish(core.start_events([ClaimRef(*ref) for ref in self.refs]))
+
+
+class RenewEventClaims(Command, frozen=True, tag="renew_event_claims"):
+    """See ``Claims``."""
+
+    refs: tuple[Ref, ...]
+    lease: float
+
+    def apply(self, core: FoldCore) -> Any:
+        """As the contract says."""
+        return finish(core.renew_event_claims([ClaimRef(*ref) for ref in self.refs], lease=self.lease))
+
+
+class SettleEvents(Command, frozen=True, tag="settle_events"):
+    """See ``Claims``."""
+
+    settlements: tuple[Sent, ...]
+    then_claim: ClaimRequest | None
+
+    def apply(self, core: FoldCore) -> SettleAnswer:
+        """As the contract says."""
+        return core.settle(self.settlements, self.then_claim)
+
+
+class ExpireEvents(Command, frozen=True, tag="expire_events"):
+    """See ``Claims``."""
+
+    max_attempts: int | None
+    limit: int
+
+
+class ResetEvent(Command, frozen=True, tag="reset_event"):
+    """See ``Claims``."""
+
+    ref: EventRef
+    reason: str
+
+
+class ClaimNextHandlerResult(Command, frozen=True, tag="claim_next_handler_result"):
+    """See ``Results``."""
+
+    request: HandlerClaimRequest
+
+
+class RenewHandlerClaims(Command, frozen=True, tag="renew_handler_claims"):
+    """See ``Results``."""
+
+    claims: tuple[HandlerClaim, ...]
+    lease: float
+
+
+class ReleaseHandlerClaim(Command, frozen=True, tag="release_handler_claim"):
+    """See ``Results``."""
+
+    claim: HandlerClaim
+
+
+class CompleteHandlerResult(Command, frozen=True, tag="complete_handler_result"):
+    """See ``Results``."""
+
+    claim: HandlerClaim
+    outcome: HandlerResult
+
+
+class CompleteEventIfDone(Command, frozen=True, tag="complete_event_if_done"):
+    """See ``Results``."""
+
+    ref: Ref
+    handler_ids: tuple[str, ...]
+
+    def apply(self, core: FoldCore) -> Any:
+        """As the contract says."""
+        return finish(core.complete_event_if_done(ClaimRef(*self.ref), self.handler_ids))
+
+
+class CleanupResults(Command, frozen=True, tag="cleanup_results"):
+    """See ``Results``."""
+
+    limit: int
+
+
+class ClaimLock(Command, frozen=True, tag="claim_lock"):
+    """See ``Locks``."""
+
+    key: str
+    worker_id: str
+    token: str
+    lease: float
+
+
+class RenewLock(Command, frozen=True, tag="renew_lock"):
+    """See ``Locks``."""
+
+    claim: LockClaim
+    lease: float
+
+
+class ReleaseLock(Command, frozen=True, tag="release_lock"):
+    """See ``Locks``."""
+
+    claim: LockClaim
+
+
+class SavePosition(Command, frozen=True, tag="save_position"):
+    """See ``Log``."""
+
+    name: str
+    position: str
+    lock: LockClaim
+
+
+class TrimLog(Command, frozen=True, tag="trim_log"):
+    """See ``Log``."""
+
+    until: str
+    older_than: float
+    limit: int
+
+
+class RequeueDeadLetters(Command, frozen=True, tag="requeue_dead_letters"):
+    """See ``DeadLetters``."""
+
+    refs: tuple[EventRef, ...]
+
+
+class PurgeDeadLetters(Command, frozen=True, tag="purge_dead_letters"):
+    """See ``DeadLetters``."""
+
+    created_until_ts: float
+    bus: str | None
+    limit: int
+
+
+class PurgeDeadLettersById(Command, frozen=True, tag="purge_dead_letters_by_id"):
+    """See ``DeadLetters``."""
+
+    ids: tuple[int, ...]
+
+
+class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
+    """A node says what it takes the log for. The first one in the log settles it for all."""
+
+    format: int
+    cluster: str
+    max_history: int
+
+
+class Now(Command, frozen=True, tag="now"):
+    """What is the log's time? See ``EventStore``."""
+
+
+class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
+    """Metadata of an event that follows on the public lane, too large for a header there."""
+
+    event_id: str
+    metadata_json: str
+
+
+class Snapshotted(msgspec.Struct, frozen=True, array_like=True, tag="snapshotted"):
+    """A snapshot is complete: the next one is due that much later, and what it covers may be trimmed."""
+
+    position: tuple[int, ...]
+    applied: int
+    at_ts: float
+    public_kept: float
+
+
+Written = (
+    RegisterHandlers
+    | UnregisterHandler
+    | StopBus
+    | ArchiveBuses
+    | RemoveEvent
+    | TrimEventHistory
+    | CleanupExcessEvents
+    | ClaimNextEvents
+    | StartEvents
+    | RenewEventClaims
+    | SettleEvents
+    | ExpireEvents
+    | ResetEvent
+    | ClaimNextHandlerResult
+    | RenewHandlerClaims
+    | ReleaseHandlerClaim
+    | CompleteHandlerResult
+    | CompleteEventIfDone
+    | CleanupResults
+    | ClaimLock
+    | RenewLock
+    | ReleaseLock
+    | SavePosition
+    | TrimLog
+    | RequeueDeadLetters
+    | PurgeDeadLetters
+    | PurgeDeadLettersById
+    | Now
+    | Attach
+    | Join
+    | Snapshotted
+)
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(list[Written])
+_ONE = msgspec.msgpack.Decoder(Written)
+
+
+def encode_command(command: Written) -> msgspec.Raw:
+    """One command as bytes. Raises before anything is sent: one that cannot be read would stop every node."""
+    try:
+        written = _ENCODER.encode(command)
+        _ONE.decode(written)
+    except (UnicodeError, OverflowError, msgspec.MsgspecError) as error:
+        raise InvalidEventError(f"{type(command).__name__} cannot be written: {error}") from error
+    return msgspec.Raw(written)
+
+
+def encode_commands(commands: list[msgspec.Raw]) -> bytes:
+    """What one record carries."""
+    return _ENCODER.encode(commands)
+
+
+def decode_commands(data: bytes) -> list[Written]:
+    """The reverse. Raises ``msgspec.MsgspecError`` on what is no list of commands."""
+    return _DECODER.decode(data)
+
+
+def finish(verb: Coroutine[Any, Any, T]) -> T:
+    """Run a verb of the memory store to its end: behind its lock it never waits."""
+    try:
+        verb.send(None)
+    except StopIteration as ended:
+        answer: T = ended.value
+        return answer
+    verb.close()
+    raise RuntimeError("a verb of the memory store waited: it cannot be folded")

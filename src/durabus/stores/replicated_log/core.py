@@ -1,0 +1,261 @@
+"""The plain claims and completions that a busy log is made of, many at once.
+
+They do what ``kernel.transition`` does to each, in one loop: a batch shares its instant, its queue and its holder.
+Whatever is not plain goes the kernel's way. The differential tests hold both ways against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from durabus.errors import LeaseLost
+from durabus.lifecycle.state import EventState, LockState, Record, SettledClaim
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, LockClaim
+from durabus.model.event import Event, NewEvent
+from durabus.model.handler import BusInfo, HandlerInfo
+from durabus.model.settlement import Complete, Settled
+from durabus.model.statuses import Action, EventMode, EventStatus
+from durabus.store.claims import SettleAnswer
+from durabus.stores.memory.bus_queue import Lane
+from durabus.stores.memory.core import Registration
+from durabus.stores.memory.store import MemoryStore
+from durabus.stores.replicated_log.wire import Completions, Sent
+
+
+class BulkCore(MemoryStore):
+    """``settle`` takes settlements as they lie in the log."""
+
+    def settle(self, sent: Sequence[Sent], then_claim: ClaimRequest | None) -> SettleAnswer:
+        """As ``settle_events``."""
+        with self._lock:
+            self._check_open()
+            now = self._clock.now()
+            outcomes: list[Settled | LeaseLost] = []
+            for one in sent:
+                if isinstance(one, Completions):
+                    outcomes += self._complete_all(one, now)
+                else:
+                    outcomes += [self._settle(settlement, now) for settlement in one.settlements()]
+            return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
+
+    def _complete_all(self, done: Completions, now: float) -> list[Settled | LeaseLost]:
+        token, fence, states = done.token, done.fence, self._states
+        most = self._max_history + self._max_history // 5
+        outcomes: list[Settled | LeaseLost] = []
+        records: list[Record] = []
+        bus = lane = None
+        for id_, milliseconds in zip(done.ids, done.times, strict=True):
+            state = states.get(id_)
+            if state is None or not _plainly_held(state, token, fence) or token in self._event_locks:
+                self._log.append(records)
+                records = []
+                outcomes.append(self._settle(Complete(ClaimRef(id_, token, fence), (), (), milliseconds), now))
+                continue
+            event = replace(state.event, status=EventStatus.COMPLETED, updated_ts=now, expires_ts=None)
+            answer = Settled(id_, EventStatus.COMPLETED)
+            states[id_] = EventState(event, None, (), SettledClaim(token, fence, Action.COMPLETED, answer))
+            records.append(Record(Action.COMPLETED, event, now, event.worker_id, None, milliseconds))
+            outcomes.append(answer)
+            self._let_go(id_, token)
+            if lane is None or event.bus != bus:
+                bus, lane = event.bus, self._lane(event.bus)
+            lane.left(event)
+            lane.history[id_] = None
+            if len(lane.history) > most:
+                self._log.append(records)
+                records = []
+                self._forget_excess(lane, self._max_history)
+        self._log.append(records)
+        return outcomes
+
+    def _claim(self, request: ClaimRequest, now: float) -> list[Claim]:
+        token, states = request.token, self._states
+        plain = request.mode is EventMode.PARALLEL and not request.tags and request.event_id is None
+        if not plain or token in self._held:
+            return super()._claim(request, now)
+        lane = self._lane(request.bus)
+        self._expire(lane, request.max_attempts, now)
+        worker_id, expires_ts = request.worker_id, now + request.lease
+        revision = self._revisions.get(request.bus, "")
+        claims: list[Claim] = []
+        records: list[Record] = []
+        for id_ in list(islice(lane.eligible(now), request.limit)):
+            before = states[id_]
+            event = before.event
+            event = replace(
+                event,
+                status=EventStatus.PROCESSING,
+                attempts=event.attempts + 1,
+                fence=event.fence + 1,
+                worker_id=worker_id,
+                updated_ts=now,
+                picked_ts=now,
+                started_ts=None,
+                expires_ts=expires_ts,
+            )
+            states[id_] = EventState(event, token, before.handlers, before.settled)
+            records.append(Record(Action.PICKED, event, now, worker_id))
+            lane.leased(event)
+            claims.append(Claim(event, token, before.results, revision))
+        if claims:
+            self._log.append(records)
+            self._held[token] = {claim.event.id: None for claim in claims}
+        return claims
+
+
+def _plainly_held(state: EventState, token: str, fence: int) -> bool:
+    """Whether the claim is current, and no handler has a part of its own in it."""
+    event = state.event
+    return (
+        state.token == token and event.fence == fence and event.status is EventStatus.PROCESSING and not state.handlers
+    )
+
+
+class CoreTables(NamedTuple):
+    """The whole state, in lists that nobody changes any more."""
+
+    next_id: int
+    last_fence: int
+    last_revision: int
+    last_number: int
+    states: list[EventState]
+    held: list[tuple[str, list[int]]]
+    locks: list[LockState]
+    event_locks: list[tuple[str, LockClaim]]
+    log: list[tuple[int, Record]]
+    positions: dict[str, str]
+    buses: list[tuple[BusInfo, str | None]]
+    handlers: list[tuple[str, HandlerInfo, float | None]]
+    max_history: int
+
+
+class FoldCore(BulkCore):
+    """Beside the contract, a few looks that spare the log a record."""
+
+    def tables(self) -> CoreTables:
+        """A copy that shares the rows: they are values."""
+        with self._lock:
+            log, last_number = self._log.numbered()
+            return CoreTables(
+                next_id=self._next_id,
+                last_fence=self._last_fence,
+                last_revision=self._last_revision,
+                last_number=last_number,
+                states=list(self._states.values()),
+                held=[(token, list(ids)) for token, ids in self._held.items()],
+                locks=list(self._locks.values()),
+                event_locks=list(self._event_locks.items()),
+                log=log,
+                positions=dict(self._positions),
+                buses=[(info, self._revisions.get(bus)) for bus, info in self._buses.items()],
+                handlers=[
+                    (bus, one.info, one.kept_until) for bus, known in self._handlers.items() for one in known.values()
+                ],
+                max_history=self._max_history,
+            )
+
+    def restore(self, tables: CoreTables, *, now: float) -> None:
+        """Become what ``tables`` say, at the log's time ``now``."""
+        with self._lock:
+            self._next_id, self._last_fence = tables.next_id, tables.last_fence
+            self._last_revision, self._max_history = tables.last_revision, tables.max_history
+            self._locks = {lock.key: lock for lock in tables.locks}
+            self._event_locks = dict(tables.event_locks)
+            self._held = {token: dict.fromkeys(ids) for token, ids in tables.held}
+            self._positions = dict(tables.positions)
+            self._log.restore(tables.log, tables.last_number)
+            self._put_back(tables.states, now)
+            for info, revision in tables.buses:
+                self._buses[info.bus] = info
+                if revision is not None:
+                    self._revisions[info.bus] = revision
+            for bus, handler, kept_until in tables.handlers:
+                known = self._handlers.setdefault(bus, {})
+                known[handler.handler_id, handler.node] = Registration(handler, kept_until)
+
+    def _put_back(self, states: list[EventState], now: float) -> None:
+        """There may be millions, and nearly all of them PENDING on few buses."""
+        known, ids, lane, bus = self._states, self._ids, Lane({}), None
+        for state in states:
+            event = state.event
+            id_, status = event.id, event.status
+            known[id_] = state
+            ids[event.event_id] = id_
+            if event.idempotency_key is not None:
+                self._keys[event.bus, event.idempotency_key] = id_
+            if event.bus != bus:
+                bus = event.bus
+                lane = self._lane(bus)
+            if status is EventStatus.PENDING:
+                lane.pending(event, now)
+            elif status is EventStatus.PROCESSING:
+                lane.live.add(id_)
+                lane.leased(event)
+            elif status is EventStatus.COMPLETED:
+                lane.history[id_] = None
+            else:
+                self._dead[id_] = None
+
+    def _forget_excess(self, lane: Lane, keep: int, limit: int | None = None) -> int:
+        """What nobody asked to forget stays while a reader that saved its position has not come to its end.
+
+        Replicas must forget alike, so whether to look again is read off the state: after each fifth of what is kept.
+        """
+        if limit is not None or not self._positions:
+            return super()._forget_excess(lane, keep, limit)
+        if (len(lane.history) - keep - 1) % max(keep // 5, 1):
+            return 0
+        read = min(int(position) if position.isdigit() else 0 for position in self._positions.values())
+        unread = {record.event.id for number, record in self._log.numbered()[0] if number > read}
+        excess = [id_ for id_ in sorted(lane.history)[: max(len(lane.history) - keep, 0)] if id_ not in unread]
+        self._forget_completed(lane, excess)
+        return len(excess)
+
+    def knows_any(self, new: Sequence[NewEvent]) -> bool:
+        """Whether one of these is stored already."""
+        with self._lock:
+            return any(self._stored_id(one) is not None for one in new)
+
+    def stored(self, new: Sequence[NewEvent]) -> list[Event] | None:
+        """What is stored in place of these, if all of them are."""
+        with self._lock:
+            ids = [self._stored_id(one) for one in new]
+            found = [self._states[id_].event for id_ in ids if id_ is not None]
+            return found if len(found) == len(new) else None
+
+    def nothing_to_claim(self, request: ClaimRequest) -> bool:
+        """Whether a claim now would find no event, take none from a dead worker, and is no repeat."""
+        with self._lock:
+            if request.token in self._held:
+                return False
+            lane = self._lanes.get(request.bus)
+            instant = None if lane is None else lane.next_instant()
+            return instant is None or instant > self._clock.now()
+
+    def nothing_expired(self) -> bool:
+        """Whether no claim's lease is over."""
+        with self._lock:
+            now = self._clock.now()
+            held = (self._states[id_].event.expires_ts for ids in self._held.values() for id_ in ids)
+            return all(expires_ts is None or expires_ts > now for expires_ts in held)
+
+    @property
+    def size(self) -> int:
+        """How many events it holds."""
+        return len(self._states)
+
+    def wake_all(self) -> None:
+        """End every wait for work."""
+        with self._lock:
+            for bus in list(self._waiters):
+                self._wake(bus)
+
+    def _stored_id(self, new: NewEvent) -> int | None:
+        id_ = self._ids.get(new.event_id)
+        if id_ is None and new.idempotency_key is not None:
+            id_ = self._keys.get((new.bus, new.idempotency_key))
+        return id_

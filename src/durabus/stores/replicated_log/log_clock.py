@@ -1,0 +1,132 @@
+"""The log's time: what the broker wrote on the records, and never back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
+
+from durabus.clock import Clock, monotonic
+from durabus.stores.replicated_log.transport import Entry, Manifest, Part, Position, PublicRecord, Transport
+
+STRETCH = 5.0
+"""Seconds after which a bound counts once more, and then no more."""
+
+
+class LogClock:
+    """While a record is applied, its time. Between records, how late it must be by now on the broker.
+
+    Every record that comes bounds the difference between the broker's clock and this process's: it was appended before
+    it came. The smallest delay of the last seconds gives the best bound, so the estimate is late by that delay, and
+    early at most by what the two clocks drifted apart since; a bound for ever would be early by ever more.
+    Replicas decide by the time of records alone; the estimate is for answers that change nothing.
+    """
+
+    def __init__(self, manual: Clock | None = None) -> None:
+        self._manual = manual
+        self._log_ts = 0.0
+        self._ahead = self._ahead_before = float("-inf")
+        """The bound of this stretch of time, and of the one before."""
+        self._stretch_began = 0.0
+        self._applying = False
+
+    @property
+    def log_ts(self) -> float:
+        """The largest time seen on a record that was applied."""
+        return self._log_ts
+
+    def now(self) -> float:
+        """See the class."""
+        if self._applying:
+            return self._log_ts
+        if self._manual is not None:
+            return max(self._manual.now(), self._log_ts)
+        return max(monotonic() + max(self._ahead, self._ahead_before), self._log_ts)
+
+    def arrived(self, at_ts: float) -> None:
+        """A record of that time came in."""
+        now = monotonic()
+        if now - self._stretch_began > STRETCH:
+            self._ahead_before, self._ahead, self._stretch_began = self._ahead, float("-inf"), now
+        self._ahead = max(self._ahead, at_ts - now)
+
+    def apply_at(self, at_ts: float) -> None:
+        """Until ``done``, it is the time of this record."""
+        self._log_ts = max(self._log_ts, at_ts)
+        self._applying = True
+
+    def done(self) -> None:
+        """The records were applied."""
+        self._applying = False
+
+    def restore(self, log_ts: float) -> None:
+        """Continue where a snapshot ends."""
+        self._log_ts = log_ts
+
+
+HEADER = "durabus-told-time"
+
+
+class ToldTime:
+    """``Transport`` on another one."""
+
+    def __init__(self, transport: Transport, clock: Clock) -> None:
+        self._transport = transport
+        self._clock = clock
+
+    @property
+    def name(self) -> str:
+        return self._transport.name
+
+    @property
+    def largest(self) -> int:
+        return self._transport.largest
+
+    async def open(self) -> None:
+        await self._transport.open()
+
+    async def verify(self) -> None:
+        await self._transport.verify()
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def refusal(self, record: PublicRecord) -> str | None:
+        return self._transport.refusal(record)
+
+    async def publish(self, records: Sequence[PublicRecord]) -> None:
+        told = self._told()
+        await self._transport.publish([one._replace(headers={**one.headers, **told}) for one in records])
+
+    async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
+        await self._transport.append(record, key, {**headers, **self._told()})
+
+    async def head(self) -> Position:
+        return await self._transport.head()
+
+    def public_seen(self) -> int:
+        return self._transport.public_seen()
+
+    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+        await self._transport.follow(after, partial(_deliver_at_told_time, deliver))
+
+    async def newest_snapshot(self) -> Manifest | None:
+        return await self._transport.newest_snapshot()
+
+    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+        return self._transport.read_snapshot(manifest)
+
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+        return await self._transport.write_snapshot(manifest, parts, fence=fence)
+
+    async def trim(self, control: Position, public: Position) -> None:
+        await self._transport.trim(control, public)
+
+    def _told(self) -> dict[str, str]:
+        return {HEADER: repr(self._clock.now())}
+
+
+def _deliver_at_told_time(deliver: Callable[[Sequence[Entry]], None], entries: Sequence[Entry]) -> None:
+    # A record that was told no time comes when the one before it did: the log's time never goes back.
+    deliver([entry._replace(at_ts=msgspec.json.decode(entry.headers.get(HEADER, "0.0"))) for entry in entries])

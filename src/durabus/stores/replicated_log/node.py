@@ -1,0 +1,326 @@
+"""One store object's part in the log: it appends, reads back, applies and answers, in a thread of its own.
+
+A busy event loop of the user's cannot starve it, and any number of loops may call it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+import anyio
+
+from durabus.clock import monotonic
+from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
+from durabus.model.event import Event, NewEvent
+from durabus.stores.replicated_log.callers import Barriers, Call, Replies
+from durabus.stores.replicated_log.commands import Join, Written, encode_command
+from durabus.stores.replicated_log.log_clock import LogClock
+from durabus.stores.replicated_log.own_loop import CLOSED, OwnLoop
+from durabus.stores.replicated_log.records import GONE, Damage
+from durabus.stores.replicated_log.replica import Replica
+from durabus.stores.replicated_log.sender import Sender
+from durabus.stores.replicated_log.snapshot import Loader, Snapshotter
+from durabus.stores.replicated_log.transport import Entry, GapError, Manifest, Position, Transport
+
+logger = logging.getLogger("durabus.fold")
+
+LOOK_EVERY = 0.25
+CLOSE_EVERY = 0.005
+RESTORE_PAUSE = 0.5
+RESTORE_TRIES = 5
+CANCEL_WITHIN = 2.0
+
+
+class Node:
+    """The life of a replica between ``start`` and ``stop``."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        join: Join,
+        *,
+        clock: LogClock,
+        timeout: float,
+        snapshot_every: int,
+        public_kept: float,
+        skip: Position | None = None,
+    ) -> None:
+        self._transport = transport
+        self._skip = skip
+        self._join = join
+        self._timeout = timeout
+        self.session = secrets.token_hex(8)
+        self.replica = Replica(self.session, clock, skip=skip)
+        self._pid = os.getpid()
+        self._own = OwnLoop("durabus-fold")
+        self._inbox_lock = threading.Lock()
+        self._inbox: list[Call] = []
+        self._kicked = False
+        self._closing = False
+        self._ended = False
+        self._broken: DurabusError | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._replies = Replies()
+        self._sender = Sender(self.session, transport, self._replies, self._spawn, timeout=timeout)
+        self._barriers = Barriers(transport, self._replies)
+        self._snapshotting: asyncio.Task[None] | None = None
+        self._snapshotter = Snapshotter(self, transport, every=snapshot_every, public_kept=public_kept)
+
+    async def start(self) -> None:
+        """Begin: read what the log holds, and say that this node is there."""
+        self._own.start()
+        try:
+            await self._own.run(self._begin())
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Wait for what was accepted, at most as long as a call may take; then end the thread. Repeatable."""
+        self._closing = True
+        if self._pid == os.getpid():
+            await self._own.end(self._finish())
+
+    async def command(self, command: Written) -> Any:
+        """Append a command; answers as the replica did when the record came back."""
+        self.check_open()
+        return await self._ask(Call("command", encode_command(command)))
+
+    async def own_command(self, command: Written) -> Any:
+        """As ``command``, for the node's own work, which goes on while it closes. In the node's thread only."""
+        return await self._ask(Call("command", encode_command(command)))
+
+    async def publish(self, new: Sequence[NewEvent]) -> list[Event]:
+        """Append events to the public lane; answers with what the replica stored."""
+        self.check_open()
+        stored: list[Event] = await self._ask(Call("publish", new))
+        return stored
+
+    async def catch_up(self) -> None:
+        """Return when this replica has everything that was acknowledged anywhere before the call."""
+        self.check_open()
+        await self._ask(Call("barrier", None))
+
+    async def verify(self) -> None:
+        """Raise ``SchemaError`` if the broker's settings are not those that the store needs."""
+        self.check_open()
+        await self._own.run(self._transport.verify())
+
+    async def snapshot(self) -> bool:
+        """Make a snapshot now, and trim the log; False if another node is at it."""
+        self.check_open()
+        return await self._own.run(self._snapshotter.snapshot())
+
+    def check_open(self) -> None:
+        """Raise unless calls are taken."""
+        if self._closing:
+            raise StoreClosedError(CLOSED)
+        if self._pid != os.getpid():
+            raise StoreClosedError("this store belongs to the parent of this forked process: open one here")
+        if self._broken is not None:
+            raise self._broken
+
+    async def _ask(self, call: Call) -> Any:
+        call.expires = monotonic() + self._timeout
+        with self._inbox_lock:
+            if self._ended:
+                raise StoreClosedError(CLOSED)
+            self._inbox.append(call)
+            kick, self._kicked = not self._kicked, True
+        if kick:
+            self._own.loop.call_soon_threadsafe(self._take)
+        try:
+            return await asyncio.shield(call.future)
+        except asyncio.CancelledError:
+            call.future.add_done_callback(_take_notice)
+            with anyio.move_on_after(CANCEL_WITHIN, shield=True):
+                await self._withdraw(call)
+            raise
+
+    async def _withdraw(self, call: Call) -> None:
+        """A cancelled call is not sent any more; one that was is waited for, so that its effect does not come later."""
+        with self._inbox_lock:
+            waiting = call in self._inbox
+            if waiting:
+                self._inbox.remove(call)
+        if waiting:
+            call.future.cancel()
+        else:
+            await asyncio.wait([call.future])
+
+    # From here on everything runs in the thread.
+
+    async def _begin(self) -> None:
+        await self._transport.open()
+        try:
+            await self._restore()
+        except Damage as damage:
+            raise damage.told(self._transport.name) from damage
+        self._spawn(self._read())
+        self._spawn(self._look())
+        self._snapshotting = self._spawn(self._snapshotter.run())
+        settings: Join = await self.own_command(self._join)
+        if settings != self._join:
+            raise SchemaError(
+                f"this log is of cluster={settings.cluster!r} with max_history={settings.max_history}, "
+                f"not cluster={self._join.cluster!r} with max_history={self._join.max_history}: "
+                "give the URL the same options, or another prefix"
+            )
+
+    async def _finish(self) -> None:
+        deadline = monotonic() + self._timeout
+        if self._snapshotting is not None:
+            self._snapshotting.cancel()
+            await asyncio.wait([self._snapshotting])
+        while not self._sender.idle and monotonic() < deadline and not self._broken:  # noqa: ASYNC110  (once, at the end)
+            await asyncio.sleep(CLOSE_EVERY)
+        while self._tasks:  # one that ends may have begun another
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+        with self._inbox_lock:
+            self._ended = True
+        self._fail_all(StoreClosedError("the store was closed before the answer came"))
+        self._take()
+        await self._transport.close()
+
+    async def _restore(self) -> None:
+        """Begin with the newest snapshot, if it is later than where we are."""
+        tried: list[Manifest] = []
+        for _ in range(RESTORE_TRIES):
+            manifest = await self._transport.newest_snapshot()
+            if manifest is None or manifest.position <= self.replica.position:
+                return
+            tried.append(manifest)
+            loader = Loader()
+            try:
+                async for part in self._transport.read_snapshot(manifest):
+                    loader.add(part)
+            except GapError:
+                continue  # a newer one took its place meanwhile
+            restored = loader.replica(self.session, self.replica.clock, manifest, skip=self._skip)
+            behind, self.replica = self.replica, restored
+            behind.core.wake_all()
+            logger.info("began with the snapshot at %s", manifest.position)
+            return
+        if tried.count(tried[0]) == RESTORE_TRIES:
+            raise Damage(tried[0].position, "the snapshot of this position is not complete, or not whole", GONE)
+        raise StoreUnavailableError(f"{RESTORE_TRIES} snapshots in a row were replaced while they were read")
+
+    async def _begin_anew(self) -> None:
+        """However long the broker does not answer; what is asked meanwhile is given up in time."""
+        while True:
+            try:
+                return await self._restore()
+            except StoreUnavailableError as error:
+                logger.warning("cannot begin anew, trying again in %s s: %s", RESTORE_PAUSE, error)
+                await asyncio.sleep(RESTORE_PAUSE)
+
+    async def _read(self) -> None:
+        try:
+            while self._broken is None:
+                try:
+                    await self._transport.follow(self.replica.position, self._deliver)
+                except GapError as gap:
+                    await self._leap(gap)
+        except Damage as damage:
+            self._break(damage.told(self._transport.name))
+        except DurabusError as error:
+            self._break(error)
+
+    async def _leap(self, gap: GapError) -> None:
+        """Records that this node has not read are gone: begin anew. Raises ``Damage`` if no snapshot covers them."""
+        logger.warning("%s", gap)
+        before = self.replica.position
+        await self._begin_anew()
+        if self.replica.position == before:
+            raise Damage(before, f"{gap}; and no snapshot covers them", GONE)
+        self._sender.fail(StoreUnavailableError("this node had fallen behind and began anew: repeat the call"))
+        self._barriers.reached(self.replica.position)
+        self._replies.send()
+
+    def _deliver(self, entries: Sequence[Entry]) -> None:
+        if self._broken is not None:
+            return
+        self.replica.clock.arrived(entries[-1].at_ts)
+        try:
+            answers = self.replica.apply(entries)
+        except SchemaError as error:
+            self._break(error)
+            return
+        except Damage as damage:
+            self._break(damage.told(self._transport.name))
+            return
+        except Exception as error:
+            # A replica that left a record out would decide otherwise than the others.
+            logger.exception("the records from %s on cannot be applied", entries[0].position)
+            self._break(StoreError(f"this replica cannot go on: {type(error).__name__}: {error}"))
+            return
+        self._sender.answered(answers)
+        self._barriers.reached(self.replica.position)
+        self._replies.send()
+
+    def _take(self) -> None:
+        with self._inbox_lock:
+            calls, self._inbox = self._inbox, []
+            self._kicked = False
+        for call in calls:
+            if self._broken is not None or self._ended:
+                self._replies.add(call, self._broken or StoreClosedError(CLOSED))
+            elif call.kind == "barrier":
+                self._barriers.add(call)
+            else:
+                self._sender.add(call)
+        self._sender.pump()
+        if self._barriers.needed:
+            self._barriers.running = True
+            self._spawn(self._barriers.run())
+        self._replies.send()
+
+    async def _look(self) -> None:
+        """Give up what takes too long."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            now = monotonic()
+            self._sender.give_up_late(now)
+            late = StoreUnavailableError(f"no answer from the broker within {self._timeout:g} s")
+            self._barriers.give_up_late(now, late)
+            self._replies.send()
+
+    def _fail_all(self, error: DurabusError) -> None:
+        self._sender.fail_all(error)
+        self._barriers.fail_all(error)
+        self._replies.send()
+
+    def _break(self, error: DurabusError) -> None:
+        """Nothing can be answered any more. Only the first reason counts: what fails later fails because of it."""
+        if self._broken is not None:
+            return
+        logger.error("this store cannot go on: %s", error)
+        self._broken = error
+        self._fail_all(error)
+        self.replica.core.wake_all()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._own.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the store failed", exc_info=error)
+            self._break(StoreUnavailableError(f"the store's own work failed: {type(error).__name__}: {error}"))
+
+
+def _take_notice(future: asyncio.Future[Any]) -> None:
+    """Its caller was cancelled: nobody else asks what became of it."""
+    if not future.cancelled():
+        future.exception()

@@ -1,0 +1,76 @@
+"""What a broker store's URL may say after its question mark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from durabus.errors import ConfigurationError
+from durabus.model.limits import MAX_SECONDS
+from durabus.stores.replicated_log.transport import Position
+
+DEFAULT_HISTORY = 100_000
+DEFAULT_PREFIX = "durabus"
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PLACE = re.compile(r"(\d{1,18}(-\d{1,18})?)?", re.ASCII)
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """The same for every broker. ``cluster`` and ``max_history`` must be equal on all nodes: the log settles them."""
+
+    prefix: str = DEFAULT_PREFIX
+    """Names of streams and topics begin with it; nodes of one prefix are one store."""
+    cluster: str = "default"
+    """A name for those who belong together: a node of another cluster on the same prefix is refused."""
+    max_history: int = DEFAULT_HISTORY
+    """How many COMPLETED events of a bus are remembered, with their log entries: every node has them in memory.
+
+    What a reader with a saved position has not read yet stays, however much that is.
+    """
+    timeout: float = 30.0
+    """How long a call waits for the broker, in seconds."""
+    snapshot_every: int = 20_000
+    """After how many records, or as many as there are events if those are more, a snapshot is made."""
+    public_kept: float = 7 * 86_400.0
+    """How long the public lane keeps what all replicas have, in seconds."""
+    skip_record: str = ""
+    """The position of a damaged record that shall count on no node, as the error names it. See docs/stores.md."""
+
+    @property
+    def skipped_position(self) -> Position | None:
+        """``skip_record`` as the fold knows it."""
+        return tuple(map(int, self.skip_record.split("-"))) if self.skip_record else None
+
+
+def options_from_url(url: str, extra: Mapping[str, str] | None = None) -> Options:
+    """Read and check them; ``extra`` are those that only this broker knows, by name, with what they are.
+
+    Neither the URL nor an unknown option's value is shown in an error: it may hold a password.
+    """
+    values: dict[str, object] = {}
+    for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):
+        if extra is not None and name in extra:
+            continue
+        if name not in Options.__struct_fields__:
+            known = ", ".join(sorted([*Options.__struct_fields__, *(extra or ())]))
+            raise ConfigurationError(f"{name}: no such option; known are {known}")
+        values[name] = text
+    try:
+        options = msgspec.convert(values, Options, strict=False)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{urlsplit(url).scheme}: {error}") from error
+    for name in ("prefix", "cluster"):
+        if not _NAME.fullmatch(getattr(options, name)):
+            raise ConfigurationError(f"{name}={getattr(options, name)!r}: 1 to 64 letters, digits, - and _")
+    if not _PLACE.fullmatch(options.skip_record):
+        raise ConfigurationError(
+            f"skip_record={options.skip_record!r}: a position as the error names it, like 17 or 41-12"
+        )
+    if options.max_history < 0 or options.snapshot_every < 1:
+        raise ConfigurationError("max_history must be 0 or more, snapshot_every 1 or more")
+    if not 0 < options.timeout <= MAX_SECONDS or not 0 <= options.public_kept <= MAX_SECONDS:
+        raise ConfigurationError("timeout and public_kept are seconds: above 0, and at most a hundred years")
+    return options

@@ -1,0 +1,255 @@
+"""The state that a log leads to. Equal records in equal order give equal replicas: nothing else goes in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from durabus.errors import DurabusError, SchemaError, StoreError
+from durabus.model.event import NewEvent
+from durabus.stores.replicated_log.commands import Attach, Join, Snapshotted, Written, decode_commands, finish
+from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.log_clock import LogClock
+from durabus.stores.replicated_log.public_lane import NoEventError, arrival
+from durabus.stores.replicated_log.records import (
+    AGAIN,
+    FORMAT,
+    Damage,
+    DamagedRecordError,
+    NoEnvelopeError,
+    fingerprint,
+    place,
+    unseal,
+)
+from durabus.stores.replicated_log.transport import BEGINNING, Entry, Position
+
+logger = logging.getLogger("durabus.fold")
+
+SESSION_KEPT = 7 * 86_400.0
+"""How long a session that wrote nothing is remembered, in the log's time: no broker delivers a record so late."""
+
+
+ATTACHED_KEPT = 600.0
+"""How long metadata that came before its event is kept, in the log's time: a publish is given up long before."""
+
+
+class Session:
+    """What is known of one sender."""
+
+    __slots__ = ("last_ts", "low", "pieces", "seen")
+
+    def __init__(self) -> None:
+        self.low = 0
+        self.seen: set[int] = set()
+        self.pieces: dict[int, dict[int, bytes | NewEvent]] = {}
+        self.last_ts = 0.0
+
+    def knows(self, number: int) -> bool:
+        """Whether a record of that number was applied, or given up by its sender."""
+        return number <= self.low or number in self.seen
+
+    def collect(self, number: int, piece: int, pieces: int, content: bytes | NewEvent) -> list[Any] | None:
+        """All pieces in their order once the last one came; the record is known from then on."""
+        if pieces > 1:
+            have = self.pieces.setdefault(number, {})
+            have[piece] = content
+            if len(have) < pieces:
+                return None
+            del self.pieces[number]
+            self.seen.add(number)
+            return [have[place] for place in sorted(have)]
+        self.seen.add(number)
+        return [content]
+
+    def done_up_to(self, low: int) -> None:
+        """The sender has no use for these numbers any more."""
+        if low > self.low:
+            self.low = low
+            self.seen = {number for number in self.seen if number > low}
+            self.pieces = {number: have for number, have in self.pieces.items() if number > low}
+
+
+class Attached(msgspec.Struct, frozen=True, array_like=True):
+    """Metadata that waits for its event."""
+
+    event_id: str
+    metadata_json: str
+    at_ts: float
+
+
+class Mark(msgspec.Struct, frozen=True, array_like=True):
+    """A snapshot that was made."""
+
+    position: Position
+    applied: int
+    at_ts: float
+
+
+class Answers(NamedTuple):
+    """What a record of this node's own session led to: a value or an error for each command."""
+
+    number: int
+    values: list[Any]
+
+
+class Replica:
+    """A memory store and what is needed to feed it from a log."""
+
+    def __init__(self, session: str, clock: LogClock, *, skip: Position | None = None) -> None:
+        self._session = session
+        self._skipped_position = skip
+        self.clock = clock
+        self.core = FoldCore(clock)
+        self.position: Position = BEGINNING
+        self.sessions: dict[str, Session] = {}
+        self.settings: Join | None = None
+        self.attached: dict[str, Attached] = {}
+        self.applied = 0
+        self.marks: list[Mark] = []
+        """Snapshots, oldest first, that still tell how far the public lane may be trimmed."""
+        self.skipped = 0
+        """Records that were none, or failed: void on every replica alike."""
+        self.last: dict[str, Entry | int] = {}
+        """The newest record of each lane, or its fingerprint."""
+
+    def apply(self, entries: Sequence[Entry]) -> list[Answers]:
+        """Fold records in; one that was the last to be folded in must come back as it was.
+
+        Raises ``SchemaError`` on a record from a newer durabus, ``Damage`` on one that is not as it was written, before
+        applying it.
+        """
+        answers: list[Answers] = []
+        with self.core._lock:  # noqa: SLF001  (readers in other threads see all of these records or none)
+            try:
+                for entry in entries:
+                    lane = "public" if entry.type is not None else "control"
+                    if entry.position == self.position:
+                        self._compare(entry, lane)
+                        continue
+                    self.clock.apply_at(entry.at_ts)
+                    try:
+                        answer = self._control(entry) if entry.type is None else self._public(entry)
+                    except DamagedRecordError as error:
+                        answer = self._damaged(entry, error)
+                    self.position = entry.position
+                    self.last[lane] = entry
+                    self.applied += 1
+                    if answer is not None:
+                        answers.append(answer)
+            finally:
+                self.clock.done()
+        return answers
+
+    def fingerprints(self) -> dict[str, int]:
+        """Of the newest record of each lane."""
+        return {lane: last if isinstance(last, int) else fingerprint(last) for lane, last in self.last.items()}
+
+    def _compare(self, entry: Entry, lane: str) -> None:
+        """The record where we are must be the one that we applied."""
+        if fingerprint(entry) != self.fingerprints().get(lane):
+            raise Damage(self.position, "another record is there than the one that this node has read")
+
+    def _damaged(self, entry: Entry, error: DamagedRecordError) -> Answers | None:
+        if entry.position == self._skipped_position:
+            return self._skip(entry, error)
+        lane = "control" if entry.type is None else "public"
+        remedy = AGAIN.format(option=f"skip_record={place(entry.position)} in the URL")
+        raise Damage(entry.position, f"a record of the {lane} lane is damaged: {error}", remedy)
+
+    def _control(self, entry: Entry) -> Answers | None:
+        try:
+            envelope = unseal(entry.body, entry.headers)
+        except NoEnvelopeError as error:
+            return self._skip(entry, error)
+        if not envelope.session:
+            return None  # it only gives public records their place
+        if envelope.format > FORMAT:
+            raise SchemaError(
+                f"a record of format {envelope.format} at {entry.position}: this durabus reads {FORMAT}; upgrade it"
+            )
+        session = self._sender(envelope.session)
+        session.done_up_to(envelope.low)
+        if session.knows(envelope.number):
+            return None
+        whole = session.collect(envelope.number, envelope.piece, envelope.pieces, envelope.body)
+        if whole is None:
+            return None
+        try:
+            commands = decode_commands(b"".join(whole))
+        except msgspec.MsgspecError as error:
+            raise DamagedRecordError(f"its commands cannot be read: {error}") from error
+        values = [self._do(command, entry) for command in commands]
+        return Answers(envelope.number, values) if envelope.session == self._session else None
+
+    def _public(self, entry: Entry) -> Answers | None:
+        try:
+            new, rest = arrival(entry)
+        except NoEventError as error:
+            return self._skip(entry, error)
+        if rest is None:
+            finish(self.core.add_events([new]))
+            return None
+        session = self._sender(rest.session)
+        if session.knows(rest.number):
+            return None
+        if rest.metadata_apart:
+            attached = self.attached.get(new.event_id)
+            if attached is None:
+                return self._skip(entry, NoEventError("its metadata did not come before it"))
+            new = msgspec.structs.replace(new, metadata_json=attached.metadata_json)
+        whole = session.collect(rest.number, rest.place, rest.count, new)
+        if whole is None:
+            return None
+        stored = finish(self.core.add_events(whole))
+        return Answers(rest.number, [stored]) if rest.session == self._session else None
+
+    def _do(self, command: Written, entry: Entry) -> Any:
+        try:
+            if isinstance(command, Join):
+                return self._join(command)
+            if isinstance(command, Attach):
+                self.attached[command.event_id] = Attached(command.event_id, command.metadata_json, self.clock.log_ts)
+                return None
+            if isinstance(command, Snapshotted):
+                return self._mark(command)
+            return command.apply(self.core)
+        except DurabusError as error:
+            return error
+        except Exception as error:
+            # The same on every replica, so it is void on all of them; the sender is told.
+            logger.exception("a %s at %s failed and is void", type(command).__name__, entry.position)
+            self.skipped += 1
+            return StoreError(f"{type(command).__name__} failed and is void: {type(error).__name__}: {error}")
+
+    def _join(self, join: Join) -> Join:
+        now = self.clock.log_ts
+        if self.settings is None:
+            self.settings = join
+            self.core._max_history = join.max_history  # noqa: SLF001  (the log settles it, not the constructor)
+        self.sessions = {
+            name: session for name, session in self.sessions.items() if session.last_ts > now - SESSION_KEPT
+        }
+        return self.settings
+
+    def _mark(self, made: Snapshotted) -> None:
+        waiting = self.clock.log_ts - ATTACHED_KEPT
+        self.attached = {key: one for key, one in self.attached.items() if one.at_ts > waiting}
+        self.marks.append(Mark(made.position, made.applied, made.at_ts))
+        old = [mark for mark in self.marks if mark.at_ts <= self.clock.log_ts - made.public_kept]
+        self.marks = self.marks[max(len(old) - 1, 0) :]
+
+    def _sender(self, name: str) -> Session:
+        session = self.sessions.get(name)
+        if session is None:
+            session = self.sessions[name] = Session()
+        session.last_ts = self.clock.log_ts
+        return session
+
+    def _skip(self, entry: Entry, error: Exception) -> Answers | None:
+        self.skipped += 1
+        lane = "control" if entry.type is None else "public"
+        logger.warning("skipped a record of the %s lane at %s: %s", lane, entry.position, error)
+        return None

@@ -1,0 +1,270 @@
+"""A replica as tables of rows, and back. Rows come in blocks: a block that did not change need not be written."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import zlib
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from durabus.errors import DurabusError, LeaseLost, SchemaError, StoreError, StoreUnavailableError
+from durabus.lifecycle.state import EventState
+from durabus.model.claim import LockClaim, new_token
+from durabus.stores.replicated_log.commands import ClaimLock, ReleaseLock, Snapshotted, Written
+from durabus.stores.replicated_log.core import CoreTables
+from durabus.stores.replicated_log.log_clock import LogClock
+from durabus.stores.replicated_log.replica import Replica
+from durabus.stores.replicated_log.snapshot_rows import (
+    DECODERS,
+    TABLES,
+    EventBlock,
+    FoldRow,
+    SessionRow,
+    bus_rows,
+    event_block,
+    handler_rows,
+    log_rows,
+    numbered_records,
+    session_of,
+    session_row,
+)
+from durabus.stores.replicated_log.transport import BEGINNING, Manifest, Part, Position, Transport
+
+T = TypeVar("T")
+
+FORMAT = 2
+BLOCK_BITS = 10
+BUCKETS = 256
+LEVEL = 1
+"""Of compression: rows repeat their field names."""
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+def dump(replica: Replica) -> AsyncIterator[Part]:
+    """The replica as it is now; what it becomes while the parts are taken is not in them."""
+    tables = replica.core.tables()
+    sessions = [session_row(name, session) for name, session in replica.sessions.items()]
+    fold = FoldRow(
+        settings=replica.settings,
+        applied=replica.applied,
+        skipped=replica.skipped,
+        marks=list(replica.marks),
+        attached=list(replica.attached.values()),
+        next_id=tables.next_id,
+        last_fence=tables.last_fence,
+        last_revision=tables.last_revision,
+        last_number=tables.last_number,
+        held=tables.held,
+        event_locks=tables.event_locks,
+        positions=tables.positions,
+        fingerprints=replica.fingerprints(),
+    )
+    return _parts(tables, fold, sessions)
+
+
+async def _parts(tables: CoreTables, fold: FoldRow, sessions: list[SessionRow]) -> AsyncIterator[Part]:
+    known = {state.event.id: state.event for state in tables.states}
+    rows: list[tuple[str, Iterable[tuple[int, list[Any]]]]] = [
+        ("fold", [(0, [fold])]),
+        ("sessions", [(0, list(sessions))]),
+        ("event_buses", _bucketed(bus_rows(tables), lambda row: row.info.bus)),
+        ("event_handlers", _bucketed(handler_rows(tables), lambda row: row.bus)),
+        ("locks", _bucketed(tables.locks, lambda lock: lock.key)),
+        ("events", _event_blocks(tables.states)),
+        (
+            "event_results",
+            _blocks((state.event.id, (state.event.id, state.handlers)) for state in tables.states if state.handlers),
+        ),
+        ("event_log", _blocks((row.number, row) for row in log_rows(tables.log, known, BLOCK_BITS))),
+    ]
+    for table, blocks in rows:
+        for key, block in blocks:
+            yield Part(table, str(key), zlib.compress(_ENCODER.encode(block), LEVEL))
+            await asyncio.sleep(0)  # the node goes on between blocks
+
+
+class Loader:
+    """Takes parts in any order, and makes a replica of them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, list[Any]] = {table: [] for table in TABLES}
+
+    def add(self, part: Part) -> None:
+        """One part. Raises ``SchemaError`` if it is damaged or of a table this durabus does not know."""
+        try:
+            self._rows[part.table] += DECODERS[part.table].decode(zlib.decompress(part.rows))
+        except (KeyError, zlib.error, msgspec.MsgspecError) as error:
+            raise SchemaError(f"the snapshot's part {part.table}/{part.key} cannot be read: {error!r}") from error
+
+    def replica(self, session: str, clock: LogClock, manifest: Manifest, *, skip: Position | None = None) -> Replica:
+        """All of it."""
+        rows = self._rows
+        if manifest.format != FORMAT:
+            raise SchemaError(f"a snapshot of format {manifest.format}, this durabus reads {FORMAT}: upgrade it")
+        if len(rows["fold"]) != 1:
+            raise SchemaError("the snapshot is not complete: its table fold is missing")
+        fold: FoldRow = rows["fold"][0]
+        handlers = dict(rows["event_results"])
+        states = sorted((state for block in rows["events"] for state in block.states()), key=attrgetter("event.id"))
+        if handlers:
+            states = [
+                state if state.event.id not in handlers else replace(state, handlers=handlers[state.event.id])
+                for state in states
+            ]
+        events = {state.event.id: state.event for state in states}
+        replica = Replica(session, clock, skip=skip)
+        clock.restore(manifest.at_ts)
+        replica.position = manifest.position
+        replica.last = dict(fold.fingerprints)
+        replica.settings, replica.applied, replica.skipped = fold.settings, fold.applied, fold.skipped
+        replica.marks = list(fold.marks)
+        replica.attached = {one.event_id: one for one in fold.attached}
+        replica.sessions = {row.name: session_of(row) for row in rows["sessions"]}
+        buses = sorted(rows["event_buses"], key=attrgetter("place"))
+        registered = sorted(rows["event_handlers"], key=attrgetter("place"))
+        replica.core.restore(
+            CoreTables(
+                next_id=fold.next_id,
+                last_fence=fold.last_fence,
+                last_revision=fold.last_revision,
+                last_number=fold.last_number,
+                states=states,
+                held=fold.held,
+                locks=rows["locks"],
+                event_locks=fold.event_locks,
+                log=list(numbered_records(sorted(rows["event_log"], key=attrgetter("number")), events)),
+                positions=fold.positions,
+                buses=[(row.info, row.revision) for row in buses],
+                handlers=[(row.bus, row.info, row.kept_until) for row in registered],
+                max_history=0 if fold.settings is None else fold.settings.max_history,
+            ),
+            now=manifest.at_ts,
+        )
+        return replica
+
+
+def _event_blocks(states: list[EventState]) -> Iterator[tuple[int, list[EventBlock]]]:
+    for key, block in _blocks((state.event.id, state) for state in states):
+        yield key, [event_block(block)]
+
+
+def _blocks(rows: Iterable[tuple[int, T]]) -> Iterator[tuple[int, list[T]]]:
+    """Rows by their number, which rises, in blocks of equal high bits."""
+    block, key = [], None
+    for number, row in rows:
+        if key is not None and number >> BLOCK_BITS != key:
+            yield key, block
+            block = []
+        key = number >> BLOCK_BITS
+        block.append(row)
+    if key is not None:
+        yield key, block
+
+
+def _bucketed(rows: Iterable[T], name: Callable[[T], str]) -> Iterator[tuple[int, list[T]]]:
+    buckets: dict[int, list[T]] = {}
+    for row in rows:
+        buckets.setdefault(zlib.crc32(name(row).encode()) % BUCKETS, []).append(row)
+    yield from buckets.items()
+
+
+logger = logging.getLogger("durabus.fold")
+
+LOOK_EVERY = 1.0
+LEASE = 600.0
+KEY = "durabus:snapshot"
+
+
+class Applier(Protocol):
+    """What it needs of a node."""
+
+    replica: Replica
+    session: str
+
+    async def own_command(self, command: Written) -> Any:
+        """Append a command, also while the node closes."""
+        ...
+
+
+class Snapshotter:
+    """``run`` for ever, or one pass of it."""
+
+    def __init__(self, node: Applier, transport: Transport, *, every: int, public_kept: float) -> None:
+        self._node = node
+        self._transport = transport
+        self._every = every
+        self._public_kept = public_kept
+
+    async def run(self) -> None:
+        """Look now and then."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY * (0.5 + random.random()))
+            if self.is_due():
+                try:
+                    await self.snapshot()
+                except StoreUnavailableError as error:
+                    logger.warning("no snapshot: %s", error)
+                    await asyncio.sleep(LOOK_EVERY)
+
+    def is_due(self) -> bool:
+        """Whether a node that starts now would have to replay too much."""
+        replica = self._node.replica
+        last = replica.marks[-1].applied if replica.marks else 0
+        # As many records as the state has events: so the cost of a snapshot is a share of that of the records.
+        return replica.applied - last >= max(self._every, replica.core.size)
+
+    async def snapshot(self) -> bool:
+        """Make one and trim; False if another node does, or was faster."""
+        lock = await self._claim()
+        if lock is None:
+            return False
+        try:
+            return await self._write(lock.fence)
+        finally:
+            await self._release(lock)
+
+    async def _claim(self) -> LockClaim | None:
+        claiming = asyncio.create_task(self._node.own_command(ClaimLock(KEY, self._node.session, new_token(), LEASE)))
+        try:
+            lock: LockClaim | None = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            # The node closes. The lock may be ours all the same, and then nobody else could have it for long.
+            try:
+                lock = await claiming
+            except DurabusError as error:
+                logger.warning("another node may have to wait %g s for its snapshot: %s", LEASE, error)
+            else:
+                if lock is not None:
+                    await self._release(lock)
+            raise
+        return lock
+
+    async def _release(self, lock: LockClaim) -> None:
+        try:
+            await self._node.own_command(ReleaseLock(lock))
+        except LeaseLost:
+            logger.warning("the snapshot took longer than its lease of %g s", LEASE)
+        except StoreError as error:
+            logger.warning("no other node can make a snapshot for %g s: %s", LEASE, error)
+
+    async def _write(self, fence: int) -> bool:
+        replica = self._node.replica
+        at_ts, applied, marks = replica.clock.log_ts, replica.applied, list(replica.marks)
+        manifest = Manifest(format=FORMAT, position=replica.position, at_ts=at_ts)
+        if not await self._transport.write_snapshot(manifest, dump(replica), fence=fence):
+            return False
+        await self._node.own_command(Snapshotted(manifest.position, applied, at_ts, self._public_kept))
+        old = [mark.position for mark in marks if mark.at_ts <= at_ts - self._public_kept]
+        try:
+            if marks:
+                # Not up to this one: a node that is a little behind shall find what it has not read yet.
+                await self._transport.trim(marks[-1].position, old[-1] if old else BEGINNING)
+        except DurabusError as error:
+            logger.warning("the log was not trimmed, the next snapshot will: %s", error)
+        return True

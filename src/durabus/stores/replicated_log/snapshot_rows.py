@@ -1,0 +1,320 @@
+"""The rows of a snapshot's tables, and what they are rows of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from durabus.lifecycle.state import EventState, HandlerState, LockState, Record
+from durabus.model.claim import LockClaim
+from durabus.model.event import Event, NewEvent
+from durabus.model.handler import BusInfo, HandlerInfo
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import Action, EventStatus
+from durabus.stores.replicated_log.commands import Join
+from durabus.stores.replicated_log.core import CoreTables
+from durabus.stores.replicated_log.replica import Attached, Mark, Session
+
+TABLES = ("event_buses", "event_handlers", "events", "event_results", "locks", "event_log", "sessions", "fold")
+
+
+class SessionRow(msgspec.Struct, frozen=True, array_like=True):
+    """A ``Session``."""
+
+    name: str
+    low: int
+    seen: list[int]
+    last_ts: float
+    commands: list[tuple[int, int, bytes]]
+    events: list[tuple[int, int, NewEvent]]
+
+
+class FoldRow(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is once."""
+
+    settings: Join | None
+    applied: int
+    skipped: int
+    marks: list[Mark]
+    attached: list[Attached]
+    next_id: int
+    last_fence: int
+    last_revision: int
+    last_number: int
+    held: list[tuple[str, list[int]]]
+    event_locks: list[tuple[str, LockClaim]]
+    positions: dict[str, str]
+    fingerprints: dict[str, int]
+    """Of the newest record of each lane."""
+
+
+class BusRow(msgspec.Struct, frozen=True, array_like=True):
+    """A bus; ``place`` is its place in the order of registration."""
+
+    place: int
+    info: BusInfo
+    revision: str | None
+
+
+class HandlerRow(msgspec.Struct, frozen=True, array_like=True):
+    """A registration."""
+
+    bus: str
+    place: int
+    info: HandlerInfo
+    kept_until: float | None
+
+
+class LogRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """A log record without what its event says too; ``event`` is there if that is gone.
+
+    The defaults are those of a PUBLISHED record. There may be millions of those, of events that nobody ever claimed:
+    they say nothing beyond their events, so one row stands for ``count`` of them, with as many numbers and ids.
+    """
+
+    number: int
+    id: int
+    action: Action
+    at_ts: float
+    count: int = 1
+    status: EventStatus = EventStatus.PENDING
+    attempts: int = 0
+    generation: int = 0
+    fence: int = 0
+    errors: tuple[str, ...] = ()
+    worker_id: str | None = None
+    error: str | None = None
+    execution_time_ms: float | None = None
+    status_code: int | None = None
+    next_retry_ts: float | None = None
+    results: tuple[HandlerResult, ...] = ()
+    event: Event | None = None
+    reason: str | None = None
+
+
+class NewRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
+    """An event that nobody ever claimed has only what its publisher gave it. There may be millions of them."""
+
+    id: int
+    event_id: str
+    bus: str
+    type: str
+    payload_json: str
+    created_ts: float
+    due_ts: float
+    metadata_json: str | None = None
+    tags: tuple[str, ...] = ()
+    priority: int = 0
+    max_attempts: int | None = None
+    parent_id: str | None = None
+    idempotency_key: str | None = None
+
+    def state(self) -> EventState:
+        """The event again."""
+        return EventState(
+            Event(
+                id=self.id,
+                event_id=self.event_id,
+                bus=self.bus,
+                type=self.type,
+                payload_json=self.payload_json,
+                metadata_json=self.metadata_json,
+                tags=self.tags,
+                priority=self.priority,
+                max_attempts=self.max_attempts,
+                parent_id=self.parent_id,
+                idempotency_key=self.idempotency_key,
+                created_ts=self.created_ts,
+                updated_ts=self.created_ts,
+                due_ts=self.due_ts,
+            )
+        )
+
+
+class EventBlock(msgspec.Struct, frozen=True, array_like=True):
+    """Events of neighbouring ids. Their handlers are rows of their own."""
+
+    new: list[NewRow]
+    others: list[EventState]
+
+    def states(self) -> list[EventState]:
+        """The events again."""
+        return [row.state() for row in self.new] + self.others
+
+
+DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
+    "event_buses": msgspec.msgpack.Decoder(list[BusRow]),
+    "event_handlers": msgspec.msgpack.Decoder(list[HandlerRow]),
+    "events": msgspec.msgpack.Decoder(list[EventBlock]),
+    "event_results": msgspec.msgpack.Decoder(list[tuple[int, tuple[HandlerState, ...]]]),
+    "locks": msgspec.msgpack.Decoder(list[LockState]),
+    "event_log": msgspec.msgpack.Decoder(list[LogRow]),
+    "sessions": msgspec.msgpack.Decoder(list[SessionRow]),
+    "fold": msgspec.msgpack.Decoder(list[FoldRow]),
+}
+
+
+def event_block(states: Iterable[EventState]) -> EventBlock:
+    """Of some events."""
+    new: list[NewRow] = []
+    others: list[EventState] = []
+    for state in states:
+        event = state.event
+        if event.fence:
+            others.append(replace(state, handlers=()) if state.handlers else state)
+            continue
+        new.append(
+            NewRow(
+                event.id,
+                event.event_id,
+                event.bus,
+                event.type,
+                event.payload_json,
+                event.created_ts,
+                event.due_ts,
+                event.metadata_json,
+                event.tags,
+                event.priority,
+                event.max_attempts,
+                event.parent_id,
+                event.idempotency_key,
+            )
+        )
+    return EventBlock(new, others)
+
+
+def bus_rows(tables: CoreTables) -> Iterator[BusRow]:
+    """Of all buses."""
+    for place, (info, revision) in enumerate(tables.buses):
+        yield BusRow(place, info, revision)
+
+
+def handler_rows(tables: CoreTables) -> Iterator[HandlerRow]:
+    """Of all handlers."""
+    for place, (bus, info, kept_until) in enumerate(tables.handlers):
+        yield HandlerRow(bus, place, info, kept_until)
+
+
+def log_rows(log: Iterable[tuple[int, Record]], known: dict[int, Event], block_bits: int) -> Iterator[LogRow]:
+    """Of all records, none of which lies in two blocks; ``known`` are the events that have rows."""
+
+    def run_of(counted: tuple[int, tuple[int, Record]]) -> tuple[int, int, int] | None:
+        place, (number, record) = counted
+        here = known.get(record.event.id)
+        if here is None or here.fence:
+            return None
+        return number - place, number - record.event.id, number >> block_bits
+
+    for run, members in groupby(enumerate(log), run_of):
+        if run is None:
+            yield from (_log_row(number, record, known) for _, (number, record) in members)
+        else:
+            (_, (number, record)), *more = members
+            yield LogRow(number, record.event.id, Action.PUBLISHED, record.at_ts, 1 + len(more))
+
+
+def _log_row(number: int, record: Record, known: dict[int, Event]) -> LogRow:
+    event = record.event
+    return LogRow(
+        number,
+        event.id,
+        record.action,
+        record.at_ts,
+        1,
+        event.status,
+        event.attempts,
+        event.generation,
+        event.fence,
+        event.errors,
+        record.worker_id,
+        record.error,
+        record.execution_time_ms,
+        record.status_code,
+        record.next_retry_ts,
+        record.results,
+        None if event.id in known else _as_published(event),
+        record.reason,
+    )
+
+
+def _as_published(event: Event) -> Event:
+    """Without what an entry does not tell: the rest may have come from another moment of the event."""
+    return replace(
+        event,
+        status=EventStatus.PENDING,
+        attempts=0,
+        generation=0,
+        fence=0,
+        worker_id=None,
+        errors=(),
+        updated_ts=event.created_ts,
+        due_ts=event.created_ts,
+        picked_ts=None,
+        started_ts=None,
+        expires_ts=None,
+    )
+
+
+def numbered_records(rows: Iterable[LogRow], events: dict[int, Event]) -> Iterator[tuple[int, Record]]:
+    """The records again."""
+    for row in rows:
+        event = events.get(row.id)
+        if row.action is Action.PUBLISHED and event is not None and event.fence == 0:
+            of = [events[id_] for id_ in range(row.id, row.id + row.count)]
+            records = [Record(Action.PUBLISHED, event, event.created_ts) for event in of]
+            yield from zip(range(row.number, row.number + row.count), records, strict=True)
+        else:
+            yield row.number, _record(row, events)
+
+
+def _record(row: LogRow, events: dict[int, Event]) -> Record:
+    event = row.event or events[row.id]
+    here = (row.status, row.attempts, row.generation, row.fence, row.errors)
+    if here != (event.status, event.attempts, event.generation, event.fence, event.errors):
+        event = replace(
+            event,
+            status=row.status,
+            attempts=row.attempts,
+            generation=row.generation,
+            fence=row.fence,
+            errors=row.errors,
+        )
+    return Record(
+        row.action,
+        event,
+        row.at_ts,
+        row.worker_id,
+        row.error,
+        row.execution_time_ms,
+        row.status_code,
+        row.next_retry_ts,
+        row.results,
+        row.reason,
+    )
+
+
+def session_row(name: str, session: Session) -> SessionRow:
+    """Of a session."""
+    pieces = [(number, place, piece) for number, have in session.pieces.items() for place, piece in have.items()]
+    return SessionRow(
+        name,
+        session.low,
+        sorted(session.seen),
+        session.last_ts,
+        [(number, place, piece) for number, place, piece in pieces if isinstance(piece, bytes)],
+        [(number, place, piece) for number, place, piece in pieces if isinstance(piece, NewEvent)],
+    )
+
+
+def session_of(row: SessionRow) -> Session:
+    """The session again."""
+    session = Session()
+    session.low, session.seen, session.last_ts = row.low, set(row.seen), row.last_ts
+    pieces: list[tuple[int, int, bytes | NewEvent]] = [*row.commands, *row.events]
+    for number, place, piece in pieces:
+        session.pieces.setdefault(number, {})[place] = piece
+    return session

@@ -1,0 +1,303 @@
+"""The verbs that change nothing: what any node acknowledged before the call is seen."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from durabus.clock import Clock
+from durabus.errors import LeaseLost
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
+from durabus.model.event import Event, NewEvent
+from durabus.model.handler import BusInfo, HandlerInfo, Registered
+from durabus.model.limits import check_name, stored_text
+from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
+from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Settled, Settlement
+from durabus.store.claims import SettleAnswer
+from durabus.store.events import EventRef
+from durabus.store.features import Features, require
+from durabus.store.log import START
+from durabus.stores.replicated_log import commands as c
+from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.log_clock import LogClock, ToldTime
+from durabus.stores.replicated_log.node import Node
+from durabus.stores.replicated_log.options import Options
+from durabus.stores.replicated_log.public_lane import travels_apart
+from durabus.stores.replicated_log.transport import Transport
+from durabus.stores.replicated_log.wire import wire, wire_ref
+
+
+class FoldReads:
+    """Each catches up with the log, then asks the replica in the caller's own thread."""
+
+    _node: Node
+
+    @property
+    def _core(self) -> FoldCore:
+        return self._node.replica.core
+
+    async def _current(self) -> FoldCore:
+        await self._node.catch_up()
+        return self._node.replica.core
+
+    async def list_handlers(self, bus: str) -> Registered:
+        return await (await self._current()).list_handlers(bus)
+
+    async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
+        return await (await self._current()).list_buses(after=after, limit=limit)
+
+    async def active_buses(self, *, after: str = "", limit: int = 100) -> list[str]:
+        return await (await self._current()).active_buses(after=after, limit=limit)
+
+    async def get_event(self, ref: EventRef) -> Event | None:
+        return await (await self._current()).get_event(ref)
+
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        return await (await self._current()).get_events(refs)
+
+    async def has_event(self, ref: EventRef) -> bool:
+        return await (await self._current()).has_event(ref)
+
+    async def find(self, query: EventQuery) -> EventPage:
+        return await (await self._current()).find(query)
+
+    async def counts(self, bus: str | None = None) -> Counts:
+        return await (await self._current()).counts(bus)
+
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        return await (await self._current()).current_claims(ids)
+
+    async def list_results(self, ref: EventRef) -> list[HandlerResult]:
+        return await (await self._current()).list_results(ref)
+
+    async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
+        return await (await self._current()).list_locks(after=after, limit=limit)
+
+    async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
+        return await (await self._current()).read_log(after=after, until=until, limit=limit)
+
+    async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
+        return await (await self._current()).read_log_rows(after=after, until=until, limit=limit)
+
+    async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
+        return await (await self._current()).cut_log(after=after, until=until, rows=rows, limit=limit)
+
+    async def log_head(self) -> str:
+        return await (await self._current()).log_head()
+
+    async def log_lag(self, after: str) -> int:
+        return await (await self._current()).log_lag(after)
+
+    async def log_hold(self) -> LogHold | None:
+        return await (await self._current()).log_hold()
+
+    async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
+        return await (await self._current()).read_event_log(ref)
+
+    async def read_position(self, name: str) -> str:
+        return await (await self._current()).read_position(name)
+
+    async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
+        return await (await self._current()).list_dead_letters(bus=bus, limit=limit, offset=offset)
+
+
+class FoldStore(FoldReads):
+    """``EventStore`` on any ``Transport``."""
+
+    def __init__(self, transport: Transport, options: Options, features: Features, clock: Clock | None = None) -> None:
+        self.features = features
+        self._transport = transport if clock is None else ToldTime(transport, clock)
+        self._options = options
+        self._clock = clock
+        self._node = self._new_node()
+
+    def _new_node(self) -> Node:
+        options = self._options
+        return Node(
+            self._transport,
+            c.Join(c.LOG_FORMAT, options.cluster, options.max_history),
+            clock=LogClock(self._clock),
+            timeout=options.timeout,
+            snapshot_every=options.snapshot_every,
+            public_kept=options.public_kept,
+            skip=options.skipped_position,
+        )
+
+    @property
+    def skipped_records(self) -> int:
+        """How many records of the log were none of ours, or failed: void on every node alike."""
+        return self._node.replica.skipped
+
+    async def snapshot(self) -> bool:
+        """Make one now, as nodes do by themselves, and trim the log; False if another node is at it."""
+        return await self._node.snapshot()
+
+    async def open(self) -> None:
+        self._node.check_open()
+        try:
+            await self._node.start()
+        except BaseException:
+            self._node = self._new_node()  # so that the store can be opened again
+            raise
+
+    async def close(self) -> None:
+        await self._node.stop()
+        self._core.wake_all()
+
+    async def verify(self) -> None:
+        await self._node.verify()
+
+    async def now(self) -> float:
+        now: float = await self._write(c.Now())
+        return now
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        self._node.check_open()
+        return await self._core.wait_for_work(bus, timeout=timeout)
+
+    async def register_handlers(
+        self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
+    ) -> None:
+        await self._write(c.RegisterHandlers(bus, node, tuple(handlers), kept_for))
+
+    async def unregister_handler(self, bus: str, handler_id: str) -> bool:
+        known: bool = await self._write(c.UnregisterHandler(bus, handler_id))
+        return known
+
+    async def stop_bus(self, bus: str) -> None:
+        await self._write(c.StopBus(bus))
+
+    async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
+        return await self._count(c.ArchiveBuses(stopped_for, limit))
+
+    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        if connection is not None:
+            require(self.features, "caller_transactions", "add_events(connection=…)")
+        if not new:
+            self._node.check_open()
+            return []
+        if self._core.knows_any(new):
+            # Somebody repeats a publish: the public lane is spared a second copy where that can be seen.
+            await self._node.catch_up()
+            known = self._core.stored(new)
+            if known is not None:
+                return known
+        apart = [c.Attach(one.event_id, one.metadata_json) for one in new if one.metadata_json and travels_apart(one)]
+        await asyncio.gather(*map(self._write, apart))  # together, so that they share records
+        return await self._node.publish(new)
+
+    async def remove_event(self, ref: EventRef) -> bool:
+        removed: bool = await self._write(c.RemoveEvent(ref))
+        return removed
+
+    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
+        return await self._count(c.TrimEventHistory(bus, older_than, limit))
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        return await self._count(c.CleanupExcessEvents(bus, keep, limit))
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        if self._core.nothing_to_claim(request):
+            # An idle worker that looks again and again must not make the log grow.
+            await self._node.catch_up()
+            if self._core.nothing_to_claim(request):
+                return []
+        claims: list[Claim] = await self._write(c.ClaimNextEvents(request))
+        return claims
+
+    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+        return await self._list(refs and c.StartEvents(tuple(map(wire_ref, refs))))
+
+    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+        return await self._list(refs and c.RenewEventClaims(tuple(map(wire_ref, refs)), lease))
+
+    async def settle_events(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then_claim: ClaimRequest | None = None,
+        connection: object | None = None,
+    ) -> SettleAnswer:
+        if connection is not None:
+            require(self.features, "caller_transactions", "settle_events(connection=…)")
+        if not settlements:
+            return SettleAnswer([], [] if then_claim is None else await self.claim_next_events(then_claim))
+        answer: SettleAnswer = await self._write(c.SettleEvents(wire(settlements), then_claim))
+        return answer
+
+    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        if self._core.nothing_expired():
+            await self._node.catch_up()
+            if self._core.nothing_expired():
+                return 0
+        return await self._count(c.ExpireEvents(max_attempts, limit))
+
+    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
+        event: Event = await self._write(c.ResetEvent(ref, stored_text(reason)))
+        return event
+
+    async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
+        claim: HandlerClaim | None = await self._write(c.ClaimNextHandlerResult(request))
+        return claim
+
+    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
+        return await self._list(claims and c.RenewHandlerClaims(tuple(claims), lease))
+
+    async def release_handler_claim(self, claim: HandlerClaim) -> None:
+        await self._write(c.ReleaseHandlerClaim(claim))
+
+    async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
+        result: HandlerResult = await self._write(c.CompleteHandlerResult(claim, outcome))
+        return result
+
+    async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
+        settled: Settled | None = await self._write(c.CompleteEventIfDone(wire_ref(ref), tuple(handler_ids)))
+        return settled
+
+    async def cleanup_results(self, *, limit: int = 10_000) -> int:
+        return await self._count(c.CleanupResults(limit))
+
+    async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
+        check_name(key, "lock key")
+        claim: LockClaim | None = await self._write(c.ClaimLock(key, worker_id, token, lease))
+        return claim
+
+    async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
+        renewed: LockClaim = await self._write(c.RenewLock(claim, lease))
+        return renewed
+
+    async def release_lock(self, claim: LockClaim) -> None:
+        await self._write(c.ReleaseLock(claim))
+
+    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+        await self._write(c.SavePosition(name, position, lock))
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+        return await self._count(c.TrimLog(until, older_than, limit))
+
+    async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
+        return await self._list(refs and c.RequeueDeadLetters(tuple(refs)))
+
+    async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
+        return await self._count(c.PurgeDeadLetters(created_until_ts, bus, limit))
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        return await self._list(ids and c.PurgeDeadLettersById(tuple(ids)))
+
+    async def _write(self, command: c.Written) -> Any:
+        return await self._node.command(command)
+
+    async def _count(self, command: c.Written) -> int:
+        count: int = await self._node.command(command)
+        return count
+
+    async def _list(self, command: c.Written | Sequence[Any]) -> list[Any]:
+        """The answer to a batch; an empty batch is answered empty."""
+        self._node.check_open()
+        if isinstance(command, Sequence):
+            return []
+        answer: list[Any] = await self._node.command(command)
+        return answer

@@ -1,0 +1,173 @@
+"""``durabus.store.claims.Claims`` and ``durabus.store.results.Results``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from durabus.errors import LeaseLost, StoreUnavailableError
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest
+from durabus.model.event import Event
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Settled, Settlement
+from durabus.model.statuses import EventMode
+from durabus.store.claims import SettleAnswer
+from durabus.store.contract import EventStore
+from durabus.store.events import EventRef
+from durabus.store.features import require
+from durabus.stores.sharded.core import ShardedCore
+
+NO_EVENT_HAS_IT = ("\n",)
+"""A tag that no event can carry: who claims with it gets what its token holds, and nothing else."""
+
+
+class ShardedClaims(ShardedCore):
+    """A claim lives on the shard of its event. Who asks for events gets them from one shard after the other."""
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        """See ``Claims``. The order holds among the events of one shard; the token says which one is asked first.
+
+        A token that holds claims anywhere is a repeat, so all shards are asked for those before one gives anything new.
+        A shard that is down keeps what it has; its error is raised only if the others have nothing.
+        """
+        if request.mode is not EventMode.PARALLEL:
+            require(self.features, "serial_modes", f"mode={request.mode.value}")
+        if request.event_id is not None:
+            require(self.features, "claims_by_event_id", "a claim by event_id")
+            return await self._claim(request, self._numbers.of_event_id(request.event_id))
+        first = self._numbers.of_name(request.token)
+        turns = [(first + step) % self._numbers.count for step in range(self._numbers.count)]
+        down: dict[int, StoreUnavailableError] = {}
+        claims = await self._held(request, down)
+        if claims:
+            return _in_order(claims)
+        for number in turns:
+            left = request.limit - len(claims)
+            if left <= 0:
+                break
+            claims += await self._claim_from(msgspec.structs.replace(request, limit=left), number, down)
+        if down and not claims:
+            raise next(iter(down.values()))
+        return _in_order(claims)
+
+    async def _held(self, request: ClaimRequest, down: dict[int, StoreUnavailableError]) -> list[Claim]:
+        """What the token holds on all shards. One shard knows that by itself."""
+        if self._numbers.count == 1:
+            return []
+        asked = msgspec.structs.replace(request, tags=NO_EVENT_HAS_IT)
+        found = await self._all(lambda _, number: self._claim_from(asked, number, down))
+        return [claim for claims in found for claim in claims]
+
+    async def _claim_from(
+        self, request: ClaimRequest, number: int, down: dict[int, StoreUnavailableError]
+    ) -> list[Claim]:
+        """Nothing from a shard that is down, which is noted: the events of the others need not wait for it."""
+        if number in down:
+            return []
+        try:
+            return await self._claim(request, number)
+        except StoreUnavailableError as error:
+            down[number] = error
+            return []
+
+    async def _claim(self, request: ClaimRequest, number: int) -> list[Claim]:
+        claims = await self._shards[number].claim_next_events(request)
+        return [self._numbers.claim(claim, number) for claim in claims]
+
+    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+        return await self._each(
+            refs,
+            self._shard_of,
+            lambda shard, mine: shard.start_events([self._numbers.inner_claim(one) for one in mine]),
+        )
+
+    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+        return await self._each(
+            refs,
+            self._shard_of,
+            lambda shard, mine: shard.renew_event_claims([self._numbers.inner_claim(one) for one in mine], lease=lease),
+        )
+
+    async def settle_events(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then_claim: ClaimRequest | None = None,
+        connection: object | None = None,
+    ) -> SettleAnswer:
+        """See ``Claims``. What ``then_claim`` brings is claimed in a step after the settlements."""
+        if connection is not None:
+            require(self.features, "caller_transactions", "settle_events(connection=…)")
+
+        async def settle(shard: EventStore, mine: list[Settlement]) -> list[Settled | LeaseLost]:
+            return (await shard.settle_events([self._numbers.inner_settlement(one) for one in mine])).outcomes
+
+        outcomes = await self._each(settlements, lambda one: self._shard_of(one.ref), settle)
+        claims = [] if then_claim is None else await self.claim_next_events(then_claim)
+        if not settlements and then_claim is None:
+            await self._shards[0].settle_events([])
+        return SettleAnswer(outcomes, claims)
+
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        return await self._each(
+            ids,
+            self._numbers.of_ref,
+            lambda shard, mine: shard.current_claims([self._numbers.inner(one) for one in mine]),
+        )
+
+    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        return await self._up_to(limit, lambda shard, left: shard.expire_events(max_attempts=max_attempts, limit=left))
+
+    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
+        async def reset(shard: EventStore, number: int) -> Event:
+            return self._numbers.event(await shard.reset_event(self._numbers.inner_ref(ref), reason=reason), number)
+
+        return await self._ask(reset, self._numbers.of_ref(ref))
+
+    async def list_results(self, ref: EventRef) -> list[HandlerResult]:
+        return await self._shards[self._numbers.of_ref(ref)].list_results(self._numbers.inner_ref(ref))
+
+    async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
+        async def claim(shard: EventStore, number: int) -> HandlerClaim | None:
+            inner = msgspec.structs.replace(request, event=self._numbers.inner_claim(request.event))
+            found = await shard.claim_next_handler_result(inner)
+            return None if found is None else self._numbers.handler(found, number)
+
+        return await self._ask(claim, self._shard_of(request.event))
+
+    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
+        return await self._each(
+            claims,
+            lambda one: self._numbers.of_ref(one.id),
+            lambda shard, mine: shard.renew_handler_claims(
+                [self._numbers.inner_handler(one) for one in mine], lease=lease
+            ),
+        )
+
+    async def release_handler_claim(self, claim: HandlerClaim) -> None:
+        inner = self._numbers.inner_handler(claim)
+        await self._ask(lambda shard, _: shard.release_handler_claim(inner), self._numbers.of_ref(claim.id))
+
+    async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
+        inner = self._numbers.inner_handler(claim)
+        return await self._ask(
+            lambda shard, _: shard.complete_handler_result(inner, outcome), self._numbers.of_ref(claim.id)
+        )
+
+    async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
+        async def complete(shard: EventStore, number: int) -> Settled | None:
+            settled = await shard.complete_event_if_done(self._numbers.inner_claim(ref), handler_ids)
+            return None if settled is None else self._numbers.answer(settled, number)
+
+        return await self._ask(complete, self._shard_of(ref))
+
+    async def cleanup_results(self, *, limit: int = 10_000) -> int:
+        return await self._up_to(limit, lambda shard, left: shard.cleanup_results(limit=left))
+
+    def _shard_of(self, ref: ClaimRef) -> int:
+        return self._numbers.of_ref(ref.id)
+
+
+def _in_order(claims: list[Claim]) -> list[Claim]:
+    return sorted(claims, key=lambda claim: (-claim.event.priority, claim.event.id))

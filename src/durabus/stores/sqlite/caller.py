@@ -1,0 +1,115 @@
+"""Taking part in the caller's own transaction, on the caller's own connection, whichever library it came from."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from durabus.errors import ConfigurationError, StoreError, StoreUnavailableError
+from durabus.store.callers import NO_TRANSACTION, WRAPPED, driver_of, is_from
+from durabus.stores.sqlite.connection import Transaction, primary_code, store_error
+from durabus.stores.sqlite.sql import statement
+
+T = TypeVar("T")
+
+_TAKE_WRITE_LOCK = statement("take_write_lock")
+_LEGACY = -1
+"""``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 has not yet: a transaction begins with the first write."""
+
+
+async def run_in_transaction_of(connection: object, path: Path, now: float, run: Callable[[Transaction], T]) -> T:
+    """Run in the caller's open transaction, in the thread in which its connection may be used."""
+    driver = await driver_of(connection, "sqlite")
+    if is_from(type(driver), "aiosqlite") and hasattr(driver, "_execute"):
+        try:
+            inner = driver._conn  # noqa: SLF001  (aiosqlite has no public name for it)
+        except ValueError as error:
+            raise ConfigurationError(f"connection cannot be used here: {error}. It must be open") from error
+        # Its public calls run one statement each. This one runs a function, in the connection's own thread.
+        result: T = await driver._execute(_run, inner, path, now, run)  # noqa: SLF001
+        return result
+    if not isinstance(driver, sqlite3.Connection):
+        raise ConfigurationError(
+            f"connection={type(connection).__name__} for {path}: must be a connection to it from sqlite3 or aiosqlite, "
+            f"{WRAPPED}, or a Django connection"
+        )
+    return _run(driver, path, now, run)
+
+
+def _run(connection: sqlite3.Connection, path: Path, now: float, run: Callable[[Transaction], T]) -> T:
+    usual = connection.text_factory
+    connection.text_factory = str
+    try:
+        _check(connection, path)
+        tx = Transaction(connection, now)
+        tx.run(_TAKE_WRITE_LOCK)
+        with _all_or_nothing(tx):
+            return run(tx)
+    except sqlite3.Error as error:
+        raise _error(error, path) from error
+    finally:
+        connection.text_factory = usual
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    files = {str(name): str(file) for _, name, file in cursor.execute("PRAGMA database_list")}
+    file = files.get("main", "")
+    if not file or not Path(file).exists() or not path.samefile(file):
+        raise ConfigurationError(
+            f"connection is to {file or 'a database in memory'}, the store is {path}: "
+            "one commit can span only one file, connect to that one"
+        )
+    if not connection.in_transaction and not _begins_by_itself(connection):
+        raise StoreError(f'{NO_TRANSACTION}, connection.execute("BEGIN IMMEDIATE")')
+    # The caller's commits must not write the log back: that is done under the store's lock only.
+    cursor.execute("PRAGMA wal_autocheckpoint = 0")
+
+
+def _begins_by_itself(connection: sqlite3.Connection) -> bool:
+    """The old way (``isolation_level``) does with the first write. The new one (``autocommit``) always has or never."""
+    legacy = getattr(connection, "autocommit", _LEGACY) == _LEGACY
+    return legacy and connection.isolation_level is not None
+
+
+@contextmanager
+def _all_or_nothing(tx: Transaction) -> Iterator[None]:
+    """An error leaves the caller's transaction as it was before the call."""
+    tx.run("SAVEPOINT durabus")
+    try:
+        yield
+    except BaseException:
+        if not tx.connection.in_transaction:
+            raise  # SQLite itself has rolled everything back
+        tx.run("ROLLBACK TO durabus")
+        tx.run("RELEASE durabus")
+        raise
+    tx.run("RELEASE durabus")
+
+
+def _error(error: sqlite3.Error, path: Path) -> Exception:
+    """What the caller can do about it, as the connection is the caller's."""
+    if isinstance(error, sqlite3.ProgrammingError):
+        return ConfigurationError(
+            f"connection cannot be used here: {error}. It must be open, and made in the thread that awaits this call "
+            "or with check_same_thread=False"
+        )
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailableError(
+            f"{path}: connection's transaction has read, and somebody has written since, so it cannot write any more: "
+            'roll it back and repeat it, begun with connection.execute("BEGIN IMMEDIATE")'
+        )
+    if primary_code(error) == sqlite3.SQLITE_BUSY:
+        return StoreUnavailableError(
+            f"{path}: another connection has written for longer than this one waits: let its transaction end, or wait "
+            f"longer, sqlite3.connect(timeout=30) (SQLite: {error})"
+        )
+    if primary_code(error) == sqlite3.SQLITE_READONLY:
+        return ConfigurationError(
+            f"connection to {path} may only read ({error}): connect without mode=ro and PRAGMA query_only"
+        )
+    return store_error(error, path)

@@ -1,0 +1,308 @@
+"""``claim_next_events``: look, take, log. Four statements for a batch, none of which depends on the backlog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
+from durabus.lifecycle.state import NOT_YOURS, LockState, Refused, Reset, Start
+from durabus.lifecycle.transition import transition
+from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
+from durabus.model.event import Event, ordering_key_of
+from durabus.model.limits import stored_text
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Settlement
+from durabus.model.statuses import EventStatus
+from durabus.store.claims import SettleAnswer
+from durabus.store.events import EventRef
+from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.locks import get_lock, may_claim, take
+from durabus.stores.sqlite.publishing import get_event
+from durabus.stores.sqlite.rows import Row, event_of, strings_of, to_json
+from durabus.stores.sqlite.settlements import (
+    abandoned_claims,
+    claims_of,
+    expire,
+    is_current,
+    load,
+    load_handlers,
+    settle_events,
+    store,
+)
+from durabus.stores.sqlite.sql import statement
+
+PROMOTE_AT_ONCE = 10_000
+"""Delayed events that one claim makes ready. Beyond it the longest waiting go first, whatever their priority."""
+ASIDE_AT_ONCE = 1_000
+"""Events that are looked at together once some were behind others of their ordering key."""
+EXPIRE_AT_ONCE = 1_000
+"""Expired leases that one claim takes."""
+
+_LOOK = statement("look_before_claim")
+_DUE = statement("due_events")
+_READY = statement("ready_events")
+_READY_TAGS = statement("ready_event_tags")
+_EXPIRED = statement("expired_events")
+_NEXT = statement("next_events")
+_NEXT_BY_ID = statement("next_events_by_id")
+_NEXT_BY_TAG = statement("next_events_by_tag")
+_TAKE = statement("claim_next_events")
+_LOG = statement("log_picked")
+_FORGET_TAGS = statement("forget_event_tags")
+_HELD = statement("held_events")
+
+
+def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
+    """Claim up to ``request.limit`` events."""
+    bus, now = request.bus, tx.now
+    due, expired, held, revision = tx.all(_LOOK, {"bus": bus, "now": now, "token": request.token})[0]
+    revision = "" if revision is None else str(revision)
+    if held:
+        return [_held_claim(tx, row, request.token, revision) for row in tx.all(_HELD, {"token": request.token})]
+    if expired:
+        expire(tx, tx.all(_EXPIRED, {"bus": bus, "now": now, "limit": EXPIRE_AT_ONCE}), request.max_attempts)
+    if due or expired:  # what a lost event held up may be due now
+        _promote(tx, bus)
+    key = event_lock_key(request.mode, bus)
+    lock = None if key is None else _may_lock(tx, key, request)
+    refused = isinstance(lock, Refused) or request.limit < 1
+    rows = [] if refused else _candidates(tx, request, request.limit)
+    if not rows:
+        tx.fruitless.add(bus)
+        return []
+    if isinstance(lock, LockState):
+        take(tx, lock, request.max_attempts)
+    tx.fruitful.add(bus)
+    return _take(tx, request, rows, key, revision)
+
+
+def _promote(tx: Transaction, bus: str) -> None:
+    rows = tx.all(_DUE, {"bus": bus, "now": tx.now, "limit": PROMOTE_AT_ONCE})
+    ids = {"ids": to_json([row[0] for row in rows])}
+    tx.run(_READY, ids)
+    tx.run(_READY_TAGS, ids)
+
+
+def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
+    """In queue order. Events behind others of their ordering key are put aside on the way, each one once."""
+    size = limit
+    while True:
+        rows = _ready(tx, request, size)
+        may = first_in_line(tx, request.bus, rows) if any(row[4] is not None for row in rows) else rows
+        if len(may) == len(rows) or len(may) >= limit:
+            return may[:limit]
+        size = max(limit, ASIDE_AT_ONCE)  # a long line of one key may lie before the rest
+
+
+def _ready(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
+    if request.event_id is not None:
+        event = get_event(tx, request.event_id)
+        known = event is not None and event.bus == request.bus
+        return tx.all(_NEXT_BY_ID, {"ids": to_json([event.id])}) if event is not None and known else []
+    if not request.tags:
+        return tx.all(_NEXT, {"bus": request.bus, "limit": limit})
+    found: set[tuple[int, int]] = set()
+    for tag in request.tags:
+        rows = tx.all(_NEXT_BY_TAG, {"bus": request.bus, "tag": tag, "limit": limit})
+        found.update((-priority, id_) for priority, id_ in rows)
+    first = [id_ for _, id_ in sorted(found)[:limit]]
+    return tx.all(_NEXT_BY_ID, {"ids": to_json(first)}) if first else []
+
+
+def _take(tx: Transaction, request: ClaimRequest, rows: list[Row], lock_key: str | None, revision: str) -> list[Claim]:
+    bus, now, worker_id, token = request.bus, tx.now, request.worker_id, request.token
+    expires = now + request.lease
+    ids = to_json([row[0] for row in rows])
+    tx.run(
+        _TAKE,
+        {
+            "ids": ids,
+            "worker_id": worker_id,
+            "token": token,
+            "lock_key": lock_key,
+            "now": now,
+            "expires_at": expires,
+        },
+    )
+    tx.run(_LOG, {"ids": ids})
+    tagged: list[Row] = []
+    claims: list[Claim] = []
+    for (
+        id_, event_id, type_, payload, metadata, tags, priority, max_attempts, parent_id, key, attempts, generation,
+        fence, errors, created, due, has_results, plain,
+    ) in rows:  # fmt: skip
+        # at most 15 keywords in one call: see rows.event_of
+        event = Event(
+            id=id_,
+            event_id=event_id,
+            bus=bus,
+            type=type_,
+            payload_json=payload,
+            status=EventStatus.PROCESSING,
+            attempts=attempts + 1,
+            generation=generation,
+            fence=fence + 1,
+            worker_id=worker_id,
+            created_ts=created,
+            updated_ts=now,
+            due_ts=due,
+            picked_ts=now,
+            expires_ts=expires,
+        )
+        if not plain:
+            event = replace(
+                event,
+                metadata_json=metadata,
+                tags=strings_of(tags),
+                priority=priority,
+                max_attempts=max_attempts,
+                parent_id=parent_id,
+                idempotency_key=key,
+                errors=strings_of(errors),
+            )
+        if tags is not None:
+            tagged.extend((bus, tag, priority, id_) for tag in event.tags)
+        claims.append(Claim(event, token, _results(tx, id_) if has_results else (), revision))
+    tx.many(_FORGET_TAGS, tagged)
+    return claims
+
+
+def _results(tx: Transaction, id_: int) -> tuple[HandlerResult, ...]:
+    return tuple(handler.result for handler in load_handlers(tx, id_))
+
+
+def _held_claim(tx: Transaction, row: Row, token: str, revision: str) -> Claim:
+    event = event_of(row)
+    return Claim(event, token, _results(tx, event.id), revision)
+
+
+def _may_lock(tx: Transaction, key: str, request: ClaimRequest) -> LockState | Refused:
+    held = get_lock(tx, key)
+    return may_claim(held, key, worker_id=request.worker_id, token=request.token, lease=request.lease, now=tx.now)
+
+
+_RENEW = statement("renew_event_claims")
+_RENEW_LOCK = statement("renew_event_lock")
+_EXPIRED_OF_ALL = statement("expired_events_of_all")
+
+
+class SQLiteClaims(SQLiteCore):
+    """Claims on events."""
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        return await self._write(lambda tx: claim_next_events(tx, request))
+
+    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+        if not refs:
+            return []
+        return await self._write(lambda tx: [_start(tx, ref) for ref in refs])
+
+    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+        if not refs:
+            return []
+        return await self._write(lambda tx: _renew(tx, refs, lease))
+
+    async def settle_events(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then_claim: ClaimRequest | None = None,
+        connection: object | None = None,
+    ) -> SettleAnswer:
+        if connection is not None:
+            if then_claim is not None:
+                raise ConfigurationError(
+                    "settle_events(connection=…, then_claim=…): a claim cannot wait for the caller's commit, "
+                    "claim in a call of its own"
+                )
+            return SettleAnswer(await self._join(connection, lambda tx: settle_events(tx, settlements)), [])
+        if not settlements and then_claim is None:
+            self._check_open()
+            return SettleAnswer([], [])
+        return await self._write(lambda tx: _settle(tx, settlements, then_claim))
+
+    async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
+        wanted = list(ids)
+        found = await self._read(lambda tx: abandoned_claims(tx, wanted) | claims_of(tx, wanted))
+        return [ClaimRef(id_, found[id_][1], found[id_][2]) if id_ in found else None for id_ in ids]
+
+    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        return await self._write(lambda tx: _expire(tx, max_attempts, limit))
+
+    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
+        return await self._write(lambda tx: _reset(tx, ref, reason))
+
+
+def _settle(tx: Transaction, settlements: Sequence[Settlement], then_claim: ClaimRequest | None) -> SettleAnswer:
+    outcomes = settle_events(tx, settlements) if settlements else []
+    return SettleAnswer(outcomes, [] if then_claim is None else claim_next_events(tx, then_claim))
+
+
+def _start(tx: Transaction, ref: ClaimRef) -> Event | LeaseLost:
+    stored = load(tx, ref.id)
+    if stored is None:
+        return LeaseLost(ref.id, "no such event" if get_event(tx, ref.id) is None else NOT_YOURS)
+    applied = transition(stored.state, Start(ref), tx.now)
+    if isinstance(applied, Refused):
+        return LeaseLost(ref.id, applied.reason)
+    store(tx, stored, applied)
+    return applied.state.event
+
+
+def _renew(tx: Transaction, refs: Sequence[ClaimRef], lease: float) -> list[float | LeaseLost]:
+    claims = claims_of(tx, [ref.id for ref in refs])
+    expires = tx.now + lease
+    answer: list[float | LeaseLost] = []
+    current: list[int] = []
+    locks: set[tuple[str, str]] = set()
+    for ref in refs:
+        claim = claims.get(ref.id)
+        if claim is not None and is_current(claim, ref):
+            current.append(ref.id)
+            answer.append(expires)
+            if claim[3] is not None:
+                locks.add((claim[3], ref.token))
+        else:
+            unknown = claim is None and get_event(tx, ref.id) is None
+            answer.append(LeaseLost(ref.id, "no such event" if unknown else NOT_YOURS))
+    if current:
+        tx.run(_RENEW, {"ids": to_json(current), "expires_at": expires})
+    tx.many(_RENEW_LOCK, [(expires, key, token) for key, token in locks])
+    return answer
+
+
+def _expire(tx: Transaction, max_attempts: int | None, limit: int) -> int:
+    return expire(tx, tx.all(_EXPIRED_OF_ALL, {"now": tx.now, "limit": max(limit, 0)}), max_attempts)
+
+
+def _reset(tx: Transaction, ref: EventRef, reason: str) -> Event:
+    event = get_event(tx, ref)
+    if event is None:
+        raise EventNotFound(ref)
+    stored = load(tx, event.id)
+    applied = None if stored is None else transition(stored.state, Reset(stored_text(reason)), tx.now)
+    if stored is None or applied is None or isinstance(applied, Refused):
+        return event
+    store(tx, stored, applied)
+    return applied.state.event
+
+
+_BEHIND = statement("behind_others")
+_PUT_ASIDE = statement("put_aside")
+
+
+def first_in_line(tx: Transaction, bus: str, rows: list[Row]) -> list[Row]:
+    """The rows of ``next_events.sql`` that may be claimed. Others are put aside until it is their turn."""
+    keyed = [row[0] for row in rows if row[4] is not None and ordering_key_of(row[4]) is not None]
+    if not keyed:
+        return rows
+    behind = {id_ for (id_,) in tx.all(_BEHIND, {"ids": to_json(keyed)})}
+    if not behind:
+        return rows
+    tx.run(_PUT_ASIDE, {"ids": to_json(sorted(behind))})
+    tagged = [(bus, tag, row[6], row[0]) for row in rows if row[0] in behind for tag in strings_of(row[5])]
+    tx.many(_FORGET_TAGS, tagged)
+    return [row for row in rows if row[0] not in behind]

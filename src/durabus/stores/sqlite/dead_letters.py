@@ -1,0 +1,117 @@
+"""``durabus.store.dead_letters.DeadLetters``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from durabus.errors import EventNotFound
+from durabus.lifecycle.dead_letters import check_requeue
+from durabus.lifecycle.state import EventState, Refused, Requeue
+from durabus.lifecycle.transition import transition
+from durabus.model.event import Event
+from durabus.model.query import DeadLetterPage
+from durabus.store.events import EventRef
+from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.maintenance import forget_names, in_parts
+from durabus.stores.sqlite.publishing import counts, forget_dead_letters, get_event, note_live
+from durabus.stores.sqlite.rows import event_of, to_json
+from durabus.stores.sqlite.settlements import Stored, append, load_handlers, store_handlers
+from durabus.stores.sqlite.sql import statement
+
+_LIST = statement("list_dead_letters")
+_LIST_OF_BUS = statement("list_dead_letters_of_bus")
+_OLD = statement("old_dead_letters")
+_OLD_OF_BUS = statement("old_dead_letters_of_bus")
+_BY_ID = statement("dead_letters_by_id")
+_REQUEUE = statement("requeue_dead_letter")
+_READY_TAGS = statement("ready_event_tags")
+
+PURGE_AT_ONCE = 1_000
+"""Dead letters purged in one transaction, so that workers get their turn in between."""
+
+
+class SQLiteDeadLetters(SQLiteCore):
+    """Events that ended FAILED or COMPLETED_WITH_ERRORS."""
+
+    async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
+        def read(tx: Transaction) -> DeadLetterPage:
+            span = {"bus": bus, "limit": max(limit, 0), "offset": offset}
+            rows = tx.all(_LIST if bus is None else _LIST_OF_BUS, span)
+            numbers = counts(tx, bus)
+            total = numbers.failed + numbers.completed_with_errors
+            return DeadLetterPage(events=[event_of(row) for row in rows], total=total)
+
+        return await self._read(read)
+
+    async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
+        if not refs:
+            return []
+        return await self._write(lambda tx: _requeue(tx, refs))
+
+    async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
+        def purge(tx: Transaction) -> int:
+            span = {"until": created_until_ts, "bus": bus, "limit": min(limit - purged, PURGE_AT_ONCE)}
+            gone = tx.all(_OLD if bus is None else _OLD_OF_BUS, span)
+            forget_dead_letters(tx, [row[0] for row in gone])
+            forget_names(tx, gone)
+            return len(gone)
+
+        purged = 0
+        while purged < limit:
+            count = await self._write(purge)
+            purged += count
+            if count < PURGE_AT_ONCE:
+                break
+        return purged
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        self._check_open()
+        purged: list[int] = []
+        for part in in_parts([id_ for id_ in ids if 0 < id_ < 2**63]):
+            purged += await self._write(partial(_purge, ids=part))
+        return purged
+
+
+def _purge(tx: Transaction, ids: Sequence[int]) -> list[int]:
+    gone = tx.all(_BY_ID, {"ids": to_json(ids)})
+    found = [row[0] for row in gone]
+    forget_dead_letters(tx, found)
+    forget_names(tx, gone)
+    return found
+
+
+def _requeue(tx: Transaction, refs: Sequence[EventRef]) -> list[Event]:
+    ids: list[int] = []
+    for ref in refs:
+        event = get_event(tx, ref)
+        if event is None:
+            raise EventNotFound(ref)
+        check_requeue(ref, event)
+        ids.append(event.id)
+    return [_requeue_one(tx, id_) for id_ in ids]
+
+
+def _requeue_one(tx: Transaction, id_: int) -> Event:
+    event = get_event(tx, id_)
+    if event is None:
+        raise EventNotFound(id_)
+    before = EventState(event, None, load_handlers(tx, id_))
+    applied = transition(before, Requeue(), tx.now)
+    if isinstance(applied, Refused):
+        return event
+    after = applied.state
+    has_results = bool(after.handlers)
+    tx.run(
+        _REQUEUE,
+        {"id": id_, "generation": after.event.generation, "has_results": has_results, "now": tx.now},
+    )
+    forget_dead_letters(tx, [id_])
+    note_live(tx, {event.bus: 1})
+    store_handlers(tx, Stored(before, None, has_results=True), after)
+    if after.event.tags:
+        tx.run(_READY_TAGS, {"ids": to_json([id_])})
+    append(tx, applied.entries, after.event)
+    tx.woken.add(after.event.bus)
+    return after.event

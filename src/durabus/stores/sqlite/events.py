@@ -1,0 +1,203 @@
+"""``find``: one question to each place an event can be, merged by id. Conditions are fixed texts, values are bound."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from durabus.model.event import Event, NewEvent
+from durabus.model.pattern import ANY, matches
+from durabus.model.query import Counts, EventPage, EventQuery
+from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
+from durabus.store.events import EventRef
+from durabus.stores.sqlite.connection import Operation, Transaction
+from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.maintenance import forget_completed, in_parts, remove_event
+from durabus.stores.sqlite.publishing import add_events, counts, get_event
+from durabus.stores.sqlite.rows import event_of, to_json
+from durabus.stores.sqlite.sql import statement
+
+_FEW = 1_000
+_NO_BOUND = 2**63 - 1
+LOOKED_AT = 5_000
+"""Ids that one read looks at, some ten milliseconds: everybody else who reads waits for it."""
+
+_LIVE = statement("find_live")
+_DEAD = statement("find_dead")
+_COMPLETED = statement("find_completed")
+_FEW_IDS = statement("few_live_ids")
+_NEWEST_LIVE = statement("newest_live")
+_NEWEST_DEAD = statement("newest_dead")
+_NEWEST_COMPLETED = statement("newest_completed")
+_NEWEST_OF_BUS = statement("newest_completed_of_bus")
+
+_NEWEST_FIRST = " ORDER BY id DESC LIMIT :limit"
+_CONDITIONS = {
+    "bus": " AND bus = :bus",
+    "statuses": " AND status IN (SELECT value FROM json_each(:statuses))",
+    "type": " AND type = :type",
+    "pattern": " AND durabus_matches(:pattern, type)",
+    "tags": " AND tags IS NOT NULL AND EXISTS (SELECT 1 FROM json_each(iif(json_valid(tags), tags, '[]')) AS tag "
+    "WHERE tag.value IN (SELECT value FROM json_each(:tags)))",
+    "parent_id": " AND parent_id = :parent_id",
+    "created_from": " AND created_at >= :created_from",
+    "created_until": " AND created_at <= :created_until",
+}
+
+
+class Stretch(NamedTuple):
+    """Events of a stretch of ids, newest first, and below which id the search goes on; None: that was all."""
+
+    events: list[Event]
+    go_on: int | None
+
+
+def find(tx: Transaction, query: EventQuery) -> Stretch:
+    """Up to ``limit`` events. Where conditions may leave most of them out, a few thousand ids are looked at."""
+    values = _values(query)
+    where = "".join(text for name, text in _CONDITIONS.items() if name in values) + " AND id > :above_id"
+    if "parent_id" in values:
+        where = where.replace(" bus =", " +bus =")  # a parent has fewer events than a bus: the plus says so
+    wanted = frozenset(query.statuses or EventStatus)
+    few = _few_live(tx, query) if wanted & LIVE else None
+    above = _bound(tx, query, wanted, values, few)
+    found: list[Event] = []
+    if wanted & LIVE:
+        narrow = "" if few is None else " AND id IN (SELECT value FROM json_each(:ids))"
+        found += _ask(tx, _LIVE + narrow + where, values | {"ids": to_json(few)})
+    if wanted & DEAD_LETTER:
+        found += _ask(tx, _DEAD + where, values)
+    if EventStatus.COMPLETED in wanted:
+        # Without a bus or parent the plus keeps the planner from collecting and sorting every completed event.
+        one = " AND completed = 1" if "bus" in values or "parent_id" in values else " AND +completed = 1"
+        if len(found) >= query.limit:  # what is older than a whole page of others cannot be on this page
+            values["above_id"] = sorted(event.id for event in found)[-query.limit]
+        found += _ask(tx, _COMPLETED + one + where, values)
+    found.sort(key=lambda event: event.id, reverse=True)
+    if len(found) >= query.limit:
+        return Stretch(found[: query.limit], found[query.limit - 1].id)
+    return Stretch(found, above + 1 if above else None)
+
+
+def _values(query: EventQuery) -> dict[str, Any]:
+    globbed = query.type is not None and ANY in query.type
+    values = {
+        "bus": query.bus,
+        "statuses": to_json([status.value for status in query.statuses]) if query.statuses else None,
+        "type": None if globbed else query.type,
+        "pattern": query.type if globbed and query.type != ANY else None,
+        "tags": to_json(query.tags) if query.tags else None,
+        "parent_id": query.parent_id,
+        "created_from": query.created_from_ts,
+        "created_until": query.created_until_ts,
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _few_live(tx: Transaction, query: EventQuery) -> list[int] | None:
+    """The live events of a bus that has few: it is asked by its own ids. A large one is met soon enough on the way."""
+    if query.bus is None or query.parent_id is not None:
+        return None
+    ids = [row[0] for row in tx.all(_FEW_IDS, {"bus": query.bus, "limit": _FEW})]
+    return ids if len(ids) < _FEW else None
+
+
+def _bound(
+    tx: Transaction, query: EventQuery, wanted: frozenset[EventStatus], values: dict[str, Any], few: list[int] | None
+) -> int:
+    """Give ``values`` their bounds; answers the lower one. A bus or a parent alone is found without looking far."""
+    before = _NO_BOUND if query.before_id is None else query.before_id
+    far = "parent_id" not in values and not values.keys() <= {"bus"}
+    values |= {"before_id": before, "above_id": 0, "limit": query.limit}
+    if far:
+        newest = _newest(tx, wanted, values, few)
+        values |= {"before_id": newest + 1, "above_id": max(newest - LOOKED_AT, 0)}
+    above: int = values["above_id"]
+    return above
+
+
+def _newest(tx: Transaction, wanted: frozenset[EventStatus], values: dict[str, Any], few: list[int] | None) -> int:
+    """All that is wanted has at most this id: no stretch is spent on ids that are gone."""
+    found: list[int | None] = [0]
+    if wanted & LIVE and few is not None:
+        found += [id_ for id_ in few if id_ < values["before_id"]]
+    elif wanted & LIVE:
+        found.append(tx.value(_NEWEST_LIVE, values))
+    if wanted & DEAD_LETTER:
+        found.append(tx.value(_NEWEST_DEAD, values))
+    if EventStatus.COMPLETED in wanted:
+        found.append(tx.value(_NEWEST_OF_BUS if "bus" in values else _NEWEST_COMPLETED, values))
+    return max(id_ for id_ in found if id_ is not None)
+
+
+def _ask(tx: Transaction, sql: str, values: dict[str, Any]) -> list[Event]:
+    if "pattern" in values:
+        tx.connection.create_function("durabus_matches", 2, matches, deterministic=True)
+    return [event_of(row) for row in tx.all(sql + _NEWEST_FIRST, values)]
+
+
+_OLD = statement("old_completed")
+_EXCESS = statement("excess_completed")
+
+
+class SQLiteEvents(SQLiteCore):
+    """Events as records."""
+
+    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        self._check_open()
+        if not new:
+            return []
+        if connection is not None:
+            return await self._join(connection, lambda tx: add_events(tx, new))
+        operation = Operation(None, new)
+        self._file.writer.submit(operation)
+        events: list[Event] = await operation.future
+        return events
+
+    async def get_event(self, ref: EventRef) -> Event | None:
+        return await self._read(lambda tx: get_event(tx, ref))
+
+    async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
+        return await self._read(lambda tx: [get_event(tx, ref) for ref in refs])
+
+    async def has_event(self, ref: EventRef) -> bool:
+        return await self.get_event(ref) is not None
+
+    async def remove_event(self, ref: EventRef) -> bool:
+        return await self._write(lambda tx: remove_event(tx, ref))
+
+    async def find(self, query: EventQuery) -> EventPage:
+        """A stretch of ids at a time; one more than the page tells whether another follows."""
+        self._check_open()
+        if query.limit < 1:
+            return EventPage(events=[])
+        found, before = list[Event](), query.before_id
+        while len(found) <= query.limit:
+            asked = replace(query, before_id=before, limit=query.limit + 1 - len(found))
+            events, before = await self._read(partial(find, query=asked))
+            found += events
+            if before is None:
+                break
+        last = found[query.limit - 1].id if len(found) > query.limit else None
+        return EventPage(events=found[: query.limit], next_before_id=last)
+
+    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
+        self._check_open()
+        return await self._trim(_OLD, {"bus": bus, "until": self._now() - older_than}, limit)
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        return await self._trim(_EXCESS, {"bus": bus, "keep": max(keep, 0)}, limit)
+
+    async def counts(self, bus: str | None = None) -> Counts:
+        return await self._read(lambda tx: counts(tx, bus))
+
+    async def _trim(self, sql: str, condition: dict[str, Any], limit: int) -> int:
+        """Look for them without the write lock; what is COMPLETED stays so until it is forgotten."""
+        rows = await self._read(lambda tx: tx.all(sql, condition | {"limit": max(limit, 0)}))
+        trimmed = 0
+        for part in in_parts([row[0] for row in rows]):
+            trimmed += (await self._write(partial(forget_completed, ids=part)))[0]
+        return trimmed

@@ -1,0 +1,122 @@
+"""``durabus.store.locks.Locks``."""
+
+from __future__ import annotations
+
+from durabus.errors import LeaseLost
+from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock, void_handler
+from durabus.lifecycle.state import LockState, Refused
+from durabus.model.claim import LockClaim, handler_lock_key
+from durabus.model.limits import check_name
+from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.rows import Row
+from durabus.stores.sqlite.settlements import expire, load, store_handlers
+from durabus.stores.sqlite.sql import statement
+
+KEPT_FOR = 86_400.0
+"""Seconds that a lock nobody holds is remembered, so that the repeat of a release is recognised."""
+
+_GET = statement("get_lock")
+_PUT = statement("put_lock")
+_LIST = statement("list_locks")
+_TAKE_FENCE = statement("take_lock_fence")
+_SWEEP = statement("sweep_locks")
+_LOCKED_EVENTS = statement("locked_events")
+_GET_ID = statement("get_event_id")
+
+
+class SQLiteLocks(SQLiteCore):
+    """Locks on named resources."""
+
+    async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
+        check_name(key, "lock key")
+
+        def claim(tx: Transaction) -> LockClaim | None:
+            lock = grant(tx, key, worker_id=worker_id, token=token, lease=lease)
+            return None if lock is None else _claim_of(lock, token)
+
+        return await self._write(claim)
+
+    async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
+        def renew(tx: Transaction) -> LockClaim:
+            lock = renew_lock(get_lock(tx, claim.key), claim, lease, tx.now)
+            if isinstance(lock, Refused):
+                raise LeaseLost(claim.key, lock.reason)
+            put_lock(tx, lock)
+            return _claim_of(lock, claim.token)
+
+        return await self._write(renew)
+
+    async def release_lock(self, claim: LockClaim) -> None:
+        def release(tx: Transaction) -> None:
+            lock = release_lock(get_lock(tx, claim.key), claim)
+            if isinstance(lock, Refused):
+                raise LeaseLost(claim.key, lock.reason)
+            # the kernel says expired since ever; the row says since when, for the sweep
+            tx.run(_PUT, (lock.key, lock.fence, lock.worker_id, None, tx.now))
+
+        await self._write(release)
+
+    async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
+        rows = await self._read(lambda tx: tx.all(_LIST, {"after": after, "now": tx.now, "limit": limit}))
+        return [_claim_of(_lock_of(row), "") for row in rows]
+
+
+def grant(tx: Transaction, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
+    """Take a lock if the kernel allows it. Nothing is written for a refusal or a repeat."""
+    held = get_lock(tx, key)
+    lock = may_claim(held, key, worker_id=worker_id, token=token, lease=lease, now=tx.now)
+    if isinstance(lock, Refused):
+        return None
+    return lock if lock is held else take(tx, lock)
+
+
+def may_claim(
+    held: LockState | None, key: str, *, worker_id: str, token: str, lease: float, now: float
+) -> LockState | Refused:
+    """What the kernel says, with fence 0 for a new grant: it is counted only when it is taken."""
+    return claim_lock(held, key=key, worker_id=worker_id, token=token, lease=lease, fence=0, now=now)
+
+
+def take(tx: Transaction, lock: LockState, max_attempts: int | None = None) -> LockState:
+    """Write a grant with the next fence, and forget some locks that nobody cares for any more.
+
+    Whoever let the lock expire has lost what it came with: events, or a handler.
+    """
+    lost = get_lock(tx, lock.key)
+    if lost is not None and lost.token not in (None, lock.token):
+        _void(tx, lost, max_attempts)
+    fence: int = lock.fence or tx.value(_TAKE_FENCE)
+    taken = LockState(key=lock.key, fence=fence, worker_id=lock.worker_id, token=lock.token, expires_ts=lock.expires_ts)
+    put_lock(tx, taken)
+    tx.run(_SWEEP, {"before": tx.now - KEPT_FOR})
+    return taken
+
+
+def _void(tx: Transaction, lost: LockState, max_attempts: int | None) -> None:
+    expire(tx, tx.all(_LOCKED_EVENTS, (lost.token, lost.key)), max_attempts)
+    prefix = handler_lock_key("")
+    id_ = tx.value(_GET_ID, (lost.key.removeprefix(prefix),)) if lost.key.startswith(prefix) else None
+    stored = None if id_ is None else load(tx, id_)
+    if stored is not None and lost.token is not None:
+        store_handlers(tx, stored, void_handler(stored.state, lost.token))
+
+
+def get_lock(tx: Transaction, key: str) -> LockState | None:
+    """A lock as it stands."""
+    row = tx.one(_GET, (key,))
+    return None if row is None else _lock_of(row)
+
+
+def put_lock(tx: Transaction, lock: LockState) -> None:
+    """Write what the kernel decided."""
+    tx.run(_PUT, (lock.key, lock.fence, lock.worker_id, lock.token, lock.expires_ts))
+
+
+def _lock_of(row: Row) -> LockState:
+    key, fence, worker_id, token, expires = row
+    return LockState(key=key, fence=fence, worker_id=worker_id, token=token, expires_ts=expires)
+
+
+def _claim_of(lock: LockState, token: str) -> LockClaim:
+    return LockClaim(key=lock.key, worker_id=lock.worker_id, token=token, fence=lock.fence, expires_ts=lock.expires_ts)

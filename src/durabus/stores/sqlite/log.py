@@ -1,0 +1,138 @@
+"""``durabus.store.log.Log``."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from durabus.errors import InvalidEventError, LeaseLost
+from durabus.model.claim import LockClaim
+from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
+from durabus.store.events import EventRef
+from durabus.store.log import START
+from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.maintenance import forget_completed, in_parts
+from durabus.stores.sqlite.publishing import get_event
+from durabus.stores.sqlite.rows import entry_of, to_json
+from durabus.stores.sqlite.sql import statement
+
+_READ = statement("read_log")
+_READ_ROWS = statement("read_log_rows")
+_CUT = statement("cut_log")
+_LAST_ENTRY = statement("last_entry")
+_COMPLETED_UNTIL = statement("completed_until")
+_UNKNOWN_UNTIL = statement("unknown_until")
+_FORGET_UNKNOWN = statement("forget_unknown_entries")
+_READ_EVENT = statement("read_event_log")
+_LAST = statement("last_position")
+_HEAD = statement("log_head")
+_LAG = statement("log_lag")
+_SAVE = statement("save_position")
+_POSITION = statement("read_position")
+_GET_LOCK = statement("get_lock")
+
+
+class SQLiteLog(SQLiteCore):
+    """The event log and the positions of its readers."""
+
+    async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
+        def read(tx: Transaction) -> LogPage:
+            entries = [entry_of(row) for row in tx.all(_READ, _span(tx, after, until) | {"limit": max(limit, 0)})]
+            return LogPage(entries, entries[-1].position if entries else after)
+
+        return await self._read(read)
+
+    async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
+        def read(tx: Transaction) -> LogRows:
+            rows = tx.all(_READ_ROWS, _span(tx, after, until) | {"limit": max(limit, 0)})
+            return LogRows(rows, rows[-1][0] if rows else after)
+
+        return await self._read(read)
+
+    async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
+        def cut(tx: Transaction) -> list[str]:
+            span, ends = _span(tx, after, until) | {"skip": max(rows, 1) - 1}, list[str]()
+            while len(ends) < limit:
+                end = tx.value(_CUT, span)
+                if end is None:
+                    rest = tx.value(_LAST_ENTRY, span)
+                    return ends if rest is None else [*ends, str(rest)]
+                ends.append(str(end))
+                span["after"] = end
+            return ends
+
+        return await self._read(cut)
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+        """Look without the write lock: what has ended, or is unknown, stays so until it is forgotten."""
+        self._check_open()
+
+        def look(tx: Transaction) -> tuple[dict[str, Any], list[int], list[int]]:
+            bounds = {"until": _number(until, _last(tx)), "before": self._now() - older_than, "limit": max(limit, 0)}
+            ended = [row[0] for row in tx.all(_COMPLETED_UNTIL, bounds)]
+            return bounds, ended, [row[0] for row in tx.all(_UNKNOWN_UNTIL, bounds)]
+
+        bounds, ended, unknown = await self._read(look)
+        gone = 0
+        for part in in_parts(ended):
+            gone += (await self._write(partial(forget_completed, ids=part)))[1]
+        for part in in_parts(unknown):
+            gone += await self._write(partial(_forget_unknown, bounds=bounds | {"ids": to_json(part)}))
+        return gone
+
+    async def log_head(self) -> str:
+        head = await self._read(lambda tx: tx.value(_HEAD))
+        return START if head is None else str(head)
+
+    async def log_lag(self, after: str) -> int:
+        return await self._read(lambda tx: int(tx.value(_LAG, (_number(after, _last(tx)),))))
+
+    async def log_hold(self) -> LogHold | None:
+        self._check_open()
+        return None
+
+    async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
+        def read(tx: Transaction) -> list[LogEntry]:
+            event = get_event(tx, ref)
+            return (
+                []
+                if event is None
+                else [entry_of(row) for row in tx.all(_READ_EVENT, {"id": event.id, "event_id": event.event_id})]
+            )
+
+        return await self._read(read)
+
+    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+        def save(tx: Transaction) -> None:
+            held = tx.one(_GET_LOCK, (lock.key,))
+            if held is None or held[3] != lock.token or held[1] != lock.fence:
+                raise LeaseLost(lock.key, "the lock is not held by this claim")
+            tx.run(_SAVE, {"name": name, "position": position, "now": tx.now})
+
+        await self._write(save)
+
+    async def read_position(self, name: str) -> str:
+        position = await self._read(lambda tx: tx.value(_POSITION, (name,)))
+        return START if position is None else str(position)
+
+
+def _span(tx: Transaction, after: str, until: str | None) -> dict[str, int]:
+    last = _last(tx)
+    return {"after": _number(after, last), "until": last if until is None else _number(until, last)}
+
+
+def _forget_unknown(tx: Transaction, bounds: dict[str, Any]) -> int:
+    return tx.run(_FORGET_UNKNOWN, bounds)
+
+
+def _last(tx: Transaction) -> int:
+    return int(tx.value(_LAST))
+
+
+def _number(position: str, last: int) -> int:
+    if position == START:
+        return 0
+    if not (position.isascii() and position.isdigit()) or int(position) > last:
+        raise InvalidEventError(f"position={position!r}: not one that this log gave; begin with the empty string")
+    return int(position)

@@ -1,0 +1,207 @@
+"""How many events of each status a bus has: noted by whatever changes it, in its own transaction, never counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import chain
+
+from durabus.errors import SchemaError
+from durabus.model.event import Event, NewEvent
+from durabus.model.query import Counts
+from durabus.model.statuses import EventStatus
+from durabus.store.events import EventRef
+from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.rows import Row, event_of, to_json
+from durabus.stores.sqlite.sql import statement
+
+_COUNTS = statement("counts")
+_COUNTS_OF_BUS = statement("counts_of_bus")
+_NOTE = statement("note_counts")
+_NOTE_COMPLETED = statement("note_completed")
+_NOTE_DEAD_GONE = statement("note_dead_gone")
+_FORGET_DEAD = statement("forget_dead_letters")
+
+
+def counts(tx: Transaction, bus: str | None) -> Counts:
+    """Of one bus, or of all."""
+    row = tx.all(_COUNTS if bus is None else _COUNTS_OF_BUS, {"bus": bus})[0]
+    live, processing, completed, completed_with_errors, failed = row
+    return Counts(
+        pending=live - processing,
+        processing=processing,
+        completed=completed,
+        completed_with_errors=completed_with_errors,
+        failed=failed,
+    )
+
+
+def note_live(tx: Transaction, numbers: Mapping[str, int]) -> None:
+    """So many more events are in the queue of each bus."""
+    tx.many(_NOTE, [(bus, number, 0, 0, 0) for bus, number in numbers.items()])
+
+
+def note_ended(tx: Transaction, event: Event) -> None:
+    """One event left the queue for good, with the status it has."""
+    ended = (EventStatus.COMPLETED, EventStatus.COMPLETED_WITH_ERRORS, EventStatus.FAILED)
+    tx.run(_NOTE, (event.bus, -1, *(int(event.status is one) for one in ended)))
+
+
+def note_completed(tx: Transaction, count: int) -> None:
+    """As many events as ``complete_events.sql`` has just written entries left the queue COMPLETED."""
+    tx.run(_NOTE_COMPLETED, {"last": tx.cursor.lastrowid, "count": count})
+
+
+def note_forgotten(tx: Transaction, numbers: Mapping[str, int]) -> None:
+    """So many COMPLETED events of each bus are no events any more."""
+    tx.many(_NOTE, [(bus, 0, -number, 0, 0) for bus, number in numbers.items()])
+
+
+def forget_dead_letters(tx: Transaction, ids: Sequence[int]) -> None:
+    """Delete dead letters that were purged, removed or requeued."""
+    given = {"ids": to_json(ids)}
+    tx.run(_NOTE_DEAD_GONE, given)
+    tx.run(_FORGET_DEAD, given)
+
+
+_ROWS = 20
+
+
+class _Insert:
+    """The statement for one row, and for ``_ROWS`` of them."""
+
+    def __init__(self, name: str) -> None:
+        self.one = statement(name)
+        head, values, row = self.one.partition("VALUES ")
+        self.several = head + values + ", ".join([row] * _ROWS)
+
+
+_LAST_ID = statement("last_event_id")
+_ADD = _Insert("add_events")
+_ADD_PLAIN = _Insert("add_plain_events")
+_ADD_KEYS = statement("add_idempotency_keys")
+_ADD_TAGS = statement("add_event_tags")
+_LOG = statement("log_published")
+_KNOWN_IDS = statement("known_event_ids")
+_KNOWN_KEY = statement("known_idempotency_key")
+_UNDO = [statement(name) for name in ("forget_added_entries", "forget_added_keys", "forget_added_events")]
+_GET = [statement(name) for name in ("get_live_event", "get_dead_letter", "get_completed_event")]
+_GET_ID = statement("get_event_id")
+
+
+def add_events(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
+    """Store a batch, or answer with what is stored already."""
+    added = _add_unknown(tx, new)
+    return _add_each(tx, new) if added is None else added
+
+
+def get_event(tx: Transaction, ref: EventRef) -> Event | None:
+    """The event wherever it is in its life."""
+    id_ = tx.value(_GET_ID, (ref,)) if isinstance(ref, str) else ref
+    if id_ is None or not 0 < id_ < 2**63:
+        return None
+    for sql in _GET:
+        row = tx.one(sql, (id_,))
+        if row is not None:
+            return event_of(row)
+    return None
+
+
+def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None:
+    """The whole batch in a few statements; None, with nothing written, if an id or key of it is known."""
+    count, now = len(new), tx.now
+    first: int = tx.value(_LAST_ID) + 1
+    span = {"first": first, "last": first + count - 1}
+    tagged = keyed = 0
+    plain: list[Row] = []
+    others: list[Row] = []
+    for id_, one in enumerate(new, first):
+        if (
+            one.metadata_json is None
+            and not one.tags
+            and one.priority == 0
+            and one.delay == 0
+            and one.max_attempts is None
+            and one.parent_id is None
+            and one.idempotency_key is None
+        ):
+            plain.append((id_, one.event_id, one.bus, one.type, one.payload_json, now, now, now))
+            continue
+        tagged += bool(one.tags)
+        keyed += one.idempotency_key is not None
+        due = now + one.delay
+        others.append((
+            id_, one.event_id, one.bus, one.type, one.payload_json, one.metadata_json or "",
+            to_json(one.tags) if one.tags else "", one.priority, one.max_attempts or 0, one.parent_id or "",
+            one.idempotency_key or "", 1 if due <= now else 0, due, now, now,
+        ))  # fmt: skip
+    _insert(tx, _ADD_PLAIN, plain)
+    _insert(tx, _ADD, others)
+    if tx.run(_LOG, span) != count or (keyed and tx.run(_ADD_KEYS, span) != keyed):
+        for sql in _UNDO:
+            tx.run(sql, span)
+        return None
+    if tagged:
+        tx.run(_ADD_TAGS, span)
+    numbers = Counter([one.bus for one in new])
+    note_live(tx, numbers)
+    tx.woken.update(numbers)
+    return [
+        Event(
+            id=id_,
+            event_id=one.event_id,
+            bus=one.bus,
+            type=one.type,
+            payload_json=one.payload_json,
+            metadata_json=one.metadata_json,
+            tags=one.tags,
+            priority=one.priority,
+            max_attempts=one.max_attempts,
+            parent_id=one.parent_id,
+            idempotency_key=one.idempotency_key,
+            created_ts=now,
+            updated_ts=now,
+            due_ts=now + one.delay,
+        )
+        for id_, one in enumerate(new, first)
+    ]
+
+
+def _insert(tx: Transaction, sql: _Insert, rows: list[Row]) -> None:
+    """Several rows for each step of the driver: half the cost of one by one."""
+    end = len(rows) - len(rows) % _ROWS
+    for start in range(0, end, _ROWS):
+        tx.run(sql.several, tuple(chain.from_iterable(rows[start : start + _ROWS])))
+    tx.many(sql.one, rows[end:])
+
+
+def _add_each(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
+    """Sort out the known ones, those known from this batch included, and store the rest."""
+    ids: dict[str, int | NewEvent] = dict(tx.all(_KNOWN_IDS, {"event_ids": to_json([one.event_id for one in new])}))
+    keys: dict[tuple[str, str], int | NewEvent] = {}
+    unknown: list[NewEvent] = []
+    found: list[int | NewEvent] = []
+    for one in new:
+        known = ids.get(one.event_id)
+        key = None if one.idempotency_key is None else (one.bus, one.idempotency_key)
+        if known is None and key is not None:
+            known = keys.get(key) or tx.value(_KNOWN_KEY, key)
+        if known is None:
+            known = one
+            unknown.append(one)
+            ids[one.event_id] = one
+            if key is not None:
+                keys[key] = one
+        found.append(known)
+    stored = {event.event_id: event for event in (unknown and _add_unknown(tx, unknown)) or ()}
+    return [_known(tx, item) if isinstance(item, int) else stored[item.event_id] for item in found]
+
+
+def _known(tx: Transaction, id_: int) -> Event:
+    event = get_event(tx, id_)
+    if event is None:
+        raise SchemaError(
+            f"event {id_} is remembered in event_log or idempotency_keys but stored nowhere: its row was deleted by "
+            "hand; delete it there too (remove_event does both)"
+        )
+    return event

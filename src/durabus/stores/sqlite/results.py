@@ -1,0 +1,127 @@
+"""``durabus.store.results.Results``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from durabus.errors import LeaseLost
+from durabus.lifecycle.handlers import claim_handler, complete_handler, handlers_done, release_handler, renew_handler
+from durabus.lifecycle.state import NOT_DONE, NOT_YOURS, Applied, EventState, Refused
+from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, handler_lock_key
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Settled
+from durabus.model.statuses import HandlerMode
+from durabus.store.events import EventRef
+from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.locks import grant
+from durabus.stores.sqlite.publishing import get_event
+from durabus.stores.sqlite.rows import handler_of
+from durabus.stores.sqlite.settlements import Stored, load, load_handlers, settle, store_handlers
+from durabus.stores.sqlite.sql import statement
+
+_LIST = statement("list_results_by_name")
+_CLEANUP = statement("cleanup_results")
+_FREE_LOCK = statement("free_claimed_lock")
+_RENEW_LOCK = statement("renew_claimed_lock")
+
+_NO_EVENT = "no such event"
+
+
+class SQLiteResults(SQLiteCore):
+    """Handler results, and claims on single handlers."""
+
+    async def list_results(self, ref: EventRef) -> list[HandlerResult]:
+        def read(tx: Transaction) -> list[HandlerResult]:
+            event = get_event(tx, ref)
+            return [] if event is None else [handler_of(row).result for row in tx.all(_LIST, (event.id,))]
+
+        return await self._read(read)
+
+    async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
+        return await self._write(lambda tx: _claim(tx, request))
+
+    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
+        if not claims:
+            return []
+        return await self._write(lambda tx: [_renew(tx, claim, lease) for claim in claims])
+
+    async def release_handler_claim(self, claim: HandlerClaim) -> None:
+        def release(tx: Transaction) -> None:
+            stored = _known(tx, claim)
+            _store(tx, claim, stored, release_handler(stored.state, claim))
+
+        await self._write(release)
+
+    async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
+        def complete(tx: Transaction) -> HandlerResult:
+            stored = _known(tx, claim)
+            after = _store(tx, claim, stored, complete_handler(stored.state, claim, outcome))
+            return next(result for result in after.results if result.handler_id == claim.handler_id)
+
+        return await self._write(complete)
+
+    async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
+        return await self._write(lambda tx: _complete_event(tx, ref, tuple(handler_ids)))
+
+    async def cleanup_results(self, *, limit: int = 10_000) -> int:
+        return await self._write(lambda tx: tx.run(_CLEANUP, {"limit": limit}))
+
+
+def _claim(tx: Transaction, request: HandlerClaimRequest) -> HandlerClaim | None:
+    stored = load(tx, request.event.id)
+    claimed = None if stored is None else claim_handler(stored.state, request, tx.now)
+    if stored is None or claimed is None:
+        return None
+    if request.mode is HandlerMode.SERIAL:
+        key = handler_lock_key(stored.state.event.event_id)
+        if grant(tx, key, worker_id=request.worker_id, token=request.token, lease=request.lease) is None:
+            return None
+        # taking the lock may have ended the claim of another handler
+        stored = load(tx, request.event.id) or stored
+        claimed = claim_handler(stored.state, request, tx.now) or claimed
+    after, claim = claimed
+    store_handlers(tx, stored, after)
+    return claim
+
+
+def _renew(tx: Transaction, claim: HandlerClaim, lease: float) -> float | LeaseLost:
+    stored = load(tx, claim.id)
+    applied = Refused(NOT_YOURS) if stored is None else renew_handler(stored.state, claim, lease, tx.now)
+    if stored is None or isinstance(applied, Refused):
+        return LeaseLost(claim.id, NOT_YOURS)
+    expires = tx.now + lease
+    store_handlers(tx, stored, applied.state)
+    tx.run(_RENEW_LOCK, (expires, handler_lock_key(applied.state.event.event_id), claim.token))
+    return expires
+
+
+def _known(tx: Transaction, claim: HandlerClaim) -> Stored:
+    """The event's state, also after its end: the repeat of a call is answered by what it left."""
+    stored = load(tx, claim.id)
+    if stored is not None:
+        return stored
+    event = get_event(tx, claim.id)
+    if event is None:
+        raise LeaseLost(claim.id, _NO_EVENT)
+    return Stored(EventState(event, None, load_handlers(tx, claim.id)), None, has_results=True)
+
+
+def _store(tx: Transaction, claim: HandlerClaim, stored: Stored, applied: Applied | Refused) -> EventState:
+    if isinstance(applied, Refused):
+        raise LeaseLost(claim.id, applied.reason)
+    store_handlers(tx, stored, applied.state)
+    tx.run(_FREE_LOCK, (handler_lock_key(applied.state.event.event_id), claim.token))
+    return applied.state
+
+
+def _complete_event(tx: Transaction, ref: ClaimRef, handler_ids: tuple[str, ...]) -> Settled | None:
+    stored = load(tx, ref.id)
+    if stored is not None and stored.state.settles(ref) and not handlers_done(stored.state, handler_ids):
+        return None
+    outcome = settle(tx, Complete(ref))
+    if not isinstance(outcome, LeaseLost):
+        return outcome
+    if outcome.reason == NOT_DONE:
+        return None
+    raise outcome

@@ -1,0 +1,263 @@
+"""Noticing that another process writes: on Linux the kernel tells (inotify), elsewhere there is only looking.
+
+What is watched is the write-ahead log, by name. The database file itself is never opened here: closing a second
+descriptor of it would drop SQLite's locks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import sqlite3
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from durabus.clock import monotonic
+from durabus.stores.sqlite.connection import Transaction, Watch, deliver
+from durabus.stores.sqlite.sql import statement
+
+TELL_EVERY = 0.004
+"""Seconds between two notices at most: a busy neighbour must not keep this process awake."""
+_IN_MODIFY = 0x00000002
+_EVENT = struct.Struct("iIII")
+_BUFFER = 4096
+
+
+class Notice:
+    """A thread that sleeps until the file is written to. It is started by the first ``watch``."""
+
+    def __init__(self, file: Path, tell: Callable[[], None]) -> None:
+        self._file = file
+        self._tell = tell
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._inotify: int = self._libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self._inotify < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        self._stop_read, self._stop_write = os.pipe()
+        self._watching = -1
+        self._thread: threading.Thread | None = None
+
+    @property
+    def watching(self) -> bool:
+        """Whether writes are noticed at present."""
+        return self._watching >= 0
+
+    def watch(self) -> bool:
+        """Begin to notice. False if the system refuses."""
+        self._watching = self._libc.inotify_add_watch(self._inotify, os.fsencode(self._file), _IN_MODIFY)
+        if self._thread is None and self._watching >= 0:
+            self._thread = threading.Thread(target=self._serve, name="durabus-notice", daemon=True)
+            self._thread.start()
+        return self.watching
+
+    def ignore(self) -> None:
+        """Sleep through everything."""
+        if self.watching:
+            self._libc.inotify_rm_watch(self._inotify, self._watching)
+            self._watching = -1
+
+    def close(self) -> None:
+        """End the thread."""
+        os.write(self._stop_write, b"x")
+        if self._thread is not None:
+            self._thread.join()
+        for descriptor in (self._inotify, self._stop_read, self._stop_write):
+            os.close(descriptor)
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._inotify, select.POLLIN)
+        poll.register(self._stop_read, select.POLLIN)
+        while True:
+            ready = dict(poll.poll())
+            if self._stop_read in ready:
+                return
+            if self._modified():
+                self._tell()
+                time.sleep(TELL_EVERY)
+
+    def _modified(self) -> bool:
+        try:
+            data = os.read(self._inotify, _BUFFER)
+        except BlockingIOError:
+            return False
+        while data:
+            _, mask, _, length = _EVENT.unpack_from(data)
+            if mask & _IN_MODIFY:
+                return True
+            data = data[_EVENT.size + length :]
+        return False
+
+
+def notice(file: Path, tell: Callable[[], None]) -> Notice | None:
+    """A notice where the system can give one; None where looking must do."""
+    if not sys.platform.startswith("linux"):
+        return None
+    try:
+        return Notice(file, tell)
+    except (OSError, AttributeError):  # too many inotify instances of this user, or no such call
+        return None
+
+
+LOOK_EVERY = 0.005
+"""Seconds between two looks where writes are not noticed."""
+LOOKS = (0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.009, 0.014, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0)
+"""Seconds from a noticed write to the looks for its commit: it is seen only after the disk confirmed it."""
+_LOOK_ANYWAY = 1.0
+_REMEMBERED_BUSES = 10_000
+
+_OUTLOOK = statement("outlook")
+
+
+class Wakeup:
+    """Hints, not promises: a bus forgotten here costs latency, nothing else."""
+
+    def __init__(self, connection: sqlite3.Connection, notice: Notice | None) -> None:
+        self._connection = connection
+        self._notice = notice
+        self._version = self._data_version()
+        self._sleepers: dict[str, list[Watch]] = {}
+        self._alarms: dict[str, float] = {}
+        self._next_look = 0.0
+        self._noticed = 0.0
+        self._looks_taken = len(LOOKS)
+        self._tick = 0
+        self._foreign = 0
+        self._news: dict[str, int] = {}
+        self._fruitless: dict[str, int] = {}
+
+    @property
+    def anybody(self) -> bool:
+        """Whether somebody sleeps."""
+        return bool(self._sleepers)
+
+    def look_again_in(self) -> float:
+        """Seconds until the next look or alarm, whichever comes first; 0 if it is overdue."""
+        instant = min((self._next_look, *self._alarms.values()))
+        return max(instant - monotonic(), 0.0)
+
+    def noticed(self) -> None:
+        """Somebody, maybe we ourselves, writes to the log: look for a commit soon, if anybody sleeps."""
+        if self._notice is not None and not self._sleepers:
+            self._notice.ignore()
+        self._noticed = monotonic()
+        self._looks_taken = 0
+        self._next_look = self._noticed + LOOKS[0]
+
+    def watch(self, watch: Watch, now: float) -> None:
+        """Let somebody sleep, unless there is work.
+
+        Work that the last claim did not get (it has other tags, or the lock is held) does not count until something
+        new comes: whoever sleeps now would only be told of it again and again.
+        """
+        bus = watch.bus
+        self._begin_to_notice()
+        self._see_others(now)
+        ready, alarm = self._outlook(bus, now)
+        if ready and max(self._news.get(bus, 0), self._foreign) > self._fruitless.get(bus, -1):
+            deliver([watch])
+            return
+        if not self._sleepers:
+            self._plan_next_look(monotonic())
+        self._sleepers.setdefault(bus, []).append(watch)
+        self._set_alarm(bus, alarm)
+
+    def committed(self, tx: Transaction) -> None:
+        """After a transaction of our own: wake the buses it made work for."""
+        if len(self._news) + len(self._fruitless) > _REMEMBERED_BUSES:
+            self._news.clear()
+            self._fruitless.clear()
+        for bus in tx.fruitless:
+            self._fruitless[bus] = self._tick
+        for bus in tx.fruitful:
+            self._fruitless.pop(bus, None)
+        self._tick += 1
+        for bus in tx.woken:
+            if bus in self._sleepers:
+                self._wake(bus)
+            else:
+                self._news[bus] = self._tick
+
+    def look(self, now: float) -> None:
+        """Commits of others, alarms that are due, sleepers that gave up."""
+        self._see_others(now)
+        instant = monotonic()
+        for bus in [bus for bus, alarm in self._alarms.items() if alarm <= instant]:
+            self._wake(bus)
+        for bus in list(self._sleepers):
+            left = [watch for watch in self._sleepers[bus] if not watch.future.done()]
+            if left:
+                self._sleepers[bus] = left
+            else:
+                del self._sleepers[bus]
+                self._alarms.pop(bus, None)
+        if self._notice is not None and not self._sleepers:
+            self._notice.ignore()
+        self._plan_next_look(instant)
+
+    def wake_all(self) -> None:
+        """The store closes."""
+        for bus in list(self._sleepers):
+            self._wake(bus)
+        if self._notice is not None:
+            self._notice.close()
+
+    def _begin_to_notice(self) -> None:
+        if self._notice is None or self._notice.watching:
+            return
+        if self._notice.watch():
+            # a write that began before the watch goes unnoticed: look for its commit all the same
+            self._noticed, self._looks_taken = monotonic(), 0
+        else:
+            self._notice.close()
+            self._notice = None
+
+    def _plan_next_look(self, instant: float) -> None:
+        if self._notice is None:
+            self._next_look = instant + LOOK_EVERY
+            return
+        while self._looks_taken < len(LOOKS) and self._noticed + LOOKS[self._looks_taken] <= instant:
+            self._looks_taken += 1
+        if self._looks_taken < len(LOOKS):
+            self._next_look = self._noticed + LOOKS[self._looks_taken]
+        else:
+            self._next_look = instant + _LOOK_ANYWAY
+
+    def _see_others(self, now: float) -> None:
+        version = self._data_version()
+        if version == self._version:
+            return
+        self._version = version
+        self._tick += 1
+        self._foreign = self._tick
+        for bus in list(self._sleepers):
+            ready, alarm = self._outlook(bus, now)
+            if ready:
+                self._wake(bus)
+            else:
+                self._set_alarm(bus, alarm)
+
+    def _wake(self, bus: str) -> None:
+        self._alarms.pop(bus, None)
+        deliver(self._sleepers.pop(bus, ()))
+
+    def _set_alarm(self, bus: str, alarm: float | None) -> None:
+        if alarm is not None:
+            self._alarms[bus] = alarm
+        else:
+            self._alarms.pop(bus, None)
+
+    def _outlook(self, bus: str, now: float) -> tuple[bool, float | None]:
+        """Whether ``bus`` has something to claim, else the local instant at which it will have."""
+        ready, due, expires = self._connection.execute(_OUTLOOK, {"bus": bus}).fetchone()
+        instants = [instant for instant in (due, expires) if instant is not None]
+        return bool(ready), monotonic() + max(min(instants) - now, 0.0) if instants else None
+
+    def _data_version(self) -> int:
+        version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
+        return version

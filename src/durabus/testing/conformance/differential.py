@@ -1,0 +1,107 @@
+"""Two stores, one random command sequence, every answer compared.
+
+A sequence is made of ``Step`` values and of nothing else: which claim, event or lock a step means is a number that is
+counted among those that are there when the step runs. So any part of a sequence is a sequence, and a failing one can
+be shortened.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from durabus.clock import ManualClock
+from durabus.errors import DurabusError
+from durabus.model.query import EventQuery
+from durabus.store.contract import EventStore
+from durabus.testing.conformance.commands import LEASE, VERBS, Side, Step
+
+
+class Difference(AssertionError):  # noqa: N818  (reads as the sentence it is)
+    """Two stores answered differently; the message has the steps so far and both answers."""
+
+
+def random_steps(seed: int, length: int) -> list[Step]:
+    """A sequence that is the same for the same seed, on every machine."""
+    chance = random.Random(seed)
+    verbs = ["add", "add", "claim", *chance.choices(list(VERBS), [w for _, w in VERBS.values()], k=length)][:length]
+    return [Step(verb, chance.randrange(60), chance.randrange(60), chance.randrange(60)) for verb in verbs]
+
+
+async def compare(left: EventStore, right: EventStore, clocks: Sequence[ManualClock], steps: Sequence[Step]) -> None:
+    """Run ``steps`` on both stores, which must be new; raise ``Difference`` at the first answer that differs."""
+    keys = left.features.ordering_keys and right.features.ordering_keys
+    names = left.features.claims_by_event_id and right.features.claims_by_event_id
+    sides = (Side(left, keys=keys, names=names), Side(right, keys=keys, names=names))
+    for number, step in enumerate(steps):
+        if step.verb == "advance":
+            for clock in clocks:
+                clock.advance((1.0, 2.0, 4.0, LEASE)[step.a % 4])
+        answers = [await _answer(side, step) for side in sides]
+        if answers[0] != answers[1]:
+            raise Difference(_story(steps[: number + 1], sides, answers))
+    finals = [await everything(side) for side in sides]
+    for part, one, two in zip(finals[0], finals[0].values(), finals[1].values(), strict=True):
+        if one != two:
+            raise Difference(
+                _story(steps, sides, [_first_difference(part, one, two, 0), _first_difference(part, one, two, 1)])
+            )
+
+
+async def everything(side: Side) -> dict[str, list[Any]]:
+    """All that a store shows, without what may differ between stores."""
+    store, events, before = side.store, [], None
+    while True:
+        page = await store.find(EventQuery(before_id=before, limit=50))
+        events += page.events
+        before = page.next_before_id
+        if before is None:
+            break
+    log = (await store.read_log(limit=10_000)).entries
+    return {
+        "events": side.plain(events),
+        "results": [side.plain(await store.list_results(event.id)) for event in events],
+        "log": _in_one_order(side.plain(log)),
+        "locks": side.plain(await store.list_locks()),
+        "dead letters": side.plain((await store.list_dead_letters()).events),
+        "counts": [side.plain(await store.counts())],
+        "active buses": await store.active_buses(),
+    }
+
+
+def _in_one_order(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The log with the entries of leases that ended together sorted: the law gives events lost in one call no order."""
+    ordered: list[dict[str, Any]] = []
+    for (_, lost), group in groupby(log, lambda entry: (entry["at_ts"], _is_lost(entry))):
+        entries = list(group)
+        ordered += sorted(entries, key=lambda entry: str(entry["event_id"])) if lost else entries
+    return ordered
+
+
+def _is_lost(entry: dict[str, Any]) -> bool:
+    return str(entry["error"]).startswith("lease expired")
+
+
+async def _answer(side: Side, step: Step) -> Any:
+    try:
+        return side.plain(await VERBS[step.verb][0](side, step))
+    except DurabusError as error:
+        return ["raised", type(error).__name__]
+
+
+def _first_difference(part: str, one: list[Any], two: list[Any], which: int) -> str:
+    for number, pair in enumerate(zip(one, two, strict=False)):
+        if pair[0] != pair[1]:
+            return f"{part}[{number}] = {pair[which]}"
+    return f"{part}: {(len(one), len(two))[which]} of them; the shorter is the beginning of the longer"
+
+
+def _story(steps: Sequence[Step], sides: tuple[Side, Side], answers: Sequence[Any]) -> str:
+    told = "\n".join(f"  {number:3} {step}" for number, step in enumerate(steps))
+    left, right = (type(side.store).__name__ for side in sides)
+    return f"after\n{told}\n{left} answered\n  {answers[0]}\n{right} answered\n  {answers[1]}"
+
+
+__all__ = ["Difference", "Step", "compare", "everything", "random_steps"]

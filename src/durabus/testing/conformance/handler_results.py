@@ -1,0 +1,267 @@
+"""Proof of ``durabus.store.results``: what each handler did, and when the event is done."""
+
+from __future__ import annotations
+
+import pytest
+
+from durabus.errors import LeaseLost
+from durabus.model.claim import ClaimRef, new_token
+from durabus.model.event import new_event_id
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Fail, Release, Settled
+from durabus.model.statuses import EventStatus, HandlerMode, ResultStatus
+from durabus.store.contract import EventStore
+from durabus.testing.conformance.handler_claims import IDS, handler_claim, handler_request, outcome
+from durabus.testing.conformance.lab import ALICE, BUS, Lab
+
+
+def _results(*handler_ids: str) -> tuple[HandlerResult, ...]:
+    return tuple(HandlerResult(handler_id=one, status=ResultStatus.SUCCEEDED, attempts=1) for one in handler_ids)
+
+
+class HandlerResultTests:
+    """Results of handlers."""
+
+    @pytest.mark.parametrize("status", [status for status in ResultStatus if status is not ResultStatus.PROCESSING])
+    async def test_an_outcome_is_written_with_the_claims_attempt_and_fence(
+        self, lab: Lab, other_node: EventStore, status: ResultStatus
+    ) -> None:
+        """Write status, error, value and time of ``outcome``; attempts and fence stay the claim's; its lock is
+        freed.
+        """
+        claim = await lab.claimed()
+        granted = await handler_claim(lab, claim)
+        sent = HandlerResult(
+            handler_id="mail",
+            status=status,
+            attempts=77,
+            error="Fehler: ü",
+            value_json='{"größe":1}',
+            execution_time_ms=0.25,
+            fence=99,
+        )
+        stored = await lab.store.complete_handler_result(granted, sent)
+        assert (stored.handler_id, stored.status, stored.error) == ("mail", status, "Fehler: ü")
+        assert (stored.value_json, stored.execution_time_ms) == ('{"größe":1}', 0.25)
+        assert (stored.attempts, stored.fence, stored.expires_ts) == (1, 1, None)
+        assert await other_node.list_results(claim.event.id) == [stored]
+        assert await lab.store.list_locks() == []
+
+    async def test_a_repeat_with_another_status_is_refused(self, lab: Lab, other_node: EventStore) -> None:
+        """A repeat with the same status answers as the first time did. Raises ``LeaseLost`` if the claim is not
+        current.
+        """
+        granted = await handler_claim(lab, await lab.claimed())
+        first = await lab.store.complete_handler_result(granted, outcome())
+        before = await lab.picture()
+        assert await other_node.complete_handler_result(granted, outcome()) == first
+        with pytest.raises(LeaseLost):
+            await lab.store.complete_handler_result(granted, outcome(ResultStatus.TRANSIENT, "no"))
+        assert await lab.picture() == before
+
+    async def test_a_released_handler_gets_its_attempt_back_and_keeps_its_fence(self, lab: Lab) -> None:
+        """Give a handler claim back: PENDING, the attempt given back, its lock freed. A repeat changes nothing."""
+        claim = await lab.claimed()
+        granted = await handler_claim(lab, claim)
+        await lab.store.release_handler_claim(granted)
+        (result,) = await lab.store.list_results(claim.event.id)
+        assert (result.status, result.attempts, result.fence) == (ResultStatus.PENDING, 0, 1)
+        assert (result.worker_id, result.expires_ts) == (None, None)
+        assert await lab.store.list_locks() == []
+        again = await handler_claim(lab, claim)
+        assert (again.handler_id, again.attempts, again.fence) == ("mail", 1, 2)
+
+    @pytest.mark.parametrize("first", ["release", "complete"])
+    async def test_a_claim_that_was_ended_one_way_cannot_be_ended_the_other(self, lab: Lab, first: str) -> None:
+        """Give a handler claim back: PENDING, the attempt given back, its lock freed. A repeat changes nothing. Raises
+        ``LeaseLost`` if the claim is not current.
+        """
+        granted = await handler_claim(lab, await lab.claimed())
+        if first == "release":
+            await lab.store.release_handler_claim(granted)
+        else:
+            await lab.store.complete_handler_result(granted, outcome())
+        before = await lab.picture()
+        with pytest.raises(LeaseLost):
+            await (
+                lab.store.complete_handler_result(granted, outcome())
+                if first == "release"
+                else lab.store.release_handler_claim(granted)
+            )
+        assert await lab.picture() == before
+
+    async def test_a_result_written_with_the_event_does_not_lower_the_handlers_fence(self, lab: Lab) -> None:
+        """``results`` overwrite the stored ones of the same handlers."""
+        claim = await lab.claimed()
+        first = await handler_claim(lab, claim, ("mail",), HandlerMode.PARALLEL)
+        sent = HandlerResult(handler_id="mail", status=ResultStatus.TRANSIENT, attempts=5, error="no")
+        await lab.settle_one(Fail(claim.ref, "no", 0.0, (sent,)))
+        (stored,) = await lab.store.list_results(claim.event.id)
+        assert (stored.status, stored.attempts, stored.error) == (ResultStatus.TRANSIENT, 5, "no")
+        assert stored.fence == first.fence
+        again = await handler_claim(lab, await lab.claim_one(), ("mail",), HandlerMode.PARALLEL)
+        assert (again.fence, again.attempts) == (first.fence + 1, 6)
+        with pytest.raises(LeaseLost):
+            await lab.store.complete_handler_result(first, outcome())
+
+    async def test_a_late_handler_that_nobody_took_can_still_write(self, lab: Lab) -> None:
+        """Extend a handler claim; judged by the token alone."""
+        claim = await lab.claimed()
+        granted = await handler_claim(lab, claim)
+        await lab.advance(2 * lab.lease)
+        (expiry,) = await lab.store.renew_handler_claims([granted], lease=lab.lease)
+        assert isinstance(expiry, float)
+        await lab.advance(2 * lab.lease)
+        stored = await lab.store.complete_handler_result(granted, outcome())
+        assert stored.status is ResultStatus.SUCCEEDED
+
+    async def test_an_event_is_completed_when_all_its_handlers_are(self, lab: Lab, other_node: EventStore) -> None:
+        """Complete the event if all of ``handler_ids`` are settled, or one of its results is UNRECOVERABLE; else
+        None.
+        """
+        claim = await lab.claimed()
+        for _ in IDS:
+            assert await lab.store.complete_event_if_done(claim.ref, IDS) is None
+            await lab.store.complete_handler_result(await handler_claim(lab, claim), outcome())
+        settled = await other_node.complete_event_if_done(claim.ref, IDS)
+        assert settled == Settled(claim.event.id, EventStatus.COMPLETED)
+        assert (await lab.event(claim)).status is EventStatus.COMPLETED
+        entry = (await lab.store.read_event_log(claim.event.id))[-1]
+        assert {result.handler_id for result in entry.results} == set(IDS)
+        assert entry.payload_json == claim.event.payload_json
+
+    async def test_completing_if_done_can_be_repeated_but_not_by_a_stranger(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
+        """As ``settle_events`` with ``Complete``, repeat included. Raises ``LeaseLost`` if the claim is not current."""
+        claim = await lab.claimed()
+        first = await lab.store.complete_event_if_done(claim.ref, [])
+        before = await lab.picture()
+        assert await other_node.complete_event_if_done(claim.ref, []) == first
+        with pytest.raises(LeaseLost):
+            await lab.store.complete_event_if_done(ClaimRef(claim.event.id, new_token(), claim.event.fence), [])
+        with pytest.raises(LeaseLost):
+            await lab.store.complete_event_if_done(ClaimRef(4711, claim.token, 1), [])
+        assert await lab.picture() == before
+
+    async def test_asking_too_early_changes_nothing(self, lab: Lab) -> None:
+        """Complete the event if all of ``handler_ids`` are settled, or one of its results is UNRECOVERABLE; else
+        None.
+        """
+        claim = await lab.claimed()
+        await lab.store.complete_handler_result(await handler_claim(lab, claim), outcome(ResultStatus.TRANSIENT, "no"))
+        before = await lab.picture()
+        for ids in (IDS, ("mail",), ("audit",)):
+            assert await lab.store.complete_event_if_done(claim.ref, ids) is None
+        assert await lab.picture() == before
+
+    async def test_an_event_without_handlers_is_done(self, lab: Lab) -> None:
+        """Complete the event if all of ``handler_ids`` are settled, or one of its results is UNRECOVERABLE; else
+        None.
+        """
+        claim = await lab.claimed()
+        settled = await lab.store.complete_event_if_done(claim.ref, [])
+        assert settled == Settled(claim.event.id, EventStatus.COMPLETED)
+
+    async def test_one_unrecoverable_result_ends_the_event_at_once(self, lab: Lab) -> None:
+        """Complete the event if all of ``handler_ids`` are settled, or one of its results is UNRECOVERABLE; else
+        None.
+        """
+        claim = await lab.claimed()
+        running = await handler_claim(lab, claim, ("audit",), HandlerMode.PARALLEL)
+        fatal = await handler_claim(lab, claim, ("mail",), HandlerMode.PARALLEL)
+        await lab.store.complete_handler_result(fatal, outcome(ResultStatus.UNRECOVERABLE, "no such customer"))
+        settled = await lab.store.complete_event_if_done(claim.ref, IDS)
+        assert settled == Settled(claim.event.id, EventStatus.COMPLETED_WITH_ERRORS)
+        assert (await lab.event(claim)).errors == ("no such customer",)
+        with pytest.raises(LeaseLost):
+            await lab.store.complete_handler_result(running, outcome())
+
+    async def test_results_are_listed_by_handler_id(self, lab: Lab, other_node: EventStore) -> None:
+        """The stored results of an event, in order of ``handler_id``; empty if there are none."""
+        claim = await lab.claimed()
+        assert await lab.store.list_results(claim.event.id) == []
+        await lab.settle_one(Release(claim.ref, results=_results("c", "a", "b")))
+        for ref in (claim.event.id, claim.event.event_id):
+            assert [result.handler_id for result in await other_node.list_results(ref)] == ["a", "b", "c"]
+        for unknown in (4711, new_event_id()):
+            assert await lab.store.list_results(unknown) == []
+
+    @pytest.mark.parametrize("status", list(EventStatus))
+    async def test_results_of_completed_events_are_cleaned_up_and_no_others(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
+        """They stay after the event ended until ``cleanup_results``, and with a dead letter until it is purged."""
+        claim = await lab.claimed()
+        results = _results("a", "b")
+        match status:
+            case EventStatus.PENDING:
+                await lab.settle_one(Release(claim.ref, results=results))
+            case EventStatus.PROCESSING:
+                await lab.settle_one(Release(claim.ref, results=results))
+                await lab.claim_one()
+            case EventStatus.COMPLETED:
+                await lab.settle_one(Complete(claim.ref, results))
+            case EventStatus.COMPLETED_WITH_ERRORS:
+                await lab.settle_one(Complete(claim.ref, results, errors=("no",)))
+            case EventStatus.FAILED:
+                await lab.settle_one(Fail(claim.ref, "no", None, results))
+        assert await lab.store.list_results(claim.event.id) == list(results)
+        log = await lab.log()
+        cleaned = 2 if status is EventStatus.COMPLETED else 0
+        assert await other_node.cleanup_results() == cleaned
+        assert len(await lab.store.list_results(claim.event.id)) == 2 - cleaned
+        assert (await lab.event(claim)).status is status
+        assert await lab.log() == log
+
+    async def test_results_are_cleaned_up_in_bounded_steps(self, lab: Lab) -> None:
+        """Delete results of COMPLETED events (trim, purge and remove take theirs along). Returns how many results."""
+        for _ in range(3):
+            claim = await lab.claimed()
+            await lab.settle_one(Complete(claim.ref, _results("a", "b")))
+        assert [await lab.store.cleanup_results(limit=4) for _ in range(3)] == [4, 2, 0]
+
+    @pytest.mark.parametrize("gone_by", ["trim", "remove", "purge"])
+    async def test_nothing_is_left_of_the_results_of_an_event_that_is_gone(self, lab: Lab, gone_by: str) -> None:
+        """Delete results of COMPLETED events (trim, purge and remove take theirs along)."""
+        claim = await lab.claimed()
+        results = _results("a")
+        end = Fail(claim.ref, "no", None, results) if gone_by == "purge" else Complete(claim.ref, results)
+        await lab.settle_one(end)
+        assert await lab.store.list_results(claim.event.id) == list(results)
+        match gone_by:
+            case "trim":
+                await lab.store.trim_event_history(BUS, older_than=0)
+            case "remove":
+                await lab.store.remove_event(claim.event.id)
+            case "purge":
+                await lab.store.purge_dead_letters(created_until_ts=claim.event.created_ts)
+        assert await lab.store.list_results(claim.event.event_id) == []
+        assert await lab.store.list_results(claim.event.id) == []
+        assert await lab.store.cleanup_results() == 0
+        await lab.publish_one(event_id=claim.event.event_id)
+        assert await lab.store.list_results(claim.event.event_id) == []
+        assert (await lab.claim_one()).results == ()
+
+    async def test_renewals_of_handlers_are_judged_one_by_one(self, lab: Lab) -> None:
+        """Extend handler leases; as ``renew_event_claims``."""
+        claim = await lab.claimed()
+        a, b, c = [await handler_claim(lab, claim, mode=HandlerMode.PARALLEL) for _ in IDS]
+        await lab.store.complete_handler_result(b, outcome())
+        answers = await lab.store.renew_handler_claims([a, b, c], lease=2 * lab.lease)
+        assert [isinstance(answer, LeaseLost) for answer in answers] == [False, True, False]
+        by_id = {result.handler_id: result for result in await lab.store.list_results(claim.event.id)}
+        assert (by_id[a.handler_id].expires_ts, by_id[c.handler_id].expires_ts) == (answers[0], answers[2])
+        assert by_id[b.handler_id].expires_ts is None
+
+    async def test_handlers_that_are_done_are_known_to_the_next_worker(self, lab: Lab, other_node: EventStore) -> None:
+        """``Claim.results`` holds what the event's handlers did in earlier attempts."""
+        claim = await lab.claimed()
+        done = await lab.store.complete_handler_result(await handler_claim(lab, claim), outcome())
+        await lab.settle_one(Fail(claim.ref, "no", 0.0))
+        again = await lab.claim_one(other_node)
+        assert again.results == (done,)
+        asked = handler_request(lab, again, worker_id=ALICE)
+        granted = await lab.store.claim_next_handler_result(asked)
+        assert granted is not None
+        assert granted.handler_id == "audit"

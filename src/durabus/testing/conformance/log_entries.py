@@ -1,0 +1,254 @@
+"""Proof that every transition writes exactly the entries of the kernel's table."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from durabus.lifecycle.state import Applied, Command, EventState, Expire, Grant, Renew, Requeue, Reset, Start
+from durabus.lifecycle.transition import publish, transition
+from durabus.model.claim import Claim
+from durabus.model.event import new_event
+from durabus.model.log_entry import LogEntry
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.statuses import TERMINAL, Action, EventStatus, ResultStatus
+from durabus.store.contract import EventStore
+from durabus.testing.conformance.lab import ALICE, BOB, Lab
+
+RESULTS = (
+    HandlerResult(
+        handler_id="a", status=ResultStatus.SUCCEEDED, attempts=1, value_json='{"ü":[1]}', execution_time_ms=0.5
+    ),
+    HandlerResult(handler_id="b", status=ResultStatus.SUCCEEDED, attempts=2, error="once", worker_id=ALICE),
+)
+FATAL = (HandlerResult(handler_id="a", status=ResultStatus.UNRECOVERABLE, attempts=1, error="no such customer"),)
+Step = Callable[["Twin"], Awaitable[None]]
+
+
+class Twin:
+    """One event in the store and, beside it, in the kernel; every step is done to both."""
+
+    def __init__(self, lab: Lab) -> None:
+        self.lab = lab
+        self.state: EventState | None = None
+        self.entries: list[LogEntry] = []
+        self.claim: Claim | None = None
+
+    async def publish(self, max_attempts: int | None) -> None:
+        """Begin."""
+        new = new_event(
+            "order.placed",
+            {"n": 1, "ort": "Köln"},
+            bus="orders",
+            tags=["eu", "vip"],
+            metadata={"source": "web"},
+            max_attempts=max_attempts,
+        )
+        (event,) = await self.lab.store.add_events([new])
+        self._note(publish(new, event.id, event.created_ts))
+
+    async def command(self, command: Command) -> None:
+        """The kernel's side of a step."""
+        assert self.state is not None
+        applied = transition(self.state, command, await self.lab.store.now())
+        assert isinstance(applied, Applied), applied
+        self._note(applied)
+
+    async def grant(self, worker_id: str = ALICE) -> None:
+        """Claim, or take over, in both."""
+        request = self.lab.request(worker_id=worker_id)
+        (self.claim,) = await self.lab.store.claim_next_events(request)
+        await self.command(Grant(worker_id, request.token, self.lab.lease))
+
+    async def settle(self, make: Callable[[Claim], Complete | Fail | Release]) -> None:
+        """Settle in both."""
+        assert self.claim is not None
+        settlement = make(self.claim)
+        await self.lab.settle_one(settlement)
+        await self.command(settlement)
+
+    def _note(self, applied: Applied) -> None:
+        self.state = applied.state
+        self.entries += applied.entries
+
+
+async def _grant(twin: Twin) -> None:
+    await twin.grant()
+
+
+async def _start(twin: Twin) -> None:
+    assert twin.claim is not None
+    await twin.lab.store.start_events([twin.claim.ref])
+    await twin.command(Start(twin.claim.ref))
+
+
+async def _renew(twin: Twin) -> None:
+    assert twin.claim is not None
+    await twin.lab.store.renew_event_claims([twin.claim.ref], lease=twin.lab.lease)
+    await twin.command(Renew(twin.claim.ref, twin.lab.lease))
+
+
+async def _complete(twin: Twin) -> None:
+    await twin.settle(lambda claim: Complete(claim.ref, RESULTS, (), 12.25, 201, "no handler"))
+
+
+async def _complete_with_errors(twin: Twin) -> None:
+    await twin.settle(lambda claim: Complete(claim.ref, RESULTS, ("e1", "e2"), 12.25, 400))
+
+
+async def _complete_unrecoverable(twin: Twin) -> None:
+    await twin.settle(lambda claim: Complete(claim.ref, FATAL))
+
+
+async def _fail(twin: Twin) -> None:
+    await twin.settle(lambda claim: Fail(claim.ref, "Fehler ü", 0.0, RESULTS, 1.5, 503))
+
+
+async def _fail_for_good(twin: Twin) -> None:
+    await twin.settle(lambda claim: Fail(claim.ref, "broken", None, RESULTS, 1.5, 500))
+
+
+async def _release(twin: Twin) -> None:
+    await twin.settle(lambda claim: Release(claim.ref, 0.0, RESULTS[:1], "waits for stock"))
+
+
+async def _take_over(twin: Twin) -> None:
+    await twin.lab.let_the_lease_end()
+    await twin.grant(BOB)
+
+
+async def _expire(twin: Twin) -> None:
+    await twin.lab.let_the_lease_end()
+    assert await twin.lab.store.expire_events() == 1
+    await twin.command(Expire())
+
+
+async def _reset(twin: Twin) -> None:
+    assert twin.claim is not None
+    await twin.lab.store.reset_event(twin.claim.event.id, reason="stuck for an hour")
+    await twin.command(Reset("stuck for an hour"))
+
+
+async def _requeue(twin: Twin) -> None:
+    assert twin.claim is not None
+    await twin.lab.store.requeue_dead_letters([twin.claim.event.id])
+    await twin.command(Requeue())
+
+
+LIVES: dict[str, tuple[int | None, list[Step], str]] = {
+    "published": (None, [], "PUBLISHED"),
+    "picked": (None, [_grant], "PUBLISHED PICKED"),
+    "started": (None, [_grant, _start], "PUBLISHED PICKED STARTED"),
+    "started twice": (None, [_grant, _start, _start], "PUBLISHED PICKED STARTED"),
+    "renewed": (None, [_grant, _renew], "PUBLISHED PICKED"),
+    "completed": (None, [_grant, _start, _renew, _complete], "PUBLISHED PICKED STARTED COMPLETED"),
+    "with errors": (None, [_grant, _complete_with_errors], "PUBLISHED PICKED COMPLETED_WITH_ERRORS"),
+    "unrecoverable": (None, [_grant, _complete_unrecoverable], "PUBLISHED PICKED COMPLETED_WITH_ERRORS"),
+    "retried": (None, [_grant, _fail, _grant, _complete], "PUBLISHED PICKED FAILED PICKED COMPLETED"),
+    "failed for good": (None, [_grant, _fail_for_good], "PUBLISHED PICKED FAILED"),
+    "used up": (2, [_grant, _fail, _grant, _fail], "PUBLISHED PICKED FAILED PICKED FAILED"),
+    "released": (None, [_grant, _release, _grant], "PUBLISHED PICKED RELEASED PICKED"),
+    "taken over": (None, [_grant, _take_over, _complete], "PUBLISHED PICKED ABANDONED PICKED COMPLETED"),
+    "expired": (None, [_grant, _start, _expire], "PUBLISHED PICKED STARTED ABANDONED"),
+    "expired, then completed": (
+        None,
+        [_grant, _start, _expire, _complete],
+        "PUBLISHED PICKED STARTED ABANDONED COMPLETED",
+    ),
+    "expired, then completed with errors": (
+        None,
+        [_grant, _expire, _complete_with_errors],
+        "PUBLISHED PICKED ABANDONED COMPLETED_WITH_ERRORS",
+    ),
+    "expired, then failed": (
+        None,
+        [_grant, _expire, _fail, _grant, _expire, _fail_for_good],
+        "PUBLISHED PICKED ABANDONED FAILED PICKED ABANDONED FAILED",
+    ),
+    "expired, then released": (
+        2,
+        [_grant, _expire, _release, _grant, _complete],
+        "PUBLISHED PICKED ABANDONED RELEASED PICKED COMPLETED",
+    ),
+    "expired for good": (1, [_grant, _expire], "PUBLISHED PICKED FAILED"),
+    "reset": (None, [_grant, _start, _reset, _grant, _complete], "PUBLISHED PICKED STARTED RESET PICKED COMPLETED"),
+    "requeued": (
+        1,
+        [_grant, _fail, _requeue, _grant, _complete],
+        "PUBLISHED PICKED FAILED REQUEUED PICKED COMPLETED",
+    ),
+}
+
+
+class LogEntryTests:
+    """The store's log is the kernel's, entry by entry and field by field."""
+
+    @pytest.mark.parametrize(("max_attempts", "steps", "expected"), LIVES.values(), ids=LIVES)
+    async def test_each_life_leaves_the_entries_of_the_kernel(
+        self, lab: Lab, max_attempts: int | None, steps: list[Step], expected: str
+    ) -> None:
+        """Append-only; each entry is written in the same atomic step as the transition it records."""
+        twin = Twin(lab)
+        await twin.publish(max_attempts)
+        for step in steps:
+            await lab.advance(lab.moment)
+            await step(twin)
+        entries = await lab.log()
+        assert " ".join(entry.action for entry in entries) == expected
+        assert twin.state is not None
+        if lab.manual:
+            assert [_without_position(entry) for entry in entries] == [_without_position(one) for one in twin.entries]
+            assert await lab.event(twin.state.event.id) == twin.state.event
+            assert await lab.store.list_results(twin.state.event.id) == list(twin.state.results)
+
+    @pytest.mark.parametrize("status", sorted(TERMINAL))
+    async def test_a_terminal_entry_stands_alone(self, lab: Lab, other_node: EventStore, status: EventStatus) -> None:
+        """Terminal entries carry payload, results and all errors: they stand alone."""
+        event = await lab.publish_one(tags=["eu"], metadata={"m": 1}, kind="order.placed")
+        claim = await lab.claim_one()
+        await lab.settle_one(Fail(claim.ref, "first", 0.0))
+        claim = await lab.claim_one(worker_id=BOB)
+        match status:
+            case EventStatus.COMPLETED:
+                await lab.settle_one(Complete(claim.ref, RESULTS))
+            case EventStatus.COMPLETED_WITH_ERRORS:
+                await lab.settle_one(Complete(claim.ref, RESULTS, ("second",)))
+            case _:
+                await lab.settle_one(Fail(claim.ref, "second", None, RESULTS))
+        entry = (await lab.log(other_node))[-1]
+        assert entry.action == status.value
+        assert (entry.payload_json, entry.metadata_json, entry.tags) == ('{"n":0}', '{"m":1}', ("eu",))
+        assert entry.errors == (("first",) if status is EventStatus.COMPLETED else ("first", "second"))
+        assert sorted(entry.results, key=lambda result: result.handler_id) == list(RESULTS)
+        assert (entry.event_id, entry.type, entry.worker_id, entry.attempt) == (event.event_id, event.type, BOB, 2)
+
+    async def test_entries_on_the_way_carry_no_payload(self, lab: Lab) -> None:
+        """The payload of a terminal entry; None in the others."""
+        claim = await lab.claimed()
+        await lab.store.start_events([claim.ref])
+        await lab.settle_one(Fail(claim.ref, "no", 0.0))
+        claim = await lab.claim_one()
+        await lab.settle_one(Release(claim.ref))
+        claim = await lab.claim_one()
+        await lab.store.reset_event(claim.event.id, reason="stuck")
+        assert {entry.payload_json for entry in await lab.log()} == {None}
+
+    async def test_a_batch_is_logged_in_its_order(self, lab: Lab) -> None:
+        """Entries after position ``after``, up to and with ``until``, in commit order, at most ``limit``."""
+        await lab.publish(4)
+        a, b, c, d = await lab.claim(limit=4)
+        head = await lab.store.log_head()
+        await lab.settle(Fail(c.ref, "no", None), Complete(a.ref), Release(d.ref), Complete(b.ref))
+        entries = await lab.log(after=head)
+        assert [(entry.id, entry.action) for entry in entries] == [
+            (c.event.id, Action.FAILED),
+            (a.event.id, Action.COMPLETED),
+            (d.event.id, Action.RELEASED),
+            (b.event.id, Action.COMPLETED),
+        ]
+
+
+def _without_position(entry: LogEntry) -> dict[str, object]:
+    return {field: getattr(entry, field) for field in LogEntry.__struct_fields__ if field != "position"}

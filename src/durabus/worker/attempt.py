@@ -1,0 +1,159 @@
+"""The handlers of one event in one attempt: one by one or side by side, all of them or until one has answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from durabus.model.claim import Claim
+from durabus.model.event import Event
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import SETTLED, Completion, HandlerMode, ResultStatus
+from durabus.worker.context import Context
+from durabus.worker.execution import Outcome, execute, result_of
+from durabus.worker.handler import Handler
+from durabus.worker.threads import HandlerThreads
+from durabus.worker.tracing import Tracing, traced
+
+GRACE = 2.0
+"""How long a handler that was stopped may take to end."""
+
+ENOUGH = SETTLED - {ResultStatus.UNRECOVERABLE}
+"""Results that do not count against an event that has its answer."""
+
+HandlerCall = tuple[Handler, Outcome, HandlerResult]
+
+
+class Course:
+    """What was done so far is known at any moment, also if the rest is cut short."""
+
+    def __init__(
+        self,
+        claim: Claim,
+        handlers: tuple[Handler, ...],
+        *,
+        mode: HandlerMode,
+        completion: Completion,
+        tracing: Tracing | None,
+    ) -> None:
+        self._claim = claim
+        self._handlers = handlers
+        self._mode = mode
+        self._first = completion is Completion.FIRST
+        self._tracing = tracing
+        self._earlier = {result.handler_id: result for result in claim.results}
+        self.attempts: list[HandlerCall] = []
+        self.stopped: list[HandlerResult] = []
+        """Of those whose answer was not needed any more."""
+        self.running: dict[str, Handler] = {}
+        self.blocked_for = 0.0
+        """How long the first of those waits whose breaker is open."""
+        self.winner = next((r.handler_id for r in claim.results if self._answers(r)), None)
+
+    async def run(self, context: Context, threads: HandlerThreads, settled: list[HandlerResult]) -> None:
+        """Run what is left to run. ``settled`` collects the results that no further attempt will change."""
+        left = [handler for handler in self._handlers if not self._is_over(handler)]
+        if self.winner is None and self._mode is HandlerMode.PARALLEL and len(left) > 1:
+            await self._side_by_side(left, context, threads, settled)
+        else:
+            for handler in left:
+                if self.winner is not None:
+                    self._stop(handler, ResultStatus.CANCELLED, "before it started")
+                else:
+                    await self._one(handler, context, threads, settled)
+        if self.winner is not None:
+            self._leave_only_the_winner()
+
+    async def _one(
+        self, handler: Handler, context: Context, threads: HandlerThreads, settled: list[HandlerResult]
+    ) -> None:
+        wait = handler.breaker.admit()
+        if wait:
+            self.blocked_for = min(self.blocked_for or wait, wait)
+            return
+        self.running[handler.id] = handler
+        outcome = await self._execute(handler, context, threads)
+        del self.running[handler.id]
+        before = self._earlier.get(handler.id)
+        result = result_of(handler, outcome, before.attempts + 1 if before else 1)
+        self.attempts.append((handler, outcome, result))
+        if outcome.status in SETTLED:
+            settled.append(result)
+            if self.winner is None and self._answers(result):
+                self.winner = handler.id
+
+    async def _execute(self, handler: Handler, context: Context, threads: HandlerThreads) -> Outcome:
+        if self._tracing is None:
+            return await execute(handler, context, threads)
+        with traced(self._tracing, context.event, handler.id) as call:
+            outcome = await execute(handler, context, threads, call.failed)
+            if outcome.error is not None and call.error is None:
+                call.failed(RuntimeError(outcome.error))
+            return outcome
+
+    async def _side_by_side(
+        self, handlers: list[Handler], context: Context, threads: HandlerThreads, settled: list[HandlerResult]
+    ) -> None:
+        tasks = {asyncio.create_task(self._one(h, context, threads, settled)): h for h in handlers}
+        pending = set(tasks)
+        try:
+            while pending and self.winner is None:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            await _end(pending)
+        for task in pending:
+            handler = tasks[task]
+            if self.running.pop(handler.id, None) is not None:
+                self._stop(handler, ResultStatus.ABORTED, "while it ran")
+            elif not any(attempted is handler for attempted, _, _ in self.attempts):
+                self._stop(handler, ResultStatus.CANCELLED, "before it started")
+        order = {handler.id: place for place, handler in enumerate(self._handlers)}
+        self.attempts.sort(key=lambda attempt: order[attempt[0].id])
+
+    def _stop(self, handler: Handler, status: ResultStatus, when: str) -> None:
+        before = self._earlier.get(handler.id)
+        attempts = (before.attempts if before else 0) + (status is ResultStatus.ABORTED)
+        error = f"{status.capitalize()}: stopped {when}, handler {self.winner} answered first"
+        self.stopped.append(HandlerResult(handler_id=handler.id, status=status, attempts=attempts, error=error))
+
+    def _leave_only_the_winner(self) -> None:
+        """An answer is enough: what others failed with stays readable, and does not count any more."""
+        counted: list[HandlerCall] = []
+        for attempt in self.attempts:
+            if attempt[1].status is ResultStatus.SUCCEEDED:
+                counted.append(attempt)
+            else:
+                self.stopped.append(replace(attempt[2], status=ResultStatus.ABORTED))
+        self.attempts = counted
+        known = {result.handler_id for result in self.stopped} | {handler.id for handler, _, _ in counted}
+        for result in self._claim.results:
+            if result.status not in ENOUGH and result.handler_id not in known:
+                self.stopped.append(replace(result, status=ResultStatus.ABORTED, worker_id=None, expires_ts=None))
+        self.blocked_for = 0.0
+
+    def _answers(self, result: HandlerResult) -> bool:
+        """``first``: any value but None, also a falsy one."""
+        return self._first and result.status is ResultStatus.SUCCEEDED and result.value_json is not None
+
+    def _is_over(self, handler: Handler) -> bool:
+        before, event = self._earlier.get(handler.id), self._claim.event
+        return before is not None and (before.status in SETTLED or used_up(handler, event, event.attempts - 1))
+
+
+def used_up(handler: Handler, event: Event, attempts: int) -> bool:
+    """Whether so many attempts are all that the event may have with this handler."""
+    limit = event.max_attempts if event.max_attempts is not None else handler.retry.max_attempts
+    return limit is not None and attempts >= limit
+
+
+async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Stop what still runs. One that refuses is left behind: nothing it does is written."""
+    left = {task for task in tasks if not task.done()}
+    for task in left:
+        task.cancel()
+    if left:
+        await asyncio.wait(left, timeout=GRACE)
