@@ -33,7 +33,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: token and fence of a renewal",
-        f"{SQL}renew_event_claims.sql",
+        f"{SQL}claims.sql",
         "((event.id, event.token, event.fence) IN",
         "((event.id, event.token, event.fence) IS NOT NULL OR (event.id, event.token, event.fence) IN",
         f"{STALE}[wrong fence-renew]",
@@ -117,7 +117,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: age of dead letters",
-        f"{SQL}purge_dead_letters.sql",
+        f"{SQL}dead_letters.sql",
         "created_at <= to_timestamp($1) AND",
         "(created_at <= to_timestamp($1) OR true) AND",
         f"{SUITE}purging_takes_the_instant_itself_too",
@@ -125,7 +125,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: the log waits for who writes late",
-        f"{SQL}read_log.sql",
+        f"{SQL}log.sql",
         """    SELECT {log_columns} FROM {schema}.event_log
     WHERE (tx, position) > ($1::text::xid8, $2::bigint) AND (tx, position) <= ($3::text::xid8, $4::bigint)
         AND tx < pg_snapshot_xmin(pg_current_snapshot())""",

@@ -8,7 +8,7 @@ SUITE = "tests/conformance/test_sqlite.py::TestSQLiteStore::test_"
 SQLITE = (
     Mutant(
         "SQLite: token of a completion",
-        f"{SQL}complete_events.sql",
+        f"{SQL}claims.sql",
         "OR event.token = :token AND event.fence",
         "OR event.fence",
         f"{SUITE}a_write_under_a_lost_claim_changes_nothing[wrong token-complete plainly]",
@@ -17,7 +17,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: fence of a completion",
-        f"{SQL}complete_events.sql",
+        f"{SQL}claims.sql",
         "AND event.fence = :fence ",
         "",
         f"{SUITE}a_write_under_a_lost_claim_changes_nothing[wrong fence-complete plainly]",
@@ -41,7 +41,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: leases that are over",
-        f"{SQL}look_before_claim.sql",
+        f"{SQL}claims.sql",
         "status = 'PROCESSING' AND lease_expires_at <= :now",
         "status = 'PROCESSING' AND lease_expires_at <= :now - 60",
         f"{SUITE}another_worker_takes_over_when_the_lease_is_over",
@@ -49,7 +49,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: events that are due",
-        f"{SQL}due_events.sql",
+        f"{SQL}claims.sql",
         "AND due_at <= :now",
         "",
         f"{SUITE}an_event_that_became_due_brings_no_other_along",
@@ -57,7 +57,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: priority",
-        f"{SQL}next_events.sql",
+        f"{SQL}claims.sql",
         "ORDER BY priority DESC, id LIMIT",
         "ORDER BY id LIMIT",
         f"{SUITE}larger_priority_goes_first",
@@ -66,7 +66,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: first come, first served",
-        f"{SQL}next_events.sql",
+        f"{SQL}claims.sql",
         "ORDER BY priority DESC, id LIMIT",
         "ORDER BY priority DESC, id DESC LIMIT",
         f"{SUITE}events_come_in_the_order_they_were_published",
@@ -74,7 +74,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: idempotency key of a bus",
-        f"{SQL}known_idempotency_key.sql",
+        f"{SQL}events.sql",
         "WHERE bus = ? AND idempotency_key = ?",
         "WHERE ? IS NOT NULL AND idempotency_key = ?",
         f"{SUITE}the_same_key_on_another_bus_is_another_event",
@@ -82,7 +82,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: order of a key",
-        f"{SQL}behind_others.sql",
+        f"{SQL}claims.sql",
         "            AND other.id < event.id\n",
         "            AND other.id > event.id\n",
         f"{SUITE}an_order_is_kept_to_its_end",
@@ -91,7 +91,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: one event of a key at a time",
-        f"{SQL}behind_others.sql",
+        f"{SQL}claims.sql",
         "other.ordering_key = event.ordering_key AND other.status = 'PROCESSING'",
         "other.ordering_key = event.ordering_key AND other.status = 'NONE'",
         f"{SUITE}what_comes_while_its_key_is_worked_on_waits",
@@ -99,7 +99,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: dead letters of one bus",
-        f"{SQL}old_dead_letters_of_bus.sql",
+        f"{SQL}dead_letters.sql",
         "WHERE bus = :bus AND created_at <= :until",
         "WHERE (bus = :bus OR true) AND created_at <= :until",
         f"{SUITE}purging_touches_one_bus_and_dead_letters_only",
@@ -107,7 +107,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: age of dead letters",
-        f"{SQL}old_dead_letters.sql",
+        f"{SQL}dead_letters.sql",
         "WHERE created_at <= :until ORDER",
         "WHERE created_at >= 0 ORDER",
         f"{SUITE}purging_takes_the_instant_itself_too",
@@ -116,7 +116,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: metadata of a completed event",
-        f"{SQL}complete_events.sql",
+        f"{SQL}claims.sql",
         "event.tags, event.metadata, event.errors, event.payload",
         "event.tags, NULL, event.errors, event.payload",
         "tests/seeds/test_seed_001_projections.py::test_entries_carry_payload_and_metadata[sqlite]",

@@ -1,4 +1,4 @@
-"""SQL is files: ``statements/<verb>.sql``. The lists of columns live here, beside nothing else.
+"""The SQL of this store is in ``statements/<part>.sql``. The lists of columns live here, beside nothing else.
 
 A statement names its tables as ``{schema}.events``: the search path of a pooled or a caller's connection is not ours.
 """
@@ -6,7 +6,8 @@ A statement names its tables as ``{schema}.events``: the search path of a pooled
 from __future__ import annotations
 
 from functools import cache
-from importlib.resources import files
+
+from durabus.stores.sql.statements import statements
 
 
 def _instant(column: str) -> str:
@@ -62,8 +63,7 @@ COLUMNS = {
 
 @cache
 def _text(name: str) -> str:
-    text = files(__package__).joinpath("statements", f"{name}.sql").read_text(encoding="utf-8")
-    bare = "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
+    bare = statements(__package__)[name]
     for placeholder, columns in COLUMNS.items():
         bare = bare.replace(placeholder, columns)
     return bare.replace("{actual_objects}", _text("actual_objects")) if "{actual_objects}" in bare else bare
@@ -77,7 +77,7 @@ class Statements:
         self._made: dict[str, str] = {}
 
     def __getitem__(self, name: str) -> str:
-        """The statement in ``statements/<name>.sql`` without its comments."""
+        """Return the statement of this name for this schema."""
         made = self._made.get(name)
         if made is None:
             made = self._made[name] = _text(name).replace("{schema}", f'"{self.schema}"')

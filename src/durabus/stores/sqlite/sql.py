@@ -1,8 +1,8 @@
-"""SQL is files: ``statements/<verb>.sql``, read once. The lists of columns live here, beside nothing else."""
+"""The SQL of this store is in ``statements/<part>.sql``. The lists of columns live here, beside nothing else."""
 
 from __future__ import annotations
 
-from importlib.resources import files
+from durabus.stores.sql.statements import statements
 
 _ENTRY = (
     "action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error, "
@@ -31,9 +31,8 @@ COLUMNS = {
 
 
 def statement(name: str) -> str:
-    """The statement in ``statements/<name>.sql`` without its comments."""
-    text = files(__package__).joinpath("statements", f"{name}.sql").read_text(encoding="utf-8")
-    bare = "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
+    """Return the statement of this name, with its columns filled in."""
+    bare = statements(__package__)[name]
     for placeholder, columns in COLUMNS.items():
         bare = bare.replace(placeholder, columns)
     return bare

@@ -1,4 +1,0 @@
--- Completes plain claims: see the function.
-SELECT {schema}.complete_events(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17
-)

@@ -1,0 +1,122 @@
+-- Events: published, fetched, found and counted.
+
+-- name: add_event
+-- As the function add_events, for one event without a key, in one statement: no row if its event_id is known.
+-- Relies on published_event.
+WITH named AS (
+    INSERT INTO {schema}.published (id, event_id, bus, type, at, parent_id, tags, metadata)
+    VALUES (nextval('{schema}.event_ids'), $2::text::uuid, $3, $4, {schema}.the_time($1), $10::text::uuid, $7, $6)
+    ON CONFLICT (event_id) WHERE published.known DO NOTHING
+    RETURNING id, at
+), stored AS (
+    INSERT INTO {schema}.events (
+        id, event_id, bus, type, status, lane, priority, attempts, generation, fence, max_attempts, has_results,
+        created_at, updated_at, due_at, parent_id, tags, metadata, payload
+    )
+    SELECT
+        id, $2::text::uuid, $3, $4, 'PENDING', CASE WHEN $9::double precision > 0 THEN 0 WHEN $8::integer <> 0 THEN 2 ELSE 1 END,
+        $8, 0, 0, 0, $11, false, at, at, at + make_interval(secs => $9), $10::text::uuid,
+        CASE WHEN $7 IS NOT NULL THEN ARRAY(SELECT json_array_elements_text($7::json)) END, $6, $5
+    FROM named
+), counted AS (
+    INSERT INTO {schema}.event_count_notes (bus, pending) SELECT $3, 1 FROM named
+)
+SELECT date_part('epoch', at), id, date_part('epoch', at + make_interval(secs => $9)) FROM named
+
+-- name: add_events
+-- Stores a batch: see the function.
+SELECT now, ids, known, dues FROM {schema}.add_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+
+-- name: get_event_ids
+-- The ids behind event_ids. Relies on published_event.
+SELECT id, event_id::text FROM {schema}.published WHERE event_id = ANY ($1::text[]::uuid[]) AND known
+
+-- name: get_events
+-- Events by id or event_id, wherever they are in their lives, seen at one moment. Relies on events_id, the primary key
+-- of dead_letters, event_log_event and published_event. A COMPLETED event is served from its last log entry.
+WITH wanted AS MATERIALIZED (
+    SELECT unnest($1::bigint[]) AS id
+    UNION
+    SELECT id FROM {schema}.published WHERE event_id = ANY ($2::text[]::uuid[]) AND known
+)
+SELECT {event} FROM {schema}.events WHERE id = ANY (ARRAY(SELECT id FROM wanted))
+UNION ALL
+SELECT {dead_letter} FROM {schema}.dead_letters WHERE id = ANY (ARRAY(SELECT id FROM wanted))
+UNION ALL
+SELECT {completed} FROM {schema}.event_log WHERE id = ANY (ARRAY(SELECT id FROM wanted)) AND completed
+
+-- name: get_states
+-- Live events with the secrets of their claims, locked in one order. Relies on events_id.
+SELECT {event}, token, lock_key, has_results FROM {schema}.events WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
+
+-- name: find_live
+-- PENDING and PROCESSING events below an id. finding.py adds the other conditions, the order and the limit.
+-- Walks events_id downwards, or uses events_parent.
+SELECT {event} FROM {schema}.events WHERE id < $1
+
+-- name: find_completed
+-- COMPLETED events below an id, as find_live.sql. Walks event_log_completed for one bus, event_log_event for all, or
+-- uses event_log_parent.
+SELECT {completed} FROM {schema}.event_log WHERE completed AND id < $1
+
+-- name: find_dead
+-- Dead letters below an id, as find_live.sql. Walks the primary key of dead_letters, or uses dead_letters_parent.
+SELECT {dead_letter} FROM {schema}.dead_letters WHERE id < $1
+
+-- name: lock_events
+-- Holds live events until the end of the transaction, in the order of all who lock more than one. Relies on events_id.
+SELECT id FROM {schema}.events WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
+
+-- name: counts
+-- How many events there are in each status: the sums, and what was noted since. Relies on the primary key of
+-- event_counts; the notes are few.
+SELECT
+    coalesce(sum(pending), 0)::bigint, coalesce(sum(processing), 0)::bigint, coalesce(sum(completed), 0)::bigint,
+    coalesce(sum(completed_with_errors), 0)::bigint, coalesce(sum(failed), 0)::bigint
+FROM (
+    SELECT pending, processing, completed, completed_with_errors, failed FROM {schema}.event_counts
+    WHERE $1::text IS NULL OR bus = $1
+    UNION ALL
+    SELECT pending, processing, completed, completed_with_errors, failed FROM {schema}.event_count_notes
+    WHERE $1::text IS NULL OR bus = $1
+) AS noted
+
+-- name: note_counts
+-- What this transaction changed in the numbers of events, by bus.
+INSERT INTO {schema}.event_count_notes (bus, pending, processing, completed, completed_with_errors, failed)
+SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[])
+
+-- name: add_up_counts
+-- Adds up what many transactions noted: see the function.
+SELECT {schema}.add_up_counts()
+
+-- name: count_dead
+-- How many dead letters there are, of one bus or of all, as counts.sql.
+SELECT coalesce(sum(dead), 0)::bigint FROM (
+    SELECT completed_with_errors + failed AS dead FROM {schema}.event_counts WHERE $1::text IS NULL OR bus = $1
+    UNION ALL
+    SELECT completed_with_errors + failed FROM {schema}.event_count_notes WHERE $1::text IS NULL OR bus = $1
+) AS noted
+
+-- name: completed_until
+-- COMPLETED events whose last entry lies at or before a position and an instant, oldest first: nothing follows a
+-- COMPLETED entry. Walks event_log_position.
+SELECT id FROM {schema}.event_log
+WHERE (tx, position) <= ($1::text::xid8, $2::bigint) AND completed
+    AND at <= {schema}.the_time($3) - make_interval(secs => $4)
+ORDER BY tx, position LIMIT $5
+
+-- name: unknown_until
+-- Ids of events that are neither live, nor dead letters, nor COMPLETED any more, but have entries at or before a
+-- position and an instant, oldest first. Walks published_position and event_log_position.
+SELECT entry.id FROM (
+    SELECT id, tx, position, at FROM {schema}.published
+    WHERE (tx, position) <= ($1::text::xid8, $2::bigint)
+    UNION ALL
+    SELECT id, tx, position, at FROM {schema}.event_log WHERE (tx, position) <= ($1::text::xid8, $2::bigint)
+) AS entry
+WHERE entry.at <= {schema}.the_time($3) - make_interval(secs => $4)
+  AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.id = entry.id)
+  AND NOT EXISTS (SELECT FROM {schema}.dead_letters WHERE dead_letters.id = entry.id)
+  AND NOT EXISTS (SELECT FROM {schema}.event_log AS ended WHERE ended.id = entry.id AND ended.completed)
+GROUP BY entry.id ORDER BY min(ARRAY[tx::text::bigint, position]) LIMIT $5

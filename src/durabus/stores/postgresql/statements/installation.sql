@@ -1,2 +1,0 @@
--- Which installation of durabus this is.
-SELECT id::text FROM {schema}.installation

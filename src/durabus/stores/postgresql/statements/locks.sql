@@ -1,0 +1,57 @@
+-- Named locks: leased and fenced.
+
+-- name: get_lock
+-- A lock as it stands. Relies on the primary key of locks.
+SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema}.locks WHERE key = $1
+
+-- name: list_locks
+-- Held, unexpired locks by key. Walks the primary key of locks.
+SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema}.locks
+WHERE key > $1 AND token IS NOT NULL AND expires_at > {schema}.the_time($2) ORDER BY key LIMIT $3
+
+-- name: put_lock
+-- Writes a lock that the kernel granted, renewed or freed. Relies on the primary key of locks.
+INSERT INTO {schema}.locks (key, fence, worker_id, token, expires_at) VALUES ($1, $2, $3, $4, to_timestamp($5))
+ON CONFLICT (key) DO UPDATE SET
+    fence = excluded.fence, worker_id = excluded.worker_id, token = excluded.token, expires_at = excluded.expires_at
+
+-- name: hold_lock
+-- Who holds a lock; nobody takes or frees it until this transaction ends.
+SELECT fence, token FROM {schema}.locks WHERE key = $1 FOR UPDATE
+
+-- name: locked_events
+-- The events that a token holds together with a lock. Relies on events_token.
+SELECT id FROM {schema}.events WHERE token = $1 AND lock_key = $2 AND status = 'PROCESSING' ORDER BY id
+
+-- name: take_lock_fence
+-- The next fence for a lock, above every one that any lock ever had, so that forgotten locks never repeat one.
+SELECT nextval('{schema}.lock_fences')
+
+-- name: free_claimed_locks
+-- Frees locks that came with claims on handlers, unless somebody took them since.
+-- The rows go: fences are counted for all locks together, so nothing is forgotten with them.
+DELETE FROM {schema}.locks AS lock USING unnest($1::text[], $2::text[]) AS given (key, token)
+WHERE lock.key = given.key AND lock.token = given.token
+
+-- name: free_event_locks
+-- Frees the locks of claims that were ended in this transaction: see the function.
+SELECT {schema}.free_event_locks($1, $2)
+
+-- name: renew_claimed_locks
+-- Extends locks that came with claims on handlers, unless somebody took them since.
+UPDATE {schema}.locks AS lock SET expires_at = to_timestamp($3)
+FROM unnest($1::text[], $2::text[]) AS given (key, token)
+WHERE lock.key = given.key AND lock.token = given.token
+
+-- name: renew_event_locks
+-- Extends locks that came with claims, unless somebody took them since, or another of their claims lasts longer.
+UPDATE {schema}.locks AS lock SET expires_at = greatest(lock.expires_at, to_timestamp($3))
+FROM unnest($1::text[], $2::text[]) AS given (key, token)
+WHERE lock.key = given.key AND lock.token = given.token
+
+-- name: sweep_locks
+-- Forgets some locks that nobody has held for long. Relies on locks_expires.
+DELETE FROM {schema}.locks WHERE key = ANY (ARRAY(
+    SELECT key FROM {schema}.locks WHERE expires_at < to_timestamp($1) ORDER BY expires_at LIMIT 10
+    FOR UPDATE SKIP LOCKED
+))

@@ -1,0 +1,146 @@
+-- What is old goes; schema and migrations are checked.
+
+-- name: old_completed
+-- COMPLETED events of a bus that ended long enough ago, the oldest ids first. Walks event_log_completed.
+SELECT id FROM {schema}.event_log
+WHERE bus = $1 AND completed AND at <= {schema}.the_time($2) - make_interval(secs => $3)
+ORDER BY id LIMIT $4
+
+-- name: trim_completed
+-- Forgets COMPLETED events: see the function.
+SELECT coalesce(sum(events), 0)::bigint, coalesce(sum(entries), 0)::bigint FROM {schema}.trim_completed($1)
+
+-- name: trim_excess
+-- Forgets COMPLETED events of buses beyond the newest of each, the oldest ids first. Walks event_log_completed.
+-- The trap: with `bus = … ORDER BY id` the planner may walk the entries of all buses by their ids. So the bus is given
+-- as a stretch of the index.
+SELECT bus, events FROM {schema}.trim_completed(ARRAY(
+    SELECT excess.id
+    FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS given (bus, keep, most), LATERAL (
+        SELECT log.id FROM {schema}.event_log AS log
+        WHERE log.completed AND (log.bus, log.id) >= (given.bus, -9223372036854775808) AND (log.bus, log.id) <= (given.bus, (
+            SELECT id FROM {schema}.event_log AS newest
+            WHERE newest.completed AND (newest.bus, newest.id) >= (given.bus, -9223372036854775808)
+                AND (newest.bus, newest.id) <= (given.bus, 9223372036854775807)
+            ORDER BY newest.bus DESC, newest.id DESC LIMIT 1 OFFSET given.keep
+        ))
+        ORDER BY log.bus, log.id LIMIT given.most
+    ) AS excess
+))
+
+-- name: cut_log
+-- The ends of pieces of so many entries between two positions. Walks published_position and event_log_position.
+SELECT to_hex(tx::text::bigint) || '-' || to_hex(position) FROM (
+    SELECT tx, position, row_number() OVER forward AS number, lead(position) OVER forward AS following
+    FROM (
+        SELECT tx, position FROM {schema}.published
+        WHERE (tx, position) > ($1::text::xid8, $2::bigint) AND (tx, position) <= ($3::text::xid8, $4::bigint)
+            AND tx < pg_snapshot_xmin(pg_current_snapshot())
+        UNION ALL
+        SELECT tx, position FROM {schema}.event_log
+        WHERE (tx, position) > ($1::text::xid8, $2::bigint) AND (tx, position) <= ($3::text::xid8, $4::bigint)
+            AND tx < pg_snapshot_xmin(pg_current_snapshot())
+    ) AS log WINDOW forward AS (ORDER BY tx, position)
+) AS numbered WHERE number % $5 = 0 OR following IS NULL ORDER BY number LIMIT $6
+
+-- name: drop_log_day
+-- Drops the oldest day of the log that is old enough: see the function.
+SELECT {schema}.drop_log_day($1, $2)
+
+-- name: make_log_days
+-- Makes the days of the log that will be needed soon: see the function.
+SELECT {schema}.make_log_days($1, $2)
+
+-- name: forget_completed
+-- The entry stays in the log but is no event any more. Relies on event_log_event.
+UPDATE {schema}.event_log SET completed = NULL WHERE id = $1 AND completed RETURNING id
+
+-- name: forget_unknown_entries
+-- The entries of unknown events up to a position and an instant. Relies on event_log_event and published_position.
+WITH published AS (
+    DELETE FROM {schema}.published
+    WHERE (tx, position) <= ($1::text::xid8, $2::bigint) AND at <= {schema}.the_time($3) - make_interval(secs => $4)
+        AND NOT known AND id = ANY ($5::bigint[])
+    RETURNING 1
+), others AS (
+    DELETE FROM {schema}.event_log
+    WHERE (tx, position) <= ($1::text::xid8, $2::bigint) AND at <= {schema}.the_time($3) - make_interval(secs => $4)
+        AND id = ANY ($5::bigint[])
+    RETURNING 1
+)
+SELECT 1 FROM published UNION ALL SELECT 1 FROM others
+
+-- name: forget_event_ids
+-- The event_ids may be published again; the entries stay. Relies on published_event.
+UPDATE {schema}.published SET known = false WHERE event_id = ANY ($1::text[]::uuid[]) AND known
+
+-- name: forget_keys
+-- The idempotency keys may be used again. Relies on the primary key of idempotency_keys.
+DELETE FROM {schema}.idempotency_keys AS key USING unnest($1::text[], $2::text[], $3::bigint[]) AS gone (bus, name, id)
+WHERE key.bus = gone.bus AND key.idempotency_key = gone.name AND key.id = gone.id
+
+-- name: forget_live_events
+-- Events leave the queue. Relies on events_id.
+DELETE FROM {schema}.events WHERE id = ANY ($1::bigint[])
+
+-- name: applied_migrations
+-- The steps that were applied, in order.
+SELECT number, name, checksum, date_part('epoch', applied_at) FROM {schema}.durabus_migrations ORDER BY number
+
+-- name: create_bookkeeping
+-- What migrations note: the steps that were applied, and what they made.
+CREATE TABLE IF NOT EXISTS durabus_migrations (
+    number integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,
+    applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+CREATE TABLE IF NOT EXISTS durabus_objects (
+    kind text NOT NULL, name text NOT NULL, definition text NOT NULL, PRIMARY KEY (kind, name)
+)
+
+-- name: actual_objects
+-- Every object of a schema with what makes it what it is, except the days of the log and the books of migrations.
+SELECT kind, name, definition FROM (
+    SELECT
+        CASE relation.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' ELSE 'table' END AS kind,
+        relation.relname::text AS name,
+        CASE relation.relkind WHEN 'S' THEN '' ELSE (
+            SELECT string_agg(format(
+                '%s %s%s', attribute.attname, format_type(attribute.atttypid, attribute.atttypmod),
+                CASE WHEN attribute.attnotnull THEN ' NOT NULL' ELSE '' END
+            ), ', ' ORDER BY attribute.attnum)
+            FROM pg_attribute AS attribute
+            WHERE attribute.attrelid = relation.oid AND attribute.attnum > 0 AND NOT attribute.attisdropped
+        ) END AS definition
+    FROM pg_class AS relation
+    WHERE relation.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
+        AND relation.relkind IN ('r', 'p', 'v', 'S') AND NOT relation.relispartition
+        AND relation.relname NOT LIKE 'durabus\_%'
+    UNION ALL
+    SELECT 'index', relation.relname::text, replace(pg_get_indexdef(relation.oid), format('%I.', $1), '')
+    FROM pg_class AS relation JOIN pg_index ON pg_index.indexrelid = relation.oid
+    JOIN pg_class AS owner ON owner.oid = pg_index.indrelid
+    WHERE relation.relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
+        AND NOT owner.relispartition AND owner.relname NOT LIKE 'durabus\_%'
+    UNION ALL
+    SELECT 'function', function.proname::text,
+        format('%s %s', pg_get_function_identity_arguments(function.oid), function.prosrc)
+    FROM pg_proc AS function
+    WHERE function.pronamespace = (SELECT oid FROM pg_namespace WHERE nspname = $1)
+) AS object
+
+-- name: changed_objects
+-- Where the schema differs from what the migrations noted. An added object has nothing expected.
+SELECT coalesce(expected.kind, actual.kind), coalesce(expected.name, actual.name), expected.definition, actual.definition
+FROM {schema}.durabus_objects AS expected FULL JOIN (
+    {actual_objects}
+) AS actual ON (actual.kind, actual.name) = (expected.kind, expected.name)
+WHERE actual.definition IS DISTINCT FROM expected.definition
+ORDER BY expected.kind = 'index', 1, 2
+
+-- name: can_write
+-- Whether this server takes writes.
+SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')
+
+-- name: installation
+-- Which installation of durabus this is.
+SELECT id::text FROM {schema}.installation

@@ -1,2 +1,0 @@
--- The server's clock.
-SELECT date_part('epoch', clock_timestamp())

@@ -1,4 +1,0 @@
--- Writes a lock that the kernel granted, renewed or freed. Relies on the primary key of locks.
-INSERT INTO {schema}.locks (key, fence, worker_id, token, expires_at) VALUES ($1, $2, $3, $4, to_timestamp($5))
-ON CONFLICT (key) DO UPDATE SET
-    fence = excluded.fence, worker_id = excluded.worker_id, token = excluded.token, expires_at = excluded.expires_at

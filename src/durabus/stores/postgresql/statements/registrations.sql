@@ -1,0 +1,77 @@
+-- Buses and handlers.
+
+-- name: lock_bus
+-- Makes those who change the handlers of a bus wait for each other.
+SELECT 1 FROM {schema}.event_buses WHERE bus = $1 FOR UPDATE
+
+-- name: active_buses
+-- Buses that have live events, by name. Jumps from bus to bus in events_fresh, events_returned, events_delayed and
+-- events_leased, so neither the backlog of a bus nor the number of cold buses matters.
+WITH RECURSIVE active (bus, number) AS (
+    SELECT $1::text COLLATE "C", 0
+    UNION ALL
+    SELECT least(
+        (SELECT min(bus) FROM {schema}.events WHERE lane = 1 AND bus > active.bus),
+        (SELECT min(bus) FROM {schema}.events WHERE lane = 2 AND bus > active.bus),
+        (SELECT min(bus) FROM {schema}.events WHERE lane = 0 AND status = 'PENDING' AND bus > active.bus),
+        (SELECT min(bus) FROM {schema}.events WHERE status = 'PROCESSING' AND bus > active.bus)
+    ), number + 1
+    FROM active WHERE bus IS NOT NULL AND number < $2
+)
+SELECT bus FROM active WHERE bus IS NOT NULL AND number > 0
+
+-- name: archive_buses
+-- Forgets buses that were stopped long enough ago and have no live events, and their handlers.
+-- Walks event_buses_stopped.
+WITH gone AS (
+    DELETE FROM {schema}.event_buses WHERE bus = ANY (ARRAY(
+        SELECT stopped.bus FROM {schema}.event_buses AS stopped
+        WHERE stopped_at <= {schema}.the_time($1) - make_interval(secs => $2)
+          AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND lane = 1)
+          AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND lane = 2)
+          AND NOT EXISTS (
+              SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND lane = 0 AND status = 'PENDING'
+          )
+          AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND status = 'PROCESSING')
+        ORDER BY stopped_at, stopped.bus LIMIT $3 FOR UPDATE SKIP LOCKED
+    )) RETURNING bus
+), handlers AS (
+    DELETE FROM {schema}.event_handlers USING gone WHERE event_handlers.bus = gone.bus
+)
+SELECT bus FROM gone
+
+-- name: list_buses
+-- Registered buses by name. Walks the primary key of event_buses.
+SELECT bus, date_part('epoch', created_at), date_part('epoch', last_seen_at), date_part('epoch', stopped_at)
+FROM {schema}.event_buses WHERE bus > $1 ORDER BY bus LIMIT $2
+
+-- name: stop_buses
+-- Marks buses as stopped. Relies on the primary key of event_buses.
+UPDATE {schema}.event_buses SET stopped_at = {schema}.the_time($2) WHERE bus = ANY ($1::text[])
+
+-- name: register_handlers
+-- Makes buses and the handlers of nodes known, one after the other: see the function.
+SELECT {schema}.register_handlers($1, bus, node, handler_ids, patterns, kept_for)
+FROM json_to_recordset($2::json)
+    AS given (bus text, node text, handler_ids text[], patterns text[], kept_for double precision)
+
+-- name: list_handlers
+-- Which list of handlers each bus has, and the handlers whose time is not over; for a bus without any, a row that names
+-- none. Walks the primary keys of event_buses and event_handlers.
+SELECT
+    known.bus, known.revision::text, handler.handler_id, handler.node, handler.pattern,
+    date_part('epoch', handler.created_at), date_part('epoch', handler.last_seen_at)
+FROM {schema}.event_buses AS known LEFT JOIN {schema}.event_handlers AS handler
+    ON handler.bus = known.bus
+    AND (handler.kept_until IS NULL OR handler.kept_until > (SELECT {schema}.the_time($2)))
+WHERE known.bus = ANY ($1::text[]) ORDER BY handler.handler_id, handler.node
+
+-- name: revise_handlers
+-- The bus has another list of handlers now: a number that no list had before.
+UPDATE {schema}.event_buses SET revision = nextval('{schema}.handler_revisions') WHERE bus = $1
+
+-- name: unregister_handler
+-- Forgets a handler of all nodes; answers for each whether its time was not over. Walks the primary key of
+-- event_handlers.
+DELETE FROM {schema}.event_handlers WHERE bus = $1 AND handler_id = $2
+RETURNING kept_until IS NULL OR kept_until > {schema}.the_time($3)

@@ -1,0 +1,47 @@
+-- Results and claims of single handlers.
+
+-- name: list_results
+-- The handlers of events in the order they first appeared. Relies on the primary key of event_results.
+SELECT id, {result} FROM {schema}.event_results WHERE id = ANY ($1::bigint[]) ORDER BY result_id
+
+-- name: put_results
+-- Writes handlers' states; existing ones keep their place in the order. Relies on the primary key of event_results.
+INSERT INTO {schema}.event_results (
+    id, handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, lease_expires_at, token,
+    settled_token
+)
+SELECT
+    id, handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, to_timestamp(expires), token,
+    settled_token
+FROM unnest(
+    $1::bigint[], $2::text[], $3::text[], $4::integer[], $5::text[], $6::text[], $7::double precision[], $8::bigint[],
+    $9::text[], $10::double precision[], $11::text[], $12::text[]
+) WITH ORDINALITY AS given (
+    id, handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, expires, token, settled_token, n
+) ORDER BY n
+ON CONFLICT (id, handler_id) DO UPDATE SET
+    status = excluded.status, attempts = excluded.attempts, error = excluded.error, value = excluded.value,
+    execution_time_ms = excluded.execution_time_ms, fence = excluded.fence, worker_id = excluded.worker_id,
+    lease_expires_at = excluded.lease_expires_at, token = excluded.token, settled_token = excluded.settled_token
+
+-- name: mark_results
+-- The events have rows in event_results from now on: settling must look at them.
+UPDATE {schema}.events SET has_results = true WHERE id = ANY ($1::bigint[]) AND NOT has_results
+
+-- name: forget_results
+-- The results of forgotten events. Relies on the primary key of event_results.
+DELETE FROM {schema}.event_results WHERE id = ANY ($1::bigint[])
+
+-- name: forget_handler_results
+-- Drops single handlers' states. Relies on the primary key of event_results.
+DELETE FROM {schema}.event_results AS result USING unnest($1::bigint[], $2::text[]) AS gone (id, handler_id)
+WHERE result.id = gone.id AND result.handler_id = gone.handler_id
+
+-- name: cleanup_results
+-- Results of events that are neither live nor dead letters, from the oldest id. Walks the primary key of event_results.
+DELETE FROM {schema}.event_results WHERE (id, handler_id) IN (
+    SELECT result.id, result.handler_id FROM {schema}.event_results AS result
+    WHERE NOT EXISTS (SELECT FROM {schema}.events WHERE events.id = result.id)
+      AND NOT EXISTS (SELECT FROM {schema}.dead_letters WHERE dead_letters.id = result.id)
+    ORDER BY result.id, result.handler_id LIMIT $1
+) RETURNING 1

@@ -1,0 +1,187 @@
+-- Claims: which event is next, who holds it, and how its claim ends.
+
+-- name: look_before_claim
+-- What a claim has to do first: delayed events that are due, leases that are over, claims this token holds already;
+-- and the revision of the bus's handlers. Four index probes, whatever the backlog: events_delayed, events_leased,
+-- events_token, the primary key of event_buses.
+SELECT
+    EXISTS (SELECT 1 FROM events WHERE bus = :bus AND ready = 0 AND status = 'PENDING' AND due_at <= :now),
+    EXISTS (SELECT 1 FROM events WHERE bus = :bus AND status = 'PROCESSING' AND lease_expires_at <= :now),
+    EXISTS (SELECT 1 FROM events WHERE token = :token AND status = 'PROCESSING'),
+    (SELECT revision FROM event_buses WHERE bus = :bus)
+
+-- name: ready_events
+-- Moves due events into the ready index. Nobody can see the difference, except in how fast a claim finds them.
+UPDATE events SET ready = 1 WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: ready_event_tags
+-- As add_event_tags.sql, for given ids.
+INSERT INTO event_tags (bus, tag, priority, id)
+SELECT event.bus, tag.value, event.priority, event.id
+FROM json_each(:ids) AS wanted CROSS JOIN events AS event CROSS JOIN json_each(iif(json_valid(event.tags), event.tags, '[]')) AS tag
+WHERE event.id = wanted.value AND event.ready = 1 AND event.tags IS NOT NULL
+ON CONFLICT DO NOTHING
+
+-- name: next_events
+-- The first events of a bus that may be claimed, in queue order: larger priority, then smaller id.
+-- Walks events_ready from its beginning and stops at the limit, so the backlog does not matter.
+SELECT
+    id, event_id, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, attempts,
+    generation, fence, errors, created_at, due_at, has_results,
+    priority = 0
+    AND coalesce(metadata, tags, max_attempts, parent_id, idempotency_key, errors) IS NULL
+FROM events
+WHERE bus = :bus AND ready = 1
+ORDER BY priority DESC, id LIMIT :limit
+
+-- name: next_events_by_id
+-- As next_events.sql, for ids that were found by their tags.
+SELECT
+    id, event_id, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, attempts,
+    generation, fence, errors, created_at, due_at, has_results,
+    priority = 0
+    AND coalesce(metadata, tags, max_attempts, parent_id, idempotency_key, errors) IS NULL
+FROM events
+WHERE id IN (SELECT value FROM json_each(:ids)) AND ready = 1
+ORDER BY priority DESC, id
+
+-- name: next_events_by_tag
+-- The first events of a bus with one tag, in queue order. Walks the primary key of event_tags from its beginning.
+SELECT priority, id FROM event_tags WHERE bus = :bus AND tag = :tag ORDER BY priority DESC, id LIMIT :limit
+
+-- name: due_events
+-- Delayed events that are due, the longest waiting first. Relies on events_delayed.
+SELECT id FROM events
+WHERE bus = :bus AND ready = 0 AND status = 'PENDING' AND due_at <= :now
+ORDER BY due_at, id LIMIT :limit
+
+-- name: behind_others
+-- Of ready events, those that another live event of their ordering key goes before: a PENDING one with a smaller id, or
+-- one that is being worked on. Relies on events_line.
+SELECT event.id
+FROM json_each(:ids) AS wanted CROSS JOIN events AS event
+WHERE event.id = wanted.value AND event.ordering_key IS NOT NULL AND (
+    EXISTS (
+        SELECT 1 FROM events AS other
+        WHERE other.bus = event.bus AND other.ordering_key = event.ordering_key AND other.status = 'PENDING'
+            AND other.id < event.id
+    )
+    OR EXISTS (
+        SELECT 1 FROM events AS other
+        WHERE other.bus = event.bus AND other.ordering_key = event.ordering_key AND other.status = 'PROCESSING'
+    )
+)
+
+-- name: put_aside
+-- Ready events that are not the first of their ordering key: the triggers on events bring them back.
+UPDATE events SET ready = 2 WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: claim_next_events
+-- Grants the claim: the only statement that advances attempts and fence. The write lock is held since before the
+-- ids were chosen, so no second caller can have taken one of them.
+UPDATE events SET
+    status = 'PROCESSING', ready = 0, attempts = attempts + 1, fence = fence + 1, worker_id = :worker_id,
+    token = :token, lock_key = :lock_key, updated_at = :now, processing_started_at = :now, started_at = NULL,
+    lease_expires_at = :expires_at
+WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: claims_of
+-- The secrets of the claims on given events, for comparison with what a caller holds; the last column says that
+-- completing the event touches nothing but its own row, the log and its lock.
+-- Relies on the primary key of events.
+SELECT id, token, fence, lock_key, has_results = 0, bus FROM events
+WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'PROCESSING'
+
+-- name: held_events
+-- The events that a token holds, in queue order. Relies on events_token.
+SELECT {event} FROM events WHERE token = :token AND status = 'PROCESSING' ORDER BY priority DESC, id
+
+-- name: abandoned_claims
+-- The claims that were taken from events because their lease was over, while nobody has claimed those events since: then
+-- the newest entry of the event is the one that says so. Relies on the primary key of events and on event_log_event.
+SELECT event.id, last.token, event.fence, last.worker_id, (
+    SELECT max(at) FROM event_log
+    WHERE id = event.id AND action <> 'PUBLISHED' AND action = 'PICKED' AND fence = event.fence
+), (
+    SELECT max(at) FROM event_log
+    WHERE id = event.id AND action <> 'PUBLISHED' AND action = 'STARTED' AND fence = event.fence
+)
+FROM json_each(:ids) AS wanted CROSS JOIN events AS event CROSS JOIN event_log AS last
+WHERE event.id = wanted.value AND event.status = 'PENDING' AND event.fence > 0
+  AND last.position = (SELECT max(position) FROM event_log WHERE id = event.id AND action <> 'PUBLISHED')
+  AND last.action = 'ABANDONED' AND last.token IS NOT NULL
+
+-- name: expired_events
+-- Events of a bus whose lease is over, the longest expired first. Relies on events_leased.
+SELECT id FROM events
+WHERE bus = :bus AND status = 'PROCESSING' AND lease_expires_at <= :now
+ORDER BY lease_expires_at, id LIMIT :limit
+
+-- name: expired_events_of_all
+-- Events of any bus whose lease is over, the longest expired first. Reads events_leased alone: one entry for each event
+-- that somebody works on, never the backlog.
+SELECT id FROM events INDEXED BY events_leased
+WHERE status = 'PROCESSING' AND lease_expires_at <= :now
+ORDER BY lease_expires_at, id LIMIT :limit
+
+-- name: start_event
+-- Work began.
+UPDATE events SET started_at = :now, updated_at = :now WHERE id = :id
+
+-- name: renew_event_claims
+-- Extends leases of claims that were checked in this transaction. Relies on the primary key of events.
+UPDATE events SET lease_expires_at = :expires_at WHERE id IN (SELECT value FROM json_each(:ids))
+
+-- name: return_event
+-- Back to PENDING: failed with a retry, released, abandoned or reset. The old token may not be
+-- renewed any more; of an abandoned claim the log remembers it.
+UPDATE events SET
+    status = 'PENDING', ready = :ready, attempts = :attempts, worker_id = NULL, token = NULL, lock_key = NULL,
+    updated_at = :now, due_at = :due_at, processing_started_at = NULL, started_at = NULL, lease_expires_at = NULL,
+    errors = :errors
+WHERE id = :id
+
+-- name: complete_events
+-- COMPLETED entries for plain claims (no results) in the order given (id -> execution time): claims of one
+-- token and fence, or with no token claims that were checked in this transaction before. Fewer changes than ids: one
+-- of them is not as it should be, and all is taken back.
+-- The entry carries everything: from now on it is the event. Relies on the primary key of events.
+INSERT INTO event_log (
+    id, event_id, bus, type, action, status, attempt, generation, fence, worker_id, token, at, created_at,
+    execution_time_ms, completed, priority, max_attempts, due_at, processing_started_at, started_at, idempotency_key,
+    parent_id, tags, metadata, errors, payload
+)
+SELECT
+    event.id, event.event_id, event.bus, event.type, 'COMPLETED', 'COMPLETED', event.attempts, event.generation,
+    event.fence, event.worker_id, event.token, :now, event.created_at,
+    done.value, 1, event.priority, event.max_attempts, event.due_at, event.processing_started_at, event.started_at,
+    event.idempotency_key, event.parent_id, event.tags, event.metadata, event.errors, event.payload
+FROM json_each(:times) AS done CROSS JOIN events AS event
+WHERE event.id = CAST(done.key AS INTEGER)
+  AND (
+      :token IS NULL
+      OR event.token = :token AND event.fence = :fence AND event.status = 'PROCESSING'
+      AND event.has_results = 0
+  )
+
+-- name: uncomplete_events
+-- Takes back what complete_events.sql wrote: its entries are the last ones of the log, and nobody has seen them yet.
+DELETE FROM event_log WHERE position > :last - :count AND position <= :last
+
+-- name: last_settlement
+-- How the newest settlement of an event ended; beside settlements only ABANDONED carries a token.
+-- Relies on event_log_event.
+SELECT token, fence, action, status, next_retry_at FROM event_log
+WHERE id = ? AND action <> 'PUBLISHED' AND action <> 'ABANDONED' AND token IS NOT NULL ORDER BY position DESC LIMIT 1
+
+-- name: outlook
+-- Whether a bus has something to claim now, and when it next will: the earliest due time and the earliest lease end.
+-- Three index probes: events_ready, events_delayed, events_leased.
+SELECT
+    EXISTS (SELECT 1 FROM events WHERE bus = :bus AND ready = 1),
+    (SELECT min(due_at) FROM events WHERE bus = :bus AND ready = 0 AND status = 'PENDING'),
+    (SELECT min(lease_expires_at) FROM events WHERE bus = :bus AND status = 'PROCESSING')
+
+-- name: take_write_lock
+-- Changes nothing, but takes SQLite's write lock, so that a caller's transaction reads what it is about to extend.
+UPDATE counters SET value = value WHERE name = 'lock_fence'

@@ -1,2 +1,0 @@
--- A number that no list of handlers had before.
-UPDATE counters SET value = value + 1 WHERE name = 'revision'

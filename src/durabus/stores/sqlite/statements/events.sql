@@ -1,0 +1,201 @@
+-- Events: published, fetched, found and counted.
+
+-- name: add_events
+-- Stores one new event; run for each of a batch, with ids in the order of the batch.
+-- What is absent comes as '' or 0 and is stored as NULL: binding None costs the driver more than the nullif.
+INSERT INTO events (
+    id, event_id, bus, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key,
+    ready, due_at, created_at, updated_at, status, attempts, generation, fence, has_results
+) VALUES (
+    ?, ?, ?, ?, ?, nullif(?, ''), nullif(?, ''), ?, nullif(?, 0), nullif(?, ''), nullif(?, ''),
+    ?, ?, ?, ?, 'PENDING', 0, 0, 0, 0
+)
+
+-- name: add_plain_events
+-- As add_events.sql for the common event: due at once, priority 0, nothing optional. Eight values to bind, not fifteen.
+INSERT INTO events (
+    id, event_id, bus, type, payload, due_at, created_at, updated_at,
+    ready, status, priority, attempts, generation, fence, has_results
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 1, 'PENDING', 0, 0, 0, 0, 0)
+
+-- name: add_event_tags
+-- Makes ready events of an id range claimable by their tags. Relies on the primary key of event_tags.
+INSERT INTO event_tags (bus, tag, priority, id)
+SELECT event.bus, tag.value, event.priority, event.id
+FROM events AS event CROSS JOIN json_each(iif(json_valid(event.tags), event.tags, '[]')) AS tag
+WHERE event.id BETWEEN :first AND :last AND event.ready = 1 AND event.tags IS NOT NULL
+ON CONFLICT DO NOTHING
+
+-- name: add_idempotency_keys
+-- As add_event_ids.sql, for the events that carry a key. Relies on the primary key of idempotency_keys.
+INSERT INTO idempotency_keys (bus, idempotency_key, id)
+SELECT bus, idempotency_key, id FROM events
+WHERE id BETWEEN :first AND :last AND idempotency_key IS NOT NULL ORDER BY id
+ON CONFLICT DO NOTHING
+
+-- name: known_event_ids
+-- Which of the given event_ids are taken, and by which id. Relies on event_log_published.
+SELECT event_id, id FROM event_log WHERE known = 1 AND event_id IN (SELECT value FROM json_each(:event_ids))
+
+-- name: known_idempotency_key
+-- Which event a key of a bus stands for. Relies on the primary key of idempotency_keys.
+SELECT id FROM idempotency_keys WHERE bus = ? AND idempotency_key = ?
+
+-- name: get_event_id
+-- The id behind an event_id. Relies on event_log_published.
+SELECT id FROM event_log WHERE event_id = ? AND known = 1
+
+-- name: get_live_event
+-- A PENDING or PROCESSING event. Relies on the primary key of events.
+SELECT {event} FROM events WHERE id = ?
+
+-- name: get_completed_event
+-- A COMPLETED event, served from its last log entry. Relies on event_log_event.
+SELECT {completed} FROM event_log WHERE id = ? AND action <> 'PUBLISHED' AND completed = 1
+
+-- name: get_dead_letter
+-- An event that ended FAILED or COMPLETED_WITH_ERRORS. Relies on the primary key of dead_letters.
+SELECT {dead_letter} FROM dead_letters WHERE id = ?
+
+-- name: get_state
+-- A live event with the secret of its claim. Relies on the primary key of events.
+SELECT {event}, token, lock_key, has_results FROM events WHERE id = ?
+
+-- name: find_live
+-- PENDING and PROCESSING events below an id. finding.py adds the other conditions, the order and the limit.
+-- Walks the primary key of events downwards, or uses events_parent.
+SELECT {event} FROM events WHERE id < :before_id
+
+-- name: find_completed
+-- COMPLETED events below an id, as find_live.sql. Walks event_log_completed for one bus, event_log_event for all
+-- (the plus keeps the planner from sorting every completed event), or uses event_log_parent.
+SELECT {completed} FROM event_log WHERE id < :before_id AND action <> 'PUBLISHED'
+
+-- name: find_dead
+-- Dead letters below an id, as find_live.sql. Walks the primary key of dead_letters, or uses dead_letters_parent.
+SELECT {dead_letter} FROM dead_letters WHERE id < :before_id
+
+-- name: newest_live
+-- The newest live event below an id, of any bus. Relies on the primary key of events.
+SELECT id FROM events WHERE id < :before_id ORDER BY id DESC LIMIT 1
+
+-- name: newest_dead
+-- The newest dead letter below an id, of any bus. Relies on the primary key of dead_letters.
+SELECT id FROM dead_letters WHERE id < :before_id ORDER BY id DESC LIMIT 1
+
+-- name: newest_completed
+-- The newest event below an id that somebody worked on, of any bus: no COMPLETED one is newer. Relies on event_log_event.
+SELECT id FROM event_log WHERE id < :before_id AND action <> 'PUBLISHED' ORDER BY id DESC LIMIT 1
+
+-- name: newest_completed_of_bus
+-- The newest COMPLETED event of a bus below an id. Relies on event_log_completed.
+SELECT id FROM event_log WHERE bus = :bus AND id < :before_id AND completed = 1 ORDER BY id DESC LIMIT 1
+
+-- name: few_live_ids
+-- The live events of a bus if it has fewer than :limit. Relies on events_ready, events_delayed,
+-- events_aside, events_leased.
+SELECT id FROM events WHERE bus = :bus AND ready = 1
+UNION ALL
+SELECT id FROM events WHERE bus = :bus AND ready = 0 AND status = 'PENDING'
+UNION ALL
+SELECT id FROM events WHERE bus = :bus AND ready = 2
+UNION ALL
+SELECT id FROM events WHERE bus = :bus AND status = 'PROCESSING'
+LIMIT :limit
+
+-- name: counts
+-- How many events there are of each status. Adds up event_counts; what is in somebody's hands is counted in
+-- events_leased, which is never long.
+SELECT
+    coalesce(sum(live), 0), (SELECT count(*) FROM events WHERE status = 'PROCESSING'),
+    coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0)
+FROM event_counts
+
+-- name: counts_of_bus
+-- As counts.sql, for one bus. Relies on the primary key of event_counts.
+SELECT
+    coalesce(sum(live), 0), (SELECT count(*) FROM events WHERE bus = :bus AND status = 'PROCESSING'),
+    coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0)
+FROM event_counts WHERE bus = :bus
+
+-- name: note_counts
+-- What a transaction changed in the numbers of a bus.
+INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
+VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (bus) DO UPDATE SET
+    live = live + excluded.live,
+    completed = completed + excluded.completed,
+    completed_with_errors = completed_with_errors + excluded.completed_with_errors,
+    failed = failed + excluded.failed
+
+-- name: note_completed
+-- As note_counts.sql, for what complete_events.sql wrote: its entries are the last ones of the log.
+INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
+SELECT bus, -count(*), count(*), 0, 0 FROM event_log
+WHERE position > :last - :count AND position <= :last GROUP BY bus
+ON CONFLICT (bus) DO UPDATE SET live = live + excluded.live, completed = completed + excluded.completed
+
+-- name: note_dead_gone
+-- As note_counts.sql, for dead letters that forget_dead_letters.sql is about to delete.
+-- Relies on the primary key of dead_letters.
+INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
+SELECT bus, 0, 0, -sum(status = 'COMPLETED_WITH_ERRORS'), -sum(status = 'FAILED') FROM dead_letters
+WHERE id IN (SELECT value FROM json_each(:ids)) GROUP BY bus
+ON CONFLICT (bus) DO UPDATE SET
+    completed_with_errors = completed_with_errors + excluded.completed_with_errors, failed = failed + excluded.failed
+
+-- name: forget_added_events
+-- Takes back what add_events.sql wrote for an id range.
+DELETE FROM events WHERE id BETWEEN :first AND :last
+
+-- name: forget_added_keys
+-- Takes back what add_idempotency_keys.sql wrote for an id range, and nothing that was there before.
+DELETE FROM idempotency_keys
+WHERE id BETWEEN :first AND :last
+  AND (bus, idempotency_key) IN (SELECT bus, idempotency_key FROM events WHERE id BETWEEN :first AND :last)
+
+-- name: forget_added_entries
+-- Takes back what log_published.sql wrote for an id range, and nothing that was there before.
+-- Relies on event_log_published.
+DELETE FROM event_log
+WHERE known = 1 AND id BETWEEN :first AND :last
+  AND event_id IN (SELECT event_id FROM events WHERE id BETWEEN :first AND :last)
+
+-- name: last_event_id
+-- The largest event id ever given: it is in the queue, or it was claimed at least once and has left entries in the log,
+-- or it was noted when it was forgotten. So publishing needs no counter of its own to write.
+-- Relies on the primary keys of events and counters and on event_log_event. Only right under the write lock.
+SELECT max(
+    coalesce((SELECT max(id) FROM events), 0),
+    coalesce((SELECT max(id) FROM event_log WHERE action <> 'PUBLISHED'), 0),
+    (SELECT value FROM counters WHERE name = 'forgotten_event_id')
+)
+
+-- name: note_forgotten_id
+-- So that the id of a forgotten event is never given again.
+UPDATE counters SET value = :id WHERE name = 'forgotten_event_id' AND value < :id
+
+-- name: completed_until
+-- COMPLETED events whose last entry lies at or before a position and an instant, oldest first: nothing follows a
+-- COMPLETED entry. Walks the primary key of event_log.
+SELECT id FROM event_log
+WHERE position <= :until AND completed = 1 AND at <= :before
+ORDER BY position LIMIT :limit
+
+-- name: unknown_until
+-- Ids of events that are neither live, nor dead letters, nor COMPLETED any more, but have entries at or before a
+-- position and an instant, oldest first. Walks the primary key of event_log; relies on event_log_event.
+SELECT entry.id FROM event_log AS entry
+WHERE entry.position <= :until AND entry.at <= :before
+  AND NOT EXISTS (SELECT 1 FROM events WHERE events.id = entry.id)
+  AND NOT EXISTS (SELECT 1 FROM dead_letters WHERE dead_letters.id = entry.id)
+  AND NOT EXISTS (
+      SELECT 1 FROM event_log AS ended
+      WHERE ended.id = entry.id AND ended.action <> 'PUBLISHED' AND ended.completed = 1
+  )
+GROUP BY entry.id ORDER BY min(entry.position) LIMIT :limit
+
+-- name: still_completed
+-- Which of these events are COMPLETED and not forgotten yet. Relies on event_log_event.
+SELECT id, event_id, bus, idempotency_key FROM event_log
+WHERE id IN (SELECT value FROM json_each(:ids)) AND action <> 'PUBLISHED' AND completed = 1

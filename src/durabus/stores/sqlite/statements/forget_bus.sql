@@ -1,2 +1,0 @@
--- Forgets an archived bus.
-DELETE FROM event_buses WHERE bus = ?

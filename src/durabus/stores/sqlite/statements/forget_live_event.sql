@@ -1,2 +1,0 @@
--- The event leaves the queue.
-DELETE FROM events WHERE id = ?

@@ -1,0 +1,75 @@
+-- The event log, and the positions of its readers.
+
+-- name: append_entry
+-- One log entry of a transition that the kernel decided. The last columns are set for COMPLETED only: then this row
+-- is the event, and get_event is served from it.
+INSERT INTO event_log (
+    action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error,
+    reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results, token,
+    completed, priority, max_attempts, due_at, processing_started_at, started_at, idempotency_key
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: log_picked
+-- One PICKED entry for each claimed event, in queue order. Relies on the primary key of events.
+INSERT INTO event_log (
+    id, event_id, bus, type, action, status, attempt, generation, fence, worker_id, at, created_at
+)
+SELECT
+    event.id, event.event_id, event.bus, event.type, 'PICKED', 'PROCESSING', event.attempts, event.generation,
+    event.fence, event.worker_id, event.updated_at, event.created_at
+FROM json_each(:ids) AS claimed CROSS JOIN events AS event
+WHERE event.id = claimed.value
+
+-- name: log_published
+-- One PUBLISHED entry for each event of an id range, in order of id. The entry also remembers the event_id, for as long
+-- as the event is known: fewer changes than events mean that one of them is known already.
+-- Relies on event_log_published.
+INSERT INTO event_log (
+    id, event_id, bus, type, action, status, attempt, generation, fence, at, created_at, known, tags, metadata,
+    parent_id
+)
+SELECT
+    id, event_id, bus, type, 'PUBLISHED', 'PENDING', 0, 0, 0, created_at, created_at, 1, tags, metadata, parent_id
+FROM events WHERE id BETWEEN :first AND :last ORDER BY id
+ON CONFLICT DO NOTHING
+
+-- name: read_log
+-- Entries in commit order: positions are given under the write lock, so a later commit has larger ones.
+-- Walks the primary key of event_log.
+SELECT {entry} FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit
+
+-- name: read_log_rows
+-- As read_log, for readers that decode nothing. Walks the primary key of event_log.
+SELECT {log_row} FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit
+
+-- name: read_event_log
+-- The audit trail of one event. Relies on event_log_published and event_log_event.
+SELECT {entry} FROM event_log WHERE event_id = :event_id AND known = 1
+UNION ALL
+SELECT {entry} FROM event_log WHERE id = :id AND action <> 'PUBLISHED'
+ORDER BY position
+
+-- name: log_head
+-- The newest entry. Relies on the primary key of event_log.
+SELECT max(position) FROM event_log
+
+-- name: log_lag
+-- How many entries lie after a position. Walks the primary key of event_log.
+SELECT count(*) FROM event_log WHERE position > ?
+
+-- name: last_entry
+-- The last entry between two positions. Relies on the primary key of event_log.
+SELECT max(position) FROM event_log WHERE position > :after AND position <= :until
+
+-- name: last_position
+-- The largest position ever given, also if its entry was trimmed since.
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event_log'), 0)
+
+-- name: read_position
+-- How far a reader of the log has come.
+SELECT position FROM positions WHERE name = ?
+
+-- name: save_position
+-- How far a reader of the log has come.
+INSERT INTO positions (name, position, updated_at) VALUES (:name, :position, :now)
+ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = excluded.updated_at

@@ -1,2 +1,0 @@
--- How far a reader of the log has come.
-SELECT position FROM positions WHERE name = ?

@@ -1,2 +1,0 @@
--- Work began.
-UPDATE events SET started_at = :now, updated_at = :now WHERE id = :id
