@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import hourly_counters
-from durabus.pipeline.run import Part, Pipeline
+from durabus.pipeline.run import Pipeline, PipelinePart
 from durabus.pipeline.session import CONF
 
 
@@ -28,7 +28,7 @@ def main() -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     lake = Lake(spark, place)
-    Pipeline(lake, url, [hourly_counters()]).run(*map(Part, part))
+    Pipeline(lake, url, [hourly_counters()]).run(*map(PipelinePart, part))
     for row in lake.read("bronze.event_log").groupBy("action").count().orderBy("action").collect():
         print(f"{row['action']}: {row['count']}")
     spark.stop()

@@ -104,7 +104,7 @@ class HttpStore:
         assert found is not None
         return found
 
-    async def _send(self, call: calls.Call[T]) -> T:
+    async def _send(self, call: calls.ApiCall[T]) -> T:
         """The answer, or the error that the store would have raised."""
         try:
             return await self._client.send(call)

@@ -6,14 +6,14 @@ import pytest
 
 from durabus.clock import ManualClock
 from durabus.store.connect import open_store
-from durabus.testing.conformance.differential import Step, compare, random_steps
+from durabus.testing.conformance.differential import SideStep, compare, random_steps
 
 SEQUENCES_PER_TEST = 10
 STEPS = 40
 BLOCKS = [pytest.param(block, marks=pytest.mark.long if block >= 16 else ()) for block in range(32)]
 
 
-async def compare_with_memory(url: str, steps: list[Step]) -> None:
+async def compare_with_memory(url: str, steps: list[SideStep]) -> None:
     clocks = [ManualClock(), ManualClock()]
     memory = await open_store("memory://", clock=clocks[0])
     other = await open_store(url, clock=clocks[1])

@@ -21,7 +21,7 @@ from durabus.http.dashboard.bulk_actions import (
 )
 from durabus.http.dashboard.charts import chart, round_up
 from durabus.http.dashboard.counts import Reading, count_queue, oldest
-from durabus.http.dashboard.figures import MAX_TAG_SETS, Slots, percentiles, step_of
+from durabus.http.dashboard.figures import MAX_TAG_SETS, SlotFigures, percentiles, step_of
 from durabus.http.dashboard.overview_page import unhandled
 from durabus.http.dashboard.words import UNKNOWN, ago, duration, percent, pretty, rate
 from durabus.http.settings import Settings
@@ -156,7 +156,7 @@ async def test_only_a_few_pulses_are_kept(api: Api) -> None:
 
 
 def test_percentiles_are_right_within_five_percent() -> None:
-    slots = Slots()
+    slots = SlotFigures()
     figures = slots.at(0.0, ())
     for milliseconds in range(1, 1001):
         figures.whole[step_of(milliseconds / 1000)] += 1
@@ -168,7 +168,7 @@ def test_percentiles_are_right_within_five_percent() -> None:
 
 
 def test_slots_forget_and_bound_the_tags_they_keep_apart() -> None:
-    slots = Slots()
+    slots = SlotFigures()
     for number in range(MAX_TAG_SETS + 5):
         slots.at(100.0, (f"tag-{number}",)).published += 1
     assert slots.between(100, 105, ALL).published == MAX_TAG_SETS + 5

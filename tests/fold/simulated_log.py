@@ -8,12 +8,12 @@ from itertools import count
 from durabus.clock import Clock, SystemClock
 from durabus.stores.replicated_log.records import Damage
 from durabus.stores.replicated_log.transport import (
-    Entry,
+    BrokerRecord,
     GapError,
     Manifest,
-    Part,
     Position,
     PublicRecord,
+    SnapshotPart,
     UnknownOutcomeError,
 )
 
@@ -26,22 +26,22 @@ class SimulatedLog:
     def __init__(self, clock: Clock | None = None, *, largest: int = 2_000_000) -> None:
         self.clock = clock or SystemClock()
         self.largest = largest
-        self.entries: list[Entry] = []
+        self.entries: list[BrokerRecord] = []
         self.first = 1
         self.trimmed: list[tuple[Position, Position]] = []
-        self.snapshot: tuple[Manifest, list[Part], int] | None = None
+        self.snapshot: tuple[Manifest, list[SnapshotPart], int] | None = None
         self._sequence = count(1)
 
     def store(self, type_: str | None, headers: Mapping[str, str], body: bytes) -> None:
-        self.entries.append(Entry((next(self._sequence),), self.clock.now(), type_, headers, body))
+        self.entries.append(BrokerRecord((next(self._sequence),), self.clock.now(), type_, headers, body))
 
-    def after(self, position: Position) -> list[Entry]:
+    def after(self, position: Position) -> list[BrokerRecord]:
         reached = position[0] if position else 0
         if reached + 1 < self.first:
             raise GapError(f"records from {reached + 1} to {self.first - 1} were trimmed")
         return self.entries[reached + 1 - self.first :]
 
-    def at(self, position: Position) -> list[Entry]:
+    def at(self, position: Position) -> list[BrokerRecord]:
         """With what the reading begins after ``position``: the record there."""
         if not position:
             return []
@@ -65,12 +65,12 @@ class SimulatedLog:
     def newest_snapshot(self) -> Manifest | None:
         return None if self.snapshot is None else self.snapshot[0]
 
-    def parts(self, manifest: Manifest) -> list[Part]:
+    def parts(self, manifest: Manifest) -> list[SnapshotPart]:
         if self.snapshot is None or self.snapshot[0] != manifest:
             raise GapError("a newer snapshot replaced this one")
         return self.snapshot[1]
 
-    def keep_snapshot(self, manifest: Manifest, parts: list[Part], fence: int) -> bool:
+    def keep_snapshot(self, manifest: Manifest, parts: list[SnapshotPart], fence: int) -> bool:
         if self.snapshot is not None:
             before, _, newest = self.snapshot
             if newest > fence or before.position >= manifest.position:
@@ -149,7 +149,7 @@ class SimulatedTransport:
     def public_seen(self) -> int:
         return 0
 
-    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+    async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
         if again := self.log.at(after):
             deliver(again)
         while True:
@@ -162,11 +162,11 @@ class SimulatedTransport:
     async def newest_snapshot(self) -> Manifest | None:
         return self.log.newest_snapshot
 
-    async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+    async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
         for part in self.log.parts(manifest):
             yield part
 
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         return self.log.keep_snapshot(manifest, [part async for part in parts], fence)
 
     async def trim(self, control: Position, public: Position) -> None:

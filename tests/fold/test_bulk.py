@@ -18,7 +18,7 @@ from durabus.store.claims import SettleAnswer
 from durabus.stores.memory.claims import MemoryClaims
 from durabus.stores.replicated_log.commands import decode_commands, encode_commands, finish
 from durabus.stores.replicated_log.core import FoldCore
-from durabus.stores.replicated_log.wire import Completions, Sent, wire
+from durabus.stores.replicated_log.wire import PackedCompletions, Sent, wire
 
 BUSES = ("a", "b")
 
@@ -155,4 +155,4 @@ def test_a_run_of_completions_whose_times_are_missing_is_no_command() -> None:
     with pytest.raises(msgspec.ValidationError, match="2 completions with 1 times"):
         decode_commands(encode_commands([msgspec.Raw(msgspec.msgpack.encode(run))]))
     with pytest.raises(ValueError, match="1 completions with 0 times"):
-        Completions("t", 1, (1,), ())
+        PackedCompletions("t", 1, (1,), ())

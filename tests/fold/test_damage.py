@@ -17,7 +17,7 @@ from durabus.stores.replicated_log.options import Options, options_from_url
 from durabus.stores.replicated_log.public_lane import public_record
 from durabus.stores.replicated_log.records import label, seal
 from durabus.stores.replicated_log.store import FoldStore
-from durabus.stores.replicated_log.transport import Entry, Position
+from durabus.stores.replicated_log.transport import BrokerRecord, Position
 
 
 class Nodes:
@@ -88,23 +88,23 @@ async def test_a_damaged_record_stops_every_node_and_whoever_waits_is_told(nodes
 class SoundCopy(SimulatedTransport):
     """A copy of the broker on which one record is not damaged."""
 
-    def __init__(self, log: SimulatedLog, sound: dict[Position, Entry]) -> None:
+    def __init__(self, log: SimulatedLog, sound: dict[Position, BrokerRecord]) -> None:
         super().__init__(log)
         self._sound = sound
 
-    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
-        def replaced(entries: Sequence[Entry]) -> None:
+    async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
+        def replaced(entries: Sequence[BrokerRecord]) -> None:
             deliver([self._sound.get(entry.position, entry) for entry in entries])
 
         await super().follow(after, replaced)
 
 
 async def test_of_two_nodes_that_read_different_bytes_the_one_with_the_damage_stops(nodes: Nodes) -> None:
-    sound: dict[Position, Entry] = {}
+    sound: dict[Position, BrokerRecord] = {}
     good, bad = await nodes.open(SoundCopy(nodes.log, sound)), await nodes.open()
     record = control()
     number = nodes.log.head[0] + 1
-    sound[(number,)] = Entry((number,), 1.0, None, label(record), record)
+    sound[(number,)] = BrokerRecord((number,), 1.0, None, label(record), record)
     nodes.log.store(None, label(record), flipped(record))
     with pytest.raises(DamagedLogError):
         await bad.counts()

@@ -29,7 +29,7 @@ from durabus.stores.replicated_log.public_lane import APART_FROM
 from durabus.stores.replicated_log.records import Envelope, label, unseal
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.store import FoldStore
-from durabus.stores.replicated_log.transport import Entry, PublicRecord, RefusedError, UnknownOutcomeError
+from durabus.stores.replicated_log.transport import BrokerRecord, PublicRecord, RefusedError, UnknownOutcomeError
 
 SHORT = Options(timeout=0.3)
 
@@ -138,7 +138,7 @@ async def test_a_replica_that_cannot_apply_a_record_answers_no_more(monkeypatch:
     store = simulated_store(log)
     await store.open()
 
-    def fail(replica: Replica, entries: Sequence[Entry]) -> None:
+    def fail(replica: Replica, entries: Sequence[BrokerRecord]) -> None:
         raise MemoryError
 
     monkeypatch.setattr(Replica, "apply", fail)

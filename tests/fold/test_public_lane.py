@@ -10,14 +10,16 @@ from tests.fold.simulated_store import simulated_store
 from durabus.model.event import DEFAULT_BUS, NewEvent, new_event, new_event_id
 from durabus.stores.replicated_log.public_lane import NoEventError, arrival, public_record
 from durabus.stores.replicated_log.records import DamagedRecordError, label
-from durabus.stores.replicated_log.transport import Entry
+from durabus.stores.replicated_log.transport import BrokerRecord
 
 ID = "0190f0e4-0000-7000-8000-000000000001"
 
 
-def entry(body: Any, headers: dict[str, str] | None = None, *, type_: str = "order.placed", place: int = 5) -> Entry:
+def entry(
+    body: Any, headers: dict[str, str] | None = None, *, type_: str = "order.placed", place: int = 5
+) -> BrokerRecord:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return Entry((place,), 1.0, type_, headers or {}, data)
+    return BrokerRecord((place,), 1.0, type_, headers or {}, data)
 
 
 def full() -> NewEvent:
@@ -40,7 +42,7 @@ def test_an_event_comes_back_exactly() -> None:
     record = public_record(new, session="s", number=4, place=1, count=3)
     # NATS strips the spaces around header values.
     headers = {name: value.strip() for name, value in record.headers.items()}
-    came, rest = arrival(Entry((1,), 1.0, record.type, headers, record.body))
+    came, rest = arrival(BrokerRecord((1,), 1.0, record.type, headers, record.body))
     assert came == new
     assert rest is not None
     assert (rest.session, rest.number, rest.place, rest.count) == ("s", 4, 1, 3)

@@ -20,7 +20,7 @@ from durabus.stores.replicated_log.options import Options
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.snapshot import Loader, Snapshotter
 from durabus.stores.replicated_log.store import FoldStore
-from durabus.stores.replicated_log.transport import Manifest, Part, Position
+from durabus.stores.replicated_log.transport import Manifest, Position, SnapshotPart
 
 
 @pytest.fixture
@@ -203,9 +203,9 @@ async def test_each_lane_is_trimmed_up_to_an_earlier_snapshot(log: SimulatedLog,
 @pytest.mark.parametrize("damage", ["unknown table", "not compressed", "no rows"])
 def test_a_damaged_snapshot_is_said_to_be(damage: str) -> None:
     part = {
-        "unknown table": Part("colours", "0", b""),
-        "not compressed": Part("events", "0", b"abc"),
-        "no rows": Part("locks", "0", __import__("zlib").compress(b"\x01")),
+        "unknown table": SnapshotPart("colours", "0", b""),
+        "not compressed": SnapshotPart("events", "0", b"abc"),
+        "no rows": SnapshotPart("locks", "0", __import__("zlib").compress(b"\x01")),
     }[damage]
     with pytest.raises(SchemaError, match="cannot be read"):
         Loader().add(part)

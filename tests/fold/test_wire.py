@@ -7,7 +7,7 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import ResultStatus
 from durabus.stores.replicated_log.commands import SettleEvents, decode_commands, encode_command, encode_commands
-from durabus.stores.replicated_log.wire import Completions, wire
+from durabus.stores.replicated_log.wire import PackedCompletions, wire
 
 RESULT = HandlerResult(handler_id="a", status=ResultStatus.SUCCEEDED)
 MIXED: list[Settlement] = [
@@ -39,5 +39,5 @@ def test_settlements_arrive_as_they_were_sent_and_in_their_order() -> None:
 
 def test_what_one_claim_brought_and_is_plainly_done_is_one_record() -> None:
     done: list[Settlement] = [Complete(ClaimRef(n, "a" * 32, 1), (), (), 0.25) for n in range(1000, 1100)]
-    assert wire(done) == (Completions("a" * 32, 1, tuple(range(1000, 1100)), (0.25,) * 100),)
+    assert wire(done) == (PackedCompletions("a" * 32, 1, tuple(range(1000, 1100)), (0.25,) * 100),)
     assert len(msgspec.msgpack.encode(wire(done))) < 13 * len(done)

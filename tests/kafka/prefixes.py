@@ -4,7 +4,7 @@ from uuid import uuid4
 
 from confluent_kafka.admin import AdminClient
 
-from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, Layout
+from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, KafkaLayout
 from durabus.stores.kafka.store import place as place_of
 from durabus.stores.kafka.topics import QUIET, Topics
 
@@ -16,7 +16,7 @@ class Prefixes:
 
     def __init__(self, url: str) -> None:
         client = place_of(url).client
-        self._topics = Topics(client, Layout("conformance"), replication=-1, timeout=60.0)
+        self._topics = Topics(client, KafkaLayout("conformance"), replication=-1, timeout=60.0)
         self._admin = AdminClient({**client, **QUIET})
         self._fresh: list[str] = []
         self._used: list[str] = []
@@ -39,4 +39,4 @@ class Prefixes:
 
 
 def lanes(prefix: str) -> tuple[str, str]:
-    return Layout(prefix).control, Layout(prefix).public
+    return KafkaLayout(prefix).control, KafkaLayout(prefix).public

@@ -12,12 +12,12 @@ from tests.fold.damage_tests import BrokerDamageTests, told
 from tests.kafka.test_broker import bootstrap
 
 from durabus import new_event
-from durabus.stores.kafka.layout import KEPT, Layout
+from durabus.stores.kafka.layout import KEPT, KafkaLayout
 from durabus.stores.replicated_log.records import label, seal
 
 
 def lanes(broker: Broker) -> list[str]:
-    layout = Layout(broker.prefix)
+    layout = KafkaLayout(broker.prefix)
     return [layout.control, layout.public]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from durabus.stores.kafka.follower import AHEAD, Follower
-from durabus.stores.kafka.layout import Layout
+from durabus.stores.kafka.follower import AHEAD, KafkaFollower
+from durabus.stores.kafka.layout import KafkaLayout
 from durabus.stores.replicated_log.records import seal
-from durabus.stores.replicated_log.transport import Entry
+from durabus.stores.replicated_log.transport import BrokerRecord
 
 FAR = 10 * AHEAD
 
@@ -53,12 +53,12 @@ async def test_a_node_that_applies_slowly_is_not_buried_in_records(monkeypatch: 
     reached: list[int] = []
     enough = asyncio.Event()
 
-    def deliver(entries: Sequence[Entry]) -> None:
+    def deliver(entries: Sequence[BrokerRecord]) -> None:
         reached.append(entries[-1].position[0])
         if reached[-1] > FAR:
             enough.set()
 
-    follower = Follower({}, Layout("p"), (), deliver)
+    follower = KafkaFollower({}, KafkaLayout("p"), (), deliver)
     consumer: Any = follower._consumer
     following = asyncio.create_task(follower.run())
     while not consumer.polls:  # noqa: ASYNC110  (its thread does it)

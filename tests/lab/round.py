@@ -21,7 +21,7 @@ from durabus.testing.history.checker import check
 from durabus.testing.history.claims import dead_letters, refused, takeovers
 from durabus.testing.history.completeness import remains
 from durabus.testing.history.history import History, Violation
-from durabus.testing.history.lines import Disturbed, Invoke, Line, Ok, Settings, Unknown
+from durabus.testing.history.lines import Disturbed, Invoke, Line, Ok, RunSettings, Unknown
 from durabus.testing.history.recorder import recorded_store
 
 TICK = 0.01
@@ -232,7 +232,7 @@ class Round:
 
     async def _judge(self, crew: Crew) -> Report:
         lines = [line for file in sorted(self._folder.glob("*.jsonl")) for line in lines_of(file)]
-        lines.append(Settings(tolerance=self._plan.tolerance, handlers=(HANDLER,), repeats=True))
+        lines.append(RunSettings(tolerance=self._plan.tolerance, handlers=(HANDLER,), repeats=True))
         auditor = await open_store(self._direct)
         try:
             lines += await remains(auditor, BUS)

@@ -13,7 +13,7 @@ from tests.servers.presence import installed
 
 from durabus import new_event
 from durabus.errors import DamagedLogError, SchemaError, StoreUnavailableError
-from durabus.stores.nats.follower import Follower
+from durabus.stores.nats.follower import NatsFollower
 from durabus.stores.replicated_log.transport import UnknownOutcomeError
 from durabus.testing.servers.nats import NatsServer
 from durabus.testing.servers.server import Server
@@ -138,9 +138,9 @@ class TestNats(BrokerTests):
         self, broker: Broker, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store, other = await broker.open(), await broker.open()
-        create, consumers = Follower._create, list[str]()
+        create, consumers = NatsFollower._create, list[str]()
 
-        async def create_and_lose_the_reply(follower: Follower, name: str, inbox: str) -> None:
+        async def create_and_lose_the_reply(follower: NatsFollower, name: str, inbox: str) -> None:
             consumers.append(name)
             await create(follower, name, inbox)
             if consumers == [name]:
@@ -150,7 +150,7 @@ class TestNats(BrokerTests):
 
         await store._node._own.run(stop_reading(store._node))
         await other.add_events([new_event("t") for _ in range(20)])
-        monkeypatch.setattr(Follower, "_create", create_and_lose_the_reply)
+        monkeypatch.setattr(NatsFollower, "_create", create_and_lose_the_reply)
         await store._node._own.run(read_again(store._node))
         async with asyncio.timeout(20):
             while len(consumers) < 2:  # noqa: ASYNC110  (in the store's own thread)

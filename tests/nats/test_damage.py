@@ -10,7 +10,7 @@ from tests.fold.damage_tests import BrokerDamageTests, told
 
 from durabus import new_event
 from durabus.errors import DamagedLogError, SchemaError
-from durabus.stores.nats.layout import Layout
+from durabus.stores.nats.layout import NatsLayout
 
 
 class TestNatsDamage(BrokerDamageTests):
@@ -26,7 +26,7 @@ class TestNatsDamage(BrokerDamageTests):
 
     async def write(self, broker: Broker, lane: str, headers: dict[str, str], body: bytes) -> None:
         client = await nats.connect(broker.server_url)
-        layout = Layout(broker.prefix)
+        layout = NatsLayout(broker.prefix)
         subject = layout.control if lane == "control" else layout.subject("t")
         await client.jetstream().publish(subject, body, headers=headers or None)
         await client.close()
@@ -39,7 +39,7 @@ class TestNatsDamage(BrokerDamageTests):
         await stream.delete_stream(broker.prefix)
         await stream.add_stream(config)
         for _ in range(records):
-            await stream.publish(Layout(broker.prefix).control, b"x")
+            await stream.publish(NatsLayout(broker.prefix).control, b"x")
         await client.close()
 
     async def delete(self, broker: Broker) -> None:
@@ -71,7 +71,7 @@ class TestNatsDamage(BrokerDamageTests):
         store = await broker.open()
         await store.add_events([new_event("t")])
         assert await store.snapshot()
-        stream, layout = client.jetstream(), Layout(broker.prefix)
+        stream, layout = client.jetstream(), NatsLayout(broker.prefix)
         kept = await stream.get_last_msg(layout.snapshots, f"{broker.prefix}.snapshot.chunk.>")
         assert kept.subject is not None
         assert kept.data is not None

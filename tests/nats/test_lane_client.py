@@ -9,7 +9,7 @@ from nats.aio.msg import Msg
 from nats.errors import ConnectionClosedError, NoRespondersError
 
 from durabus import new_event, open_store
-from durabus.stores.nats.lane_client import LaneClient, Outgoing
+from durabus.stores.nats.lane_client import LaneClient, NatsOutgoing
 
 
 async def arrived(client: Client) -> None:
@@ -47,8 +47,8 @@ async def test_messages_arrive_in_order_with_their_headers_and_the_last_is_answe
 
     await plain.subscribe(subject, cb=answer)
     await arrived(plain)
-    sent = [Outgoing(subject, {"Number": str(n), "Text": "gr\u00fc\u00df"}, b"x" * n) for n in range(500)]
-    last = Outgoing(subject, {"Number": "a\r\nb\nc", "Text": "d\re"}, b"")
+    sent = [NatsOutgoing(subject, {"Number": str(n), "Text": "gr\u00fc\u00df"}, b"x" * n) for n in range(500)]
+    last = NatsOutgoing(subject, {"Number": "a\r\nb\nc", "Text": "d\re"}, b"")
     assert (await client.ask(last, after=sent, within=20)).data == b"501 came"
     assert got[:-1] == [(message.headers, message.body) for message in sent]
     assert got[-1] == ({"Number": "a  b c", "Text": "d e"}, b"")
@@ -65,7 +65,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_told(n
     await client.connect(nats_url)
     silent = await client.subscribe(subject)
     with pytest.raises(TimeoutError):
-        await client.ask(Outgoing(subject, {}, b""), within=0.05)
+        await client.ask(NatsOutgoing(subject, {}, b""), within=0.05)
     assert (await silent.next_msg(timeout=20)).reply
     await client.close()
 
@@ -94,10 +94,10 @@ async def test_who_listens_is_told_what_comes_until_the_end(nats_url: str) -> No
 async def test_a_closed_client_refuses(nats_url: str) -> None:
     client = LaneClient()
     await client.connect(nats_url)
-    await client.ask(Outgoing("$JS.API.INFO", {}, b""), within=20)
+    await client.ask(NatsOutgoing("$JS.API.INFO", {}, b""), within=20)
     await client.close()
     with pytest.raises(ConnectionClosedError):
-        await client.ask(Outgoing("t", {}, b""), within=20)
+        await client.ask(NatsOutgoing("t", {}, b""), within=20)
 
 
 async def test_metadata_with_line_breaks_breaks_no_message(nats_url: str) -> None:

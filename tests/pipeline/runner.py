@@ -8,7 +8,7 @@ import sys
 from durabus.pipeline import source
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
-from durabus.pipeline.run import Part, Pipeline
+from durabus.pipeline.run import Pipeline, PipelinePart
 from durabus.pipeline.session import QUICK, spark_session
 
 DELTA_AS_EVER = {name: value for name, value in QUICK.items() if "delta" not in name}
@@ -37,8 +37,8 @@ def main() -> None:
     source.ROWS_PER_PAGE = 300
     pipeline = Pipeline(lake, url, SHIPPED, listener=Told(), rows_per_batch=1_000)
     while True:
-        pipeline.run(Part.ARCHIVE)
-        pipeline.run(Part.PROJECT)
+        pipeline.run(PipelinePart.ARCHIVE)
+        pipeline.run(PipelinePart.PROJECT)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from durabus.pipeline.archive import Archive
 from durabus.pipeline.derive import TRANSFORMS, all_rows, update_silver
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.replay import Choice, Replayed, chosen, replay
-from durabus.pipeline.run import Part, Pipeline
+from durabus.pipeline.run import Pipeline, PipelinePart
 from durabus.pipeline.verification import fingerprint
 
 KILLS = int(os.environ.get("DURABUS_PIPELINE_KILLS", "2"))
@@ -163,8 +163,8 @@ async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
         writer.kill()
         writer.wait()
     pipeline = Pipeline(lake, url, SHIPPED)
-    pipeline.run(Part.ARCHIVE)
-    pipeline.run(Part.PROJECT)
+    pipeline.run(PipelinePart.ARCHIVE)
+    pipeline.run(PipelinePart.PROJECT)
 
     store = await open_store(url)
     total = await store.log_lag("")

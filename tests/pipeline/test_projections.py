@@ -13,7 +13,7 @@ from durabus.pipeline.archive import Archive
 from durabus.pipeline.derive import rebuild_projection
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
-from durabus.pipeline.run import Part, Pipeline
+from durabus.pipeline.run import Pipeline, PipelinePart
 
 Content = Callable[[DataFrame], tuple[int, int]]
 
@@ -39,7 +39,7 @@ async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
     await history.varied()
     pipeline = Pipeline(lake, url, SHIPPED)
     Archive(lake, url).run()
-    pipeline.run(Part.PROJECT)
+    pipeline.run(PipelinePart.PROJECT)
     assert [row["order"] for row in rows_of(lake, "gold.latest_order_v1", "order")] == ["1", "2", "3", "4", "5"]
 
     await history.store.requeue_dead_letters([3])
@@ -47,9 +47,9 @@ async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
     await history.completed("order.placed", {"order": 77})
     await history.store.requeue_dead_letters([4])
     Archive(lake, url).run()
-    pipeline.run(Part.PROJECT)
+    pipeline.run(PipelinePart.PROJECT)
     kept = {one.name: content(lake.read(one.table)) for one in SHIPPED}
-    pipeline.run(Part.PROJECT)
+    pipeline.run(PipelinePart.PROJECT)
     assert [lake.version(one.table) for one in SHIPPED] == [1] * len(SHIPPED), "built, merged, and left alone"
     for one in SHIPPED:
         rebuild_projection(lake, one)
@@ -72,14 +72,14 @@ async def test_a_new_version_takes_the_name_when_it_is_complete(
     """Here because payloads have grown a field, and after one that fails: that leaves the table as it was."""
     await history.completed("order.placed", {"order": 1})
     Archive(lake, url).run()
-    Pipeline(lake, url, [PER_TYPE]).run(Part.PROJECT)
+    Pipeline(lake, url, [PER_TYPE]).run(PipelinePart.PROJECT)
     before = content(lake.read(PER_TYPE.table))
 
     await history.completed("order.placed", {"order": 2, "coupon": "spring"})
     Archive(lake, url).run()
     broken = Projection(name="per_type", key={"type": "type"}, sql="SELECT type, nothing FROM {events}")
     with pytest.raises(PipelineError, match=r"per_type: .*nothing"):
-        Pipeline(lake, url, [broken]).run(Part.PROJECT)
+        Pipeline(lake, url, [broken]).run(PipelinePart.PROJECT)
     assert content(lake.sql("SELECT * FROM gold.per_type")) == before
     (noted,) = lake.read("ops.runs").where("step = 'per_type' AND error IS NOT NULL").collect()
     assert "nothing" in noted["error"]
@@ -89,7 +89,7 @@ async def test_a_new_version_takes_the_name_when_it_is_complete(
         return events.groupBy("type").agg(F.sum("claims").alias("claims"), F.count(coupon).alias("coupons"))
 
     newer = Projection(name="per_type", key={"type": "type"}, build=build, types=PER_TYPE.types, version=2)
-    Pipeline(lake, url, [newer]).run(Part.PROJECT)
+    Pipeline(lake, url, [newer]).run(PipelinePart.PROJECT)
     assert [tuple(row) for row in lake.sql("SELECT * FROM gold.per_type").collect()] == [("order.placed", 2, 1)]
     assert lake.sql("SELECT * FROM gold.per_type_v1").columns == ["type", "events", "worst"]
 

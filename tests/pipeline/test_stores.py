@@ -22,7 +22,7 @@ from durabus.model.statuses import ResultStatus
 from durabus.pipeline.analytics import STALE_AFTER, analyze
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
-from durabus.pipeline.run import Part, Pipeline
+from durabus.pipeline.run import Pipeline, PipelinePart
 from durabus.pipeline.schema import COLUMNS
 from durabus.pipeline.verification import READER
 
@@ -94,7 +94,7 @@ async def test_a_broker_tells_the_same_trails(spark: SparkSession, url: str, oth
 async def test_every_store_can_be_archived_and_verified(other: str, lake: Lake) -> None:
     async with opened(other) as store:
         await trade(store)
-    Pipeline(lake, other).run(Part.ARCHIVE)
+    Pipeline(lake, other).run(PipelinePart.ARCHIVE)
     async with opened(other) as store:
         assert await store.read_position(READER) == await store.log_head()
         assert lake.value("bronze.event_log", "count(*)") == await store.log_lag("")
@@ -176,8 +176,8 @@ def derived(spark: SparkSession, url: str, place: str | Path) -> Lake:
     """Every table of a store with this history."""
     lake = Lake(spark, place)
     pipeline = Pipeline(lake, url, PROJECTIONS)
-    pipeline.run(Part.ARCHIVE)
-    pipeline.run(Part.PROJECT)
+    pipeline.run(PipelinePart.ARCHIVE)
+    pipeline.run(PipelinePart.PROJECT)
     analyze(lake, as_of=BEGIN + 2 * STALE_AFTER)
     return lake
 

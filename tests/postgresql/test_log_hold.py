@@ -8,7 +8,7 @@ import pytest
 
 from durabus import EventLogProjectionBuilder, ManualClock
 from durabus.http.dashboard.overview_page import held
-from durabus.http.metrics import Metrics
+from durabus.http.metrics import HttpMetrics
 from durabus.model.event import new_event
 from durabus.model.log_entry import HELD_AFTER, LogHold
 from durabus.model.query import Counts
@@ -150,7 +150,7 @@ async def test_the_doctor_names_the_holder(
 
 def test_metric_and_dashboard_tell_of_it() -> None:
     hold = LogHold(pid=7, application="reports", age=90.0, waiting=60.0)
-    metrics = Metrics()
+    metrics = HttpMetrics()
     counts = Counts()
     assert b"durabus_log_held_seconds 60.0" in metrics.text("default", counts, hold)
     assert b"durabus_log_held_seconds 0.0" in metrics.text("default", counts, None)

@@ -8,7 +8,7 @@ from tests.servers.presence import installed
 from durabus.errors import ServerError
 from durabus.testing.servers.known import SERVERS, make_server
 from durabus.testing.servers.postgresql import PostgreSQLServer
-from durabus.testing.servers.process import CARD, Card, Folder
+from durabus.testing.servers.process import CARD, Folder, FolderRecord
 
 
 def refusal(directory: Path) -> str:
@@ -26,7 +26,7 @@ def test_a_folder_with_something_else_in_it_is_left_alone(tmp_path: Path) -> Non
 
 def test_the_folder_of_another_kind_of_server_is_refused(tmp_path: Path) -> None:
     other = Folder("redis", tmp_path)
-    other.remember(Card(kind="redis", ports=(6379,)))
+    other.remember(FolderRecord(kind="redis", ports=(6379,)))
     other.close()
     assert "holds a redis server, not postgresql" in refusal(tmp_path)
 
@@ -50,7 +50,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_remembered_is_read_again(tmp_path: Path) -> None:
     folder = Folder("redis", tmp_path)
-    long, short = Card(kind="redis", ports=(1, 2, 3)), Card(kind="redis", ports=(4,), password="p")
+    long, short = FolderRecord(kind="redis", ports=(1, 2, 3)), FolderRecord(kind="redis", ports=(4,), password="p")
     folder.remember(long)
     folder.remember(short)
     folder.close()

@@ -16,11 +16,18 @@ from durabus.errors import StoreUnavailableError
 from durabus.store.contract import EventStore
 from durabus.stores.replicated_log.options import Options
 from durabus.stores.replicated_log.store import FoldStore
-from durabus.stores.replicated_log.transport import Entry, GapError, Manifest, Part, Position, PublicRecord
+from durabus.stores.replicated_log.transport import (
+    BrokerRecord,
+    GapError,
+    Manifest,
+    Position,
+    PublicRecord,
+    SnapshotPart,
+)
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import LANE, VirtualLoop
 from durabus.testing.simulation.network import Network
-from durabus.testing.simulation.places import Place, network_to
+from durabus.testing.simulation.places import StorePlace, network_to
 from durabus.testing.simulation.scenario import Scenario
 from durabus.testing.simulation.world import WorldClock
 
@@ -52,7 +59,7 @@ class Broker:
     async def head(self) -> Position:
         return self._log.head
 
-    async def read(self, after: Position, first: bool) -> list[Entry]:
+    async def read(self, after: Position, first: bool) -> list[BrokerRecord]:
         """What is new, after a wait if nothing is; who begins to read gets the record before it, too."""
         if not self._log.after(after):
             waiting = asyncio.get_running_loop().create_future()
@@ -60,7 +67,7 @@ class Broker:
             await asyncio.wait([waiting], timeout=READ_WAIT)
         return [*(self._log.at(after) if first else ()), *map(self._copied, self._log.after(after))]
 
-    def _copied(self, entry: Entry) -> Entry:
+    def _copied(self, entry: BrokerRecord) -> BrokerRecord:
         if self.damages == 0:
             return entry
         self.damages -= 1
@@ -69,10 +76,10 @@ class Broker:
     async def newest_snapshot(self) -> Manifest | None:
         return self._log.newest_snapshot
 
-    async def read_snapshot(self, manifest: Manifest) -> list[Part]:
+    async def read_snapshot(self, manifest: Manifest) -> list[SnapshotPart]:
         return self._log.parts(manifest)
 
-    async def write_snapshot(self, manifest: Manifest, parts: list[Part], fence: int) -> bool:
+    async def write_snapshot(self, manifest: Manifest, parts: list[SnapshotPart], fence: int) -> bool:
         return self._log.keep_snapshot(manifest, parts, fence)
 
     async def trim(self, control: Position) -> None:
@@ -113,11 +120,11 @@ class BrokerTransport:
     def public_seen(self) -> int:
         return 0
 
-    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+    async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
         first = True
         while True:
             try:
-                entries: list[Entry] = await self._ask("read", after, first)
+                entries: list[BrokerRecord] = await self._ask("read", after, first)
             except GapError:
                 raise
             except StoreUnavailableError:
@@ -133,12 +140,12 @@ class BrokerTransport:
         manifest: Manifest | None = await self._ask("newest_snapshot")
         return manifest
 
-    async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
-        parts: list[Part] = await self._ask("read_snapshot", manifest)
+    async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
+        parts: list[SnapshotPart] = await self._ask("read_snapshot", manifest)
         for part in parts:
             yield part
 
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         written: bool = await self._ask("write_snapshot", manifest, [part async for part in parts], fence)
         return written
 
@@ -188,7 +195,7 @@ class LaneLoop:
         await self.run(last)
 
 
-class FoldPlace(Place):
+class FoldPlace(StorePlace):
     """Faults befall what goes between a node and the broker."""
 
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:

@@ -31,7 +31,7 @@ from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete, Fail, Settled
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.claims import SettleAnswer
-from durabus.stores.memory.bus_queue import Lane
+from durabus.stores.memory.bus_queue import BusQueue
 from durabus.stores.memory.core import MemoryCore
 from durabus.stores.memory.log import MemoryLog
 from durabus.stores.memory.ordering_keys import Lines
@@ -42,8 +42,8 @@ from durabus.testing.simulation.loop import VirtualLoop
 from durabus.worker import attempt, dispatcher, heartbeat
 from durabus.worker.execution import execute
 from durabus.worker.heartbeat import Heartbeat
-from durabus.worker.poller import Appetite
-from durabus.worker.slots import Running, Slots
+from durabus.worker.poller import Poller
+from durabus.worker.slots import ClaimedEvent, Slots
 
 Rule = Callable[[EventState, Any, float], Applied | Refused]
 
@@ -76,7 +76,7 @@ def with_current_claim(original: Rule) -> Rule:
 def rescue_without_state_guard() -> Iterator[None]:
     """The rescuer acts on what it saw when the lease was given: renewed and ended since, it does not look."""
 
-    def due(self: Lane, now: float) -> Iterator[int]:
+    def due(self: BusQueue, now: float) -> Iterator[int]:
         while self._leases and self._leases[0][0] <= now:
             yield self._leases.pop(0)[1]
 
@@ -87,7 +87,7 @@ def rescue_without_state_guard() -> Iterator[None]:
 
         return expire
 
-    with patch.object(Lane, "expired", due), rule(Expire, unguarded):
+    with patch.object(BusQueue, "expired", due), rule(Expire, unguarded):
         yield
 
 
@@ -134,7 +134,7 @@ def identity_by_host_and_pid() -> AbstractContextManager[Any]:
 def liveness_by_worker_row() -> AbstractContextManager[Any]:
     """A claim lasts as long as somebody is registered under the worker's name."""
 
-    def expire(self: MemoryCore, lane: Lane, max_attempts: int | None, now: float, limit: int | None = None) -> int:
+    def expire(self: MemoryCore, lane: BusQueue, max_attempts: int | None, now: float, limit: int | None = None) -> int:
         rows = [key[1] for known in self._handlers.values() for key, one in known.items() if one.lives(now)]
         alive = {row.rpartition(":")[0] for row in rows}
         gone = [
@@ -187,13 +187,13 @@ def wake_only_on_notify() -> Iterator[None]:
             return False
         return True
 
-    async def listen(self: Appetite) -> None:
+    async def listen(self: Poller) -> None:
         while True:
             await self._sated.wait()
             if await self._hint(self._poll_interval):
                 self.nudge()
 
-    with patch.object(MemoryStore, "wait_for_work", deaf), patch.object(Appetite, "listen", listen):
+    with patch.object(MemoryStore, "wait_for_work", deaf), patch.object(Poller, "listen", listen):
         yield
 
 
@@ -285,7 +285,7 @@ def serial_lock_not_looked_at() -> AbstractContextManager[Any]:
 def next_of_a_serial_batch_begun_early() -> AbstractContextManager[Any]:
     original = Slots.put
 
-    def put(self: Slots, running: Running) -> None:
+    def put(self: Slots, running: ClaimedEvent) -> None:
         original(self, running)
         asyncio.get_running_loop().call_soon(self.go)
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
-from durabus.stores.sqlite.address import Address
+from durabus.stores.sqlite.address import SQLiteAddress
 from durabus.stores.sqlite.connection import Operation, deliver
 from durabus.stores.sqlite.database_file import OpenFile
 from durabus.stores.sqlite.file_identity import Identity
-from durabus.stores.sqlite.reader import Reader
+from durabus.stores.sqlite.reader import SQLiteReader
 from durabus.stores.sqlite.store import SQLiteStore
-from durabus.stores.sqlite.wakeup import Wakeup
+from durabus.stores.sqlite.wakeup import SQLiteWakeup
 from durabus.stores.sqlite.writer import Writer
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.places import ServerPlace
@@ -41,10 +41,10 @@ class Everything(Container[str]):
 
 def start_writer(self: Writer, connection: sqlite3.Connection, identity: Identity) -> None:
     self._connection, self._identity = connection, identity
-    self._wakeup = Wakeup(connection, None)
+    self._wakeup = SQLiteWakeup(connection, None)
 
 
-def start_reader(self: Reader, connection: sqlite3.Connection, identity: Identity) -> None:
+def start_reader(self: SQLiteReader, connection: sqlite3.Connection, identity: Identity) -> None:
     self._connection, self._identity = connection, identity
 
 
@@ -52,7 +52,7 @@ def write_now(self: Writer, operation: Operation) -> None:
     self._write([operation])
 
 
-def read_now(self: Reader, operation: Operation) -> None:
+def read_now(self: SQLiteReader, operation: Operation) -> None:
     self._read(operation)
     deliver([operation])
 
@@ -60,9 +60,9 @@ def read_now(self: Reader, operation: Operation) -> None:
 class InlineStore(SQLiteStore):
     """Opened here and now, without a thread."""
 
-    def __init__(self, address: Address, clock: WorldClock) -> None:
+    def __init__(self, address: SQLiteAddress, clock: WorldClock) -> None:
         super().__init__(address, clock)
-        with patch.object(Writer, "start", start_writer), patch.object(Reader, "start", start_reader):
+        with patch.object(Writer, "start", start_writer), patch.object(SQLiteReader, "start", start_reader):
             self._file = OpenFile(self._address, self._time, threading.Event())
         self._process = os.getpid()
 
@@ -77,10 +77,10 @@ class InlineStore(SQLiteStore):
 class SQLitePlace(ServerPlace):
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
         self._folder = TemporaryDirectory(prefix="durabus-", dir=MEMORY_DISK if MEMORY_DISK.is_dir() else None)
-        self._patches = (patch.object(Writer, "submit", write_now), patch.object(Reader, "submit", read_now))
+        self._patches = (patch.object(Writer, "submit", write_now), patch.object(SQLiteReader, "submit", read_now))
         for one in self._patches:
             one.start()
-        self._store = InlineStore(Address(path=Path(self._folder.name, "bus.db")), WorldClock(loop))
+        self._store = InlineStore(SQLiteAddress(path=Path(self._folder.name, "bus.db")), WorldClock(loop))
         super().__init__(self._store, loop, scenario, waits=Everything())
 
     def close(self) -> None:

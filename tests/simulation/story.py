@@ -8,7 +8,7 @@ from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import Action, EventStatus
 from durabus.testing.history.lines import (
-    Asked,
+    ClaimAsked,
     Disturbed,
     Effect,
     Final,
@@ -16,7 +16,7 @@ from durabus.testing.history.lines import (
     Line,
     Logged,
     Ok,
-    Settings,
+    RunSettings,
     Subject,
     Unknown,
 )
@@ -78,7 +78,7 @@ def final(id_: int, *, fence: int, attempts: int, errors: tuple[str, ...] = (), 
 
 
 def claim(call: str, at: float, host: str, token: str) -> Invoke:
-    return Invoke(call, at, host, "claim_next_events", (), Asked(BUS, token, 1, LEASE, "parallel", 4))
+    return Invoke(call, at, host, "claim_next_events", (), ClaimAsked(BUS, token, 1, LEASE, "parallel", 4))
 
 
 def granted(call: str, at: float, id_: int, token: str, fence: int, attempts: int) -> Ok:  # noqa: PLR0917  (as above)
@@ -94,7 +94,7 @@ def settle(call: str, at: float, host: str, subject: Subject) -> Invoke:
 
 def story() -> list[Line]:
     return [
-        Settings(handlers=("mail",)),
+        RunSettings(handlers=("mail",)),
         Invoke(
             "p#1", 0.0, "p", "add_events", tuple(Subject(event_id=f"event-{n}", delay=0.0, bus=BUS) for n in (1, 2, 3))
         ),

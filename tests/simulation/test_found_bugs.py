@@ -15,7 +15,7 @@ from durabus.model.query import EventQuery
 from durabus.queue.locks import LockManager
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker.heartbeat import in_time
-from durabus.worker.poller import Appetite
+from durabus.worker.poller import Poller
 
 LEASE = 1.0
 POLL = 0.1
@@ -158,7 +158,7 @@ class LooksInVain(MemoryStore):
 
 async def test_a_worker_asks_at_the_poll_floor_although_it_never_sees_what_it_hears_of() -> None:
     asks = asyncio.Event()
-    appetite = Appetite(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1000)
+    appetite = Poller(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1000)
     appetite.ate(0, 1)
     listening = asyncio.create_task(appetite.listen())
     async with asyncio.timeout(30):
@@ -172,7 +172,7 @@ async def test_who_keeps_getting_what_only_others_can_end_lets_them_ask_first_fo
 ) -> None:
     """Its clock may be a little early, and then it would always be the first."""
     asks = asyncio.Event()
-    waiting = Appetite(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1)
+    waiting = Poller(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1)
     waiting.nudge()
     asks.clear()
     began = monotonic()

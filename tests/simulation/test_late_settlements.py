@@ -7,7 +7,7 @@ from durabus.model.statuses import Action
 from durabus.testing.history.checker import check
 from durabus.testing.history.claims import late_settlements, takeovers
 from durabus.testing.history.history import History
-from durabus.testing.history.lines import Effect, Invoke, Line, Ok, Settings, Subject
+from durabus.testing.history.lines import Effect, Invoke, Line, Ok, RunSettings, Subject
 
 LOST = "lease expired (worker a)"
 
@@ -17,7 +17,7 @@ def late(
 ) -> list[Line]:
     """Event 1 is claimed by ``a``, is put back when its lease is over, and is completed by ``a`` all the same."""
     return [
-        Settings(handlers=("mail",)),
+        RunSettings(handlers=("mail",)),
         Invoke("p#1", 0.0, "p", "add_events", (Subject(event_id="event-1", delay=0.0, bus="orders"),)),
         Ok("p#1", 0.2, (Subject(1, "event-1", fence=0, what="PENDING", attempts=0),)),
         claim("a#1", 0.9, "a", "t1"),

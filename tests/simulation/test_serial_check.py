@@ -5,13 +5,13 @@ from tests.simulation.story import BUS, COMPLETED, LEASE, PROCESSING, entry, fin
 
 from durabus.model.statuses import Action
 from durabus.testing.history.history import History
-from durabus.testing.history.lines import Asked, Disturbed, Effect, Invoke, Line, Logged, Ok, Subject
+from durabus.testing.history.lines import ClaimAsked, Disturbed, Effect, Invoke, Line, Logged, Ok, Subject
 from durabus.testing.history.locks import serial
 
 
 def claimed(call: str, at: float, host: str, token: str, *ids: int) -> list[Line]:
     subjects = tuple(Subject(id_, None, token, 1, "PROCESSING", expires=at + LEASE) for id_ in ids)
-    asked = Asked(BUS, token, 2, LEASE, "bus-serial", 4)
+    asked = ClaimAsked(BUS, token, 2, LEASE, "bus-serial", 4)
     return [Invoke(call, at, host, "claim_next_events", (), asked), Ok(call, at, (), subjects)]
 
 

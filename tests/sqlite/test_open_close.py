@@ -17,7 +17,7 @@ from durabus.model.event import new_event
 from durabus.store.connect import open_store
 from durabus.stores.sqlite import schema
 from durabus.stores.sqlite.store import SQLiteStore
-from durabus.stores.sqlite.wakeup import Wakeup
+from durabus.stores.sqlite.wakeup import SQLiteWakeup
 
 
 def threads() -> list[threading.Thread]:
@@ -254,7 +254,7 @@ async def test_a_writer_that_breaks_down_refuses_and_can_be_closed(file: Path, m
 
     store = new_store(file)
     await store.open()
-    monkeypatch.setattr(Wakeup, "watch", break_down)
+    monkeypatch.setattr(SQLiteWakeup, "watch", break_down)
     assert not await store.wait_for_work("default", timeout=0.01)
     assert await asyncio.to_thread(broken.wait, 30)
     with pytest.raises(StoreUnavailableError, match=r"broke down \(RuntimeError\('a bug'\)\)") as caught:

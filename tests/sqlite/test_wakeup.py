@@ -141,16 +141,16 @@ async def test_a_sleeper_wakes_when_a_lease_ends(store: SQLiteStore) -> None:
 
 async def test_nobody_looks_while_nobody_sleeps(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     looks, nobody_left = 0, threading.Event()
-    look = wakeup.Wakeup.look
+    look = wakeup.SQLiteWakeup.look
 
-    def count(self: wakeup.Wakeup, now: float) -> None:
+    def count(self: wakeup.SQLiteWakeup, now: float) -> None:
         nonlocal looks
         looks += 1
         look(self, now)
         if not self.anybody:
             nobody_left.set()
 
-    monkeypatch.setattr(wakeup.Wakeup, "look", count)
+    monkeypatch.setattr(wakeup.SQLiteWakeup, "look", count)
     assert not await store.wait_for_work("default", timeout=0.01)
     assert await asyncio.to_thread(nobody_left.wait, 30)  # the last look finds that the sleeper gave up
     before = looks

@@ -16,11 +16,11 @@ from durabus import Event
 from durabus.model.result import Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.context import Context
-from durabus.worker.execution import Outcome, describe, execute, result_of
+from durabus.worker.execution import HandlerOutcome, describe, execute, result_of
 from durabus.worker.handler import is_async_callable
 from durabus.worker.threads import HandlerThreads
 
-Run = Callable[..., Awaitable[Outcome]]
+Run = Callable[..., Awaitable[HandlerOutcome]]
 
 
 class Stop(BaseException):
@@ -31,14 +31,14 @@ class Stop(BaseException):
 async def run() -> AsyncIterator[Run]:
     threads = HandlerThreads(2)
 
-    async def run(function: Callable[..., Any], limit: float | None = 5.0) -> Outcome:
+    async def run(function: Callable[..., Any], limit: float | None = 5.0) -> HandlerOutcome:
         return await execute(make_handler(function, timeout=limit), Context(make_event(), "w:1"), threads)
 
     yield run
     threads.shutdown()
 
 
-def without_place(outcome: Outcome) -> str:
+def without_place(outcome: HandlerOutcome) -> str:
     return (outcome.error or "").partition(" raised at ")[0]
 
 
@@ -262,7 +262,7 @@ async def test_an_interrupt_in_a_thread_is_a_failed_attempt(run: Run) -> None:
 
 
 def test_an_interrupt_on_the_main_thread_is_a_failed_attempt_and_then_ends_the_program() -> None:
-    outcomes: list[Outcome] = []
+    outcomes: list[HandlerOutcome] = []
 
     async def handler(event: Event) -> None:
         raise KeyboardInterrupt
@@ -277,7 +277,7 @@ def test_an_interrupt_on_the_main_thread_is_a_failed_attempt_and_then_ends_the_p
 
 
 def test_an_interrupt_on_a_loop_in_another_thread_is_a_failed_attempt_only() -> None:
-    outcomes: list[Outcome] = []
+    outcomes: list[HandlerOutcome] = []
 
     async def handler(event: Event) -> None:
         raise KeyboardInterrupt

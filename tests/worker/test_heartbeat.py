@@ -21,9 +21,9 @@ from durabus.stores.memory.store import MemoryStore
 from durabus.worker import heartbeat
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler
-from durabus.worker.heartbeat import Heartbeat, Held, pulse
+from durabus.worker.heartbeat import Heartbeat, HeldClaim, pulse
 from durabus.worker.loop import Worker
-from durabus.worker.slots import Running
+from durabus.worker.slots import ClaimedEvent
 
 LEASE = 30.0
 UNBOUND: Any = {"allowance": lambda _held: math.inf, "lost": lambda _held, _reason: None}
@@ -46,8 +46,8 @@ class Bench:
     def __init__(self, store: WatchedStore, time: Time) -> None:
         self.store = store
         self.time = time
-        self.held: list[Held] = []
-        self.seconds: dict[Held, float] = {}
+        self.held: list[HeldClaim] = []
+        self.seconds: dict[HeldClaim, float] = {}
         self.lost: list[tuple[int, str]] = []
         self.heartbeat = Heartbeat(
             store,
@@ -57,14 +57,14 @@ class Bench:
             lost=self._lost,
         )
 
-    def _lost(self, held: Held, reason: str) -> None:
+    def _lost(self, held: HeldClaim, reason: str) -> None:
         self.lost.append((held.ref.id, reason))
 
     async def claim(self, count: int = 1) -> None:
         await filled(self.store, count)
         request = ClaimRequest(bus="default", worker_id="w:1", token=f"t{self.time.now}", limit=count, lease=LEASE)
         claims = await self.store.claim_next_events(request)
-        self.held += [Held(claim.ref, self.time.now + LEASE * heartbeat.SAFETY) for claim in claims]
+        self.held += [HeldClaim(claim.ref, self.time.now + LEASE * heartbeat.SAFETY) for claim in claims]
 
     async def beat(self) -> None:
         await self.heartbeat._beat()
@@ -153,7 +153,7 @@ async def test_a_claim_that_is_long_over_its_time_is_reported_once_and_not_renew
     assert fine.deadline > bench.time.now
 
 
-class Waiting(Held):
+class Waiting(HeldClaim):
     """Claimed, and not begun."""
 
     @property
@@ -244,7 +244,7 @@ class AngryStore(MemoryStore):
 
 async def test_it_survives_whatever_the_store_raises_and_ends_when_it_is_stopped() -> None:
     store = AngryStore()
-    beating = Heartbeat(store, lease=0.1, held=lambda: [Held(ClaimRef(1, "t", 1), monotonic() + 0.05)], **UNBOUND)
+    beating = Heartbeat(store, lease=0.1, held=lambda: [HeldClaim(ClaimRef(1, "t", 1), monotonic() + 0.05)], **UNBOUND)
     beating.start()
     for _ in range(3):
         assert await asyncio.to_thread(store.asked.acquire, timeout=30)
@@ -306,7 +306,7 @@ async def test_stop_does_not_wait_for_an_answer_of_the_store() -> None:
             raise AssertionError
 
     store = HangingStore()
-    held = Held(ClaimRef(1, "t", 1), monotonic() + 1000)  # the answer has time until then
+    held = HeldClaim(ClaimRef(1, "t", 1), monotonic() + 1000)  # the answer has time until then
     beating = Heartbeat(store, lease=2000, held=lambda: [held], **UNBOUND)
     beating._tick = 0.01
     beating.start()
@@ -407,7 +407,7 @@ def allowance(*handlers: Handler, begun: bool = False) -> float:
     dispatcher = Dispatcher()
     for handler in handlers:
         dispatcher.add(handler)
-    running = Running(make_claim("user.created"), 0.0)
+    running = ClaimedEvent(make_claim("user.created"), 0.0)
     if begun:
         running.task = asyncio.current_task()
     return Worker(MemoryStore(), "default", dispatcher)._allowance(running)

@@ -96,7 +96,7 @@ async def test_who_keeps_hearing_of_what_it_may_not_have_asks_more_seldom(monkey
 
     monkeypatch.setattr(poller, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
     monkeypatch.setattr(poller, "monotonic", lambda: 0.0)
-    hungry = poller.Appetite(Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1)
+    hungry = poller.Poller(Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1)
     listening = asyncio.create_task(hungry.listen())
     for _ in range(7):
         woken.clear()

@@ -11,9 +11,9 @@ from durabus import Event, EventBusShutdownError, EventStatus
 from durabus.bus import publisher as outbox_module
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle
-from durabus.bus.history import History
+from durabus.bus.history import HistoryLimit
 from durabus.bus.nested import Nested
-from durabus.bus.publisher import Outbox
+from durabus.bus.publisher import Publisher
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import ClaimRequest
 from durabus.model.event import NewEvent, new_event
@@ -28,15 +28,15 @@ class SharedStore(WatchedStore):
     features = replace(FEATURES, shared_between_processes=True)
 
 
-def make_outbox(store: WatchedStore, runs_here: Callable[[int], bool]) -> Outbox:
-    return Outbox(
+def make_outbox(store: WatchedStore, runs_here: Callable[[int], bool]) -> Publisher:
+    return Publisher(
         store,
         "default",
         ready=nothing_first,
         runs_here=runs_here,
         nested=Nested(store, "default", None, lease=30.0, elsewhere=lambda _type: False),
         finder=Finder(store, "default"),
-        history=History(store, "default", size=None, drop=True),
+        history=HistoryLimit(store, "default", size=None, drop=True),
     )
 
 
@@ -46,7 +46,7 @@ def store() -> SharedStore:
 
 
 @pytest.fixture
-async def outbox(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Outbox]:
+async def outbox(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publisher]:
     monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
     outbox = make_outbox(store, lambda _id: False)
     yield outbox
@@ -57,7 +57,7 @@ async def nothing_first() -> None:
     pass
 
 
-def send(outbox: Outbox, count: int = 1) -> list[Handle]:
+def send(outbox: Publisher, count: int = 1) -> list[Handle]:
     handles = [Handle(new_event("user.created", {"n": n})) for n in range(count)]
     for handle in handles:
         outbox.send(handle)
@@ -70,7 +70,7 @@ async def end_elsewhere(store: SharedStore, *, after: int = 0) -> None:
     await store.settle_events([Complete(claim.ref) for claim in claims[after:]])
 
 
-async def test_what_is_sent_in_one_turn_of_the_loop_is_one_write(store: SharedStore, outbox: Outbox) -> None:
+async def test_what_is_sent_in_one_turn_of_the_loop_is_one_write(store: SharedStore, outbox: Publisher) -> None:
     handles = send(outbox, 100)
     events = [await handle.stored() for handle in handles]
     assert store.added == [100]
@@ -78,21 +78,21 @@ async def test_what_is_sent_in_one_turn_of_the_loop_is_one_write(store: SharedSt
     assert [event.id for event in events] == sorted(event.id for event in events)
 
 
-async def test_what_is_sent_in_two_turns_is_two_writes(store: SharedStore, outbox: Outbox) -> None:
+async def test_what_is_sent_in_two_turns_is_two_writes(store: SharedStore, outbox: Publisher) -> None:
     for _ in range(2):
         (handle,) = send(outbox)
         await handle.stored()
     assert store.added == [1, 1]
 
 
-async def test_no_write_is_larger_than_the_store_takes(store: SharedStore, outbox: Outbox) -> None:
+async def test_no_write_is_larger_than_the_store_takes(store: SharedStore, outbox: Publisher) -> None:
     handles = send(outbox, MAX_BATCH + 1)
     await outbox.flush()
     assert store.added == [MAX_BATCH, 1]
     assert (await handles[-1].stored()).payload == {"n": MAX_BATCH}
 
 
-async def test_a_write_that_was_refused_is_told_to_each_of_its_handles(store: SharedStore, outbox: Outbox) -> None:
+async def test_a_write_that_was_refused_is_told_to_each_of_its_handles(store: SharedStore, outbox: Publisher) -> None:
     store.failing["add"] = 1
     handles = send(outbox, 3)
     for handle in handles:
@@ -105,13 +105,13 @@ async def test_a_write_that_was_refused_is_told_to_each_of_its_handles(store: Sh
     assert (await next_one.stored()).status is EventStatus.PENDING
 
 
-async def test_flush_returns_when_everything_is_stored(store: SharedStore, outbox: Outbox) -> None:
+async def test_flush_returns_when_everything_is_stored(store: SharedStore, outbox: Publisher) -> None:
     send(outbox, 5)
     await outbox.flush()
     assert (await store.counts()).pending == 5
 
 
-async def test_an_end_in_another_process_is_noticed(store: SharedStore, outbox: Outbox) -> None:
+async def test_an_end_in_another_process_is_noticed(store: SharedStore, outbox: Publisher) -> None:
     (handle,) = send(outbox)
     await handle.stored()
     await end_elsewhere(store)
@@ -121,7 +121,7 @@ async def test_an_end_in_another_process_is_noticed(store: SharedStore, outbox: 
 
 
 async def test_an_end_in_another_process_is_noticed_behind_many_that_do_not_end(
-    store: SharedStore, outbox: Outbox
+    store: SharedStore, outbox: Publisher
 ) -> None:
     handles = send(outbox, 300)
     await outbox.flush()
@@ -147,7 +147,7 @@ async def test_an_end_in_another_process_is_noticed_behind_many_that_run_here(
 
 
 async def test_many_ends_in_other_processes_are_caught_up_with(
-    store: SharedStore, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+    store: SharedStore, outbox: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All in one round: the second one is an hour away."""
     monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.5)
@@ -161,7 +161,7 @@ async def test_many_ends_in_other_processes_are_caught_up_with(
             assert (await handle).status is EventStatus.COMPLETED
 
 
-async def test_an_event_that_vanished_is_not_waited_for_without_end(store: SharedStore, outbox: Outbox) -> None:
+async def test_an_event_that_vanished_is_not_waited_for_without_end(store: SharedStore, outbox: Publisher) -> None:
     (handle,) = send(outbox)
     event = await handle.stored()
     await store.remove_event(event.id)
@@ -172,7 +172,7 @@ async def test_an_event_that_vanished_is_not_waited_for_without_end(store: Share
     assert done
 
 
-async def test_close_tells_those_who_still_wait(store: SharedStore, outbox: Outbox) -> None:
+async def test_close_tells_those_who_still_wait(store: SharedStore, outbox: Publisher) -> None:
     (handle,) = send(outbox)
     await handle.stored()
     waiting = asyncio.create_task(handle.completed())
@@ -182,7 +182,7 @@ async def test_close_tells_those_who_still_wait(store: SharedStore, outbox: Outb
         await waiting
 
 
-async def test_close_tells_those_who_wait_for_the_end_of_everything(store: SharedStore, outbox: Outbox) -> None:
+async def test_close_tells_those_who_wait_for_the_end_of_everything(store: SharedStore, outbox: Publisher) -> None:
     send(outbox)
     await outbox.flush()
     waiting = asyncio.create_task(outbox.wait_until_empty(None))
@@ -192,12 +192,12 @@ async def test_close_tells_those_who_wait_for_the_end_of_everything(store: Share
         await waiting
 
 
-async def test_a_close_that_cuts_nothing_off_leaves_it_idle(store: SharedStore, outbox: Outbox) -> None:
+async def test_a_close_that_cuts_nothing_off_leaves_it_idle(store: SharedStore, outbox: Publisher) -> None:
     outbox.close(EventBusShutdownError("shut down"))
     assert await outbox.wait_until_empty(20)
 
 
-async def test_nothing_is_taken_after_close(store: SharedStore, outbox: Outbox) -> None:
+async def test_nothing_is_taken_after_close(store: SharedStore, outbox: Publisher) -> None:
     outbox.close(EventBusShutdownError("shut down"))
     with pytest.raises(EventBusShutdownError, match="shut down"):
         send(outbox)
@@ -205,7 +205,7 @@ async def test_nothing_is_taken_after_close(store: SharedStore, outbox: Outbox) 
 
 
 async def test_what_was_on_its_way_to_the_store_at_close_does_not_open_it_again(
-    store: SharedStore, outbox: Outbox
+    store: SharedStore, outbox: Publisher
 ) -> None:
     await store.add_events([new_event("user.created", idempotency_key="k")])
     handle = Handle(new_event("user.created", idempotency_key="k"))
@@ -232,7 +232,7 @@ async def test_a_flush_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
         await handle.stored()
 
 
-async def test_a_handle_may_be_awaited_by_many(store: SharedStore, outbox: Outbox) -> None:
+async def test_a_handle_may_be_awaited_by_many(store: SharedStore, outbox: Publisher) -> None:
     (handle,) = send(outbox)
     await handle.stored()
     waiting = [asyncio.create_task(handle.completed()) for _ in range(3)]

@@ -15,7 +15,7 @@ from durabus.model.statuses import ResultStatus
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker.breaker import BreakerState
 from durabus.worker.context import Context
-from durabus.worker.execution import Outcome, execute
+from durabus.worker.execution import HandlerOutcome, execute
 from durabus.worker.threads import HandlerThreads, NotStarted
 
 
@@ -50,7 +50,7 @@ async def busy(threads: HandlerThreads, release: threading.Event) -> None:
     await asyncio.to_thread(begun.wait, 10)
 
 
-async def run(threads: HandlerThreads, function: Callable[..., Any], limit: float | None) -> Outcome:
+async def run(threads: HandlerThreads, function: Callable[..., Any], limit: float | None) -> HandlerOutcome:
     return await execute(make_handler(function, timeout=limit), Context(make_event(), "w:1"), threads)
 
 

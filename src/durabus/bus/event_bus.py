@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
-from durabus.bus.finder import Finder, Wanted, Where
+from durabus.bus.finder import Finder, FindRequest, Where
 from durabus.bus.forwarding import (
     MAX_DEPTH,
     check_max_depth,
@@ -18,10 +18,10 @@ from durabus.bus.forwarding import (
     refuse_itself,
 )
 from durabus.bus.handle import Handle
-from durabus.bus.history import History, check_archive_after, leave
+from durabus.bus.history import HistoryLimit, check_archive_after, leave
 from durabus.bus.naming import choice, pattern_of, result_type, typed_event
 from durabus.bus.nested import Nested
-from durabus.bus.publisher import Outbox
+from durabus.bus.publisher import Publisher
 from durabus.bus.subscribing import Subscribing
 from durabus.errors import ConfigurationError, EventBusShutdownError
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
@@ -134,7 +134,7 @@ class EventBus(Subscribing):
             "mode": choice(EventMode, mode, "mode"),
         }
         check_options(self.store, concurrency, self._worker_options["lease"])
-        self._history = History(self.store, self.name, size=max_history_size, drop=max_history_drop)
+        self._history = HistoryLimit(self.store, self.name, size=max_history_size, drop=max_history_drop)
         self._finder = Finder(self.store, self.name)
         self._nested = Nested(
             self.store,
@@ -143,7 +143,7 @@ class EventBus(Subscribing):
             lease=self._worker_options["lease"],
             elsewhere=self._registry.has_others,
         )
-        self._outbox = Outbox(
+        self._outbox = Publisher(
             self.store,
             self.name,
             ready=self._registry.announced,
@@ -296,7 +296,7 @@ class EventBus(Subscribing):
         if not self._started:
             await self.start()
         ancestor = child_of if isinstance(child_of, str | None) else child_of.event_id
-        wanted = Wanted(pattern_of(event_type), where, ancestor, fields, self.name)
+        wanted = FindRequest(pattern_of(event_type), where, ancestor, fields, self.name)
         # It begins to listen before it looks back, so that nothing can fall in between.
         next_one = await self._finder.begin(wanted) if future is not False else None
         try:

@@ -29,7 +29,7 @@ MAX_ROUNDS = 1_000
 Where = Callable[[Event], bool]
 
 
-class Wanted:
+class FindRequest:
     """What a search is for."""
 
     def __init__(
@@ -62,7 +62,7 @@ class Finder:
     def __init__(self, store: EventStore, bus: str) -> None:
         self._store = store
         self._bus = bus
-        self._waiting: dict[asyncio.Future[Event | None], Wanted] = {}
+        self._waiting: dict[asyncio.Future[Event | None], FindRequest] = {}
         self._reading: asyncio.Task[None] | None = None
         self._position = ""
         self._closed = False
@@ -72,7 +72,7 @@ class Finder:
         """Whether somebody waits."""
         return bool(self._waiting)
 
-    async def past(self, wanted: Wanted, within: float | None, sent: list[Handle]) -> Event | None:
+    async def past(self, wanted: FindRequest, within: float | None, sent: list[Handle]) -> Event | None:
         """The newest that is known, whatever its status; ``within``: published at most so many seconds ago.
 
         ``sent`` has the events that were emitted here and are not stored yet; those that are emitted meanwhile join it.
@@ -87,7 +87,7 @@ class Finder:
             found, rounds = await self._among(wanted, sent), rounds + 1
         return found
 
-    async def _among(self, wanted: Wanted, sent: list[Handle]) -> Event | None:
+    async def _among(self, wanted: FindRequest, sent: list[Handle]) -> Event | None:
         """The newest of these, once it is stored. Takes them off the list."""
         handles = [handle for handle in sent if wanted.may_be(self._bus, handle.new.type)]
         sent.clear()
@@ -100,7 +100,7 @@ class Finder:
                 return await self._store.get_event(event.event_id) or event
         return None
 
-    async def _in_store(self, wanted: Wanted, within: float | None) -> Event | None:
+    async def _in_store(self, wanted: FindRequest, within: float | None) -> Event | None:
         since = None if within is None else await self._store.now() - within
         before: int | None = None
         while True:
@@ -113,7 +113,7 @@ class Finder:
             if before is None:
                 return None
 
-    async def begin(self, wanted: Wanted) -> asyncio.Future[Event | None]:
+    async def begin(self, wanted: FindRequest) -> asyncio.Future[Event | None]:
         """Wait, from now on, for the first that is published. The future is None after a shutdown."""
         future: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
         async with self._turn:

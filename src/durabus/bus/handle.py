@@ -20,7 +20,7 @@ from durabus.model.statuses import DEAD_LETTER, EventStatus, ResultStatus
 from durabus.worker.children.waiting import handled_here, waiting_for
 
 
-class Home:
+class HandleHome:
     """The event loop that a bus belongs to since it was started, and with it the handles of its events."""
 
     __slots__ = ("_bus", "loop", "nested")
@@ -52,7 +52,7 @@ class Handle:
     def __init__(self, new: NewEvent, result_type: Any = None) -> None:
         self.new = new
         self._result_type = result_type
-        self.home: Home
+        self.home: HandleHome
         self._stored: Event | BaseException | None = None
         self._event: Event | BaseException | None = None
         self._results: tuple[HandlerResult, ...] = ()

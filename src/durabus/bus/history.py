@@ -27,7 +27,7 @@ _next_look: WeakKeyDictionary[EventStore, float] = WeakKeyDictionary()
 """When it is time to look again, by the local clock."""
 
 
-class History:
+class HistoryLimit:
     """``max_history_size`` COMPLETED events are kept, the newest; live events and dead letters are never dropped.
 
     Without ``max_history_drop`` nothing is dropped: a full bus refuses what is published, until somebody trims it.

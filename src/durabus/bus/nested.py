@@ -14,7 +14,7 @@ from durabus.store.contract import EventStore
 from durabus.worker.children.remote import announced, until_let_go
 from durabus.worker.children.waiting import handled_here, refuse_endless_wait
 from durabus.worker.loop import Worker
-from durabus.worker.slots import EventLock, Running
+from durabus.worker.slots import ClaimedEvent, EventLock
 
 logger = logging.getLogger("durabus.bus")
 
@@ -76,11 +76,11 @@ class Nested:
             if not child.done:
                 await self._leave_to_others(event_id, child, parent.claim.event.worker_id or "")
 
-    def _shares(self, parent: Running) -> bool:
+    def _shares(self, parent: ClaimedEvent) -> bool:
         """Whether the parent runs under the lock that its child needs. It may get it while it waits."""
         return self._lock is not None and self._lock in parent.locks
 
-    async def _run_apart(self, event_id: str, event_type: str, child: Awaited, parent: Running) -> None:
+    async def _run_apart(self, event_id: str, event_type: str, child: Awaited, parent: ClaimedEvent) -> None:
         """Until the child has ended, or the parent runs under the lock that the child needs.
 
         The child runs under the parent's locks, whoever claims it: otherwise what it waits for in turn would wait for a
@@ -110,7 +110,7 @@ class Nested:
             if not child.done:
                 await until_let_go(self._store, event_id, self._lease)
 
-    async def _run(self, event_id: str, event_type: str, child: Awaited, parent: Running, *, shares: bool) -> None:
+    async def _run(self, event_id: str, event_type: str, child: Awaited, parent: ClaimedEvent, *, shares: bool) -> None:
         """Until it has ended; or this node's part of it, if the parent's lock keeps others out who have handlers."""
         worker, running, pause = self.worker, None, ASK_SOON
         if worker is None:
@@ -131,7 +131,7 @@ class Nested:
                 # The parent goes on, or ends: what ran under its lock must not outlive it.
                 await worker.take_back(running)
 
-    async def _ask(self, worker: Worker, request: ClaimRequest, parent: Running) -> Running | None:
+    async def _ask(self, worker: Worker, request: ClaimRequest, parent: ClaimedEvent) -> ClaimedEvent | None:
         try:
             return await worker.run_at_once(request, parent.locks)
         except StoreClosedError:
@@ -149,7 +149,7 @@ async def _ended_within(child: Awaited, seconds: float | None) -> None:
 
 
 @asynccontextmanager
-async def _turn(parent: Running) -> AsyncIterator[None]:
+async def _turn(parent: ClaimedEvent) -> AsyncIterator[None]:
     """Children that run under their parent's lock do so one at a time, as the mode says."""
     if parent.turn is None:
         parent.turn, parent.children = asyncio.Lock(), parent.children or []

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from itertools import chain, islice
 
 from durabus.bus.finder import Finder
-from durabus.bus.handle import Handle, Home
-from durabus.bus.history import History
+from durabus.bus.handle import Handle, HandleHome
+from durabus.bus.history import HistoryLimit
 from durabus.bus.nested import Nested
 from durabus.errors import ConfigurationError, DurabusError, EventNotFound, StoreClosedError
 from durabus.model.limits import MAX_BATCH
@@ -28,7 +28,7 @@ LOOK_THROUGH = 10 * LOOK_AT_ONCE
 """How many are passed, at most, to find so many that do not run here."""
 
 
-class Outbox:
+class Publisher:
     """Stores what was emitted in one turn of the loop as one batch, and tells handles how their events end."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Outbox:
         runs_here: Callable[[int], bool],
         nested: Nested,
         finder: Finder,
-        history: History,
+        history: HistoryLimit,
     ) -> None:
         self._store = store
         self._bus = bus
@@ -49,7 +49,7 @@ class Outbox:
         self._nested = nested
         self._finder = finder
         self._history = history
-        self._home: Home | None = None
+        self._home: HandleHome | None = None
         self._unsent: list[Handle] = []
         self._batches: list[list[Handle]] = []
         """What is being stored."""
@@ -63,10 +63,10 @@ class Outbox:
         self._closed: DurabusError | None = None
         self._cut_off: DurabusError | None = None
 
-    def bind(self) -> Home:
+    def bind(self) -> HandleHome:
         """Belong to the running event loop from the first call on; refuse every other one."""
         if self._home is None:
-            self._home = Home(self._bus, self._nested, asyncio.get_running_loop())
+            self._home = HandleHome(self._bus, self._nested, asyncio.get_running_loop())
         self._home.refuse_strangers()
         return self._home
 

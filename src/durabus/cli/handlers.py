@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
 from durabus.cli.output import age, confirm, handler_table, iso, plain, print_json, print_whole, say
-from durabus.views.workers import HandlerLine, handler_lines
+from durabus.views.workers import HandlerView, handler_lines
 
 if TYPE_CHECKING:
     from durabus.store.contract import EventStore
@@ -90,12 +90,12 @@ async def forget(
             say(f"node {line.node} is alive and announces it again: stop it, or unsubscribe the handler there")
 
 
-async def registered_handlers(store: EventStore, bus: str | None) -> list[HandlerLine]:
+async def registered_handlers(store: EventStore, bus: str | None) -> list[HandlerView]:
     """What the nodes of one bus, or of all buses, have announced."""
     now = await store.now()
     if bus is not None:
         return handler_lines(bus, (await store.list_handlers(bus)).handlers, now)
-    found: list[HandlerLine] = []
+    found: list[HandlerView] = []
     after = ""
     while True:
         buses = await store.list_buses(after=after, limit=BUSES_AT_ONCE)
@@ -106,7 +106,7 @@ async def registered_handlers(store: EventStore, bus: str | None) -> list[Handle
         after = buses[-1].bus
 
 
-def _document(line: HandlerLine) -> dict[str, object]:
+def _document(line: HandlerView) -> dict[str, object]:
     return {
         "bus": line.bus,
         "handler_id": line.handler_id,

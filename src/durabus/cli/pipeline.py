@@ -64,7 +64,7 @@ def run(
     url = store_url(common)
     refuse_absent_file(url)
     with opened_lake(options, create=True) as lake:
-        from durabus.pipeline.run import Part, Pipeline
+        from durabus.pipeline.run import Pipeline, PipelinePart
         from durabus.pipeline.session import shown_url
 
         chosen = _projections(entity, projections)
@@ -74,7 +74,7 @@ def run(
         wait = 0.0
         while True:
             with progress_bars() as bars:
-                Pipeline(lake, url, chosen, listener=bars).run(Part(part), stale_after=stale_after, wait=wait)
+                Pipeline(lake, url, chosen, listener=bars).run(PipelinePart(part), stale_after=stale_after, wait=wait)
             if not follow:
                 break
             wait = inf  # who has the lake between two runs lets it go again

@@ -10,7 +10,7 @@ from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
 from durabus.cli.output import age, console, iso, plain, print_json, say, table
 from durabus.model.limits import check_batch
-from durabus.views.workers import MAX_RELEASED, WorkerLine, held_events, release_worker, roster
+from durabus.views.workers import MAX_RELEASED, WorkerView, held_events, release_worker, roster
 
 if TYPE_CHECKING:
     from durabus.model.handler import HandlerInfo
@@ -136,7 +136,7 @@ async def _handlers(store: EventStore, bus: str | None) -> list[HandlerInfo]:
         after = buses[-1].bus
 
 
-def _document(line: WorkerLine) -> dict[str, object]:
+def _document(line: WorkerView) -> dict[str, object]:
     return {
         "worker_id": line.worker_id,
         "state": line.state,

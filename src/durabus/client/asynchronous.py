@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx2
 
 from durabus.client import calls
-from durabus.client.calls import Call, EventFields
+from durabus.client.calls import ApiCall, EventFields
 from durabus.client.retrying import TIMEOUT, client_options, is_away, passes, pauses, request_options, unreachable
 from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
@@ -131,7 +131,7 @@ class Client:
             for claim in claims:
                 yield Job(self, claim, lease)
 
-    async def send(self, call: Call[T]) -> T:
+    async def send(self, call: ApiCall[T]) -> T:
         """Send a call, again where that is safe and the trouble may pass."""
         options = request_options(call, self._timeout)
         waits = pauses()

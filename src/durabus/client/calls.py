@@ -25,7 +25,7 @@ T = TypeVar("T")
 CREATED, OK = 201, 200
 
 
-class Call(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class ApiCall(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One request."""
 
     method: str
@@ -74,7 +74,7 @@ def event(title: str, payload: Any = None, fields: EventFields | None = None) ->
     return {"event_id": new_event_id(), **given, "title": title, "payload": payload}
 
 
-def publish(events: Sequence[Mapping[str, Any]]) -> Call[list[Event]]:
+def publish(events: Sequence[Mapping[str, Any]]) -> ApiCall[list[Event]]:
     """Store events, all or none."""
     return _post("/events/batch", {"events": events}, wire.events, repeatable=all("event_id" in one for one in events))
 
@@ -87,7 +87,7 @@ def claim(
     lease: float | None = None,
     wait: float = 0.0,
     **more: Any,
-) -> Call[list[Claim]]:
+) -> ApiCall[list[Claim]]:
     """Ask for work. The token is made here, so that a repeat gets what the lost reply told of."""
     body = {"worker_id": worker_id, "tags": ",".join(check_tags(tags)), "limit": limit, "wait": wait, **more}
     if lease is not None:
@@ -95,12 +95,12 @@ def claim(
     return _post("/claims", {"token": new_token(), **body}, wire.claims, patience=wait)
 
 
-def settle(settlements: Sequence[Settlement]) -> Call[list[Settled | LeaseLost]]:
+def settle(settlements: Sequence[Settlement]) -> ApiCall[list[Settled | LeaseLost]]:
     """End claims, each judged by itself."""
     return _post("/claims/settle", {"settlements": [_settlement(one) for one in settlements]}, wire.outcomes)
 
 
-def end(ref: ClaimRef, error: BaseException | None, spent: float) -> Call[list[Settled | LeaseLost]]:
+def end(ref: ClaimRef, error: BaseException | None, spent: float) -> ApiCall[list[Settled | LeaseLost]]:
     """How a job ends: done, to be tried again, of no use, or, if it was interrupted, given back."""
     document: dict[str, Any] = {"outcome": "complete", **_ref(ref), "execution_time_ms": spent}
     text = stored_text(f"{type(error).__name__}: {error}")
@@ -118,54 +118,54 @@ def end(ref: ClaimRef, error: BaseException | None, spent: float) -> Call[list[S
     return _post("/claims/settle", {"settlements": [document]}, wire.outcomes)
 
 
-def renew(refs: Sequence[ClaimRef], *, lease: float | None = None) -> Call[list[float | LeaseLost]]:
+def renew(refs: Sequence[ClaimRef], *, lease: float | None = None) -> ApiCall[list[float | LeaseLost]]:
     """Keep claims for longer."""
     return _post("/claims/renew", _refs(refs, lease), wire.renewals)
 
 
-def start(refs: Sequence[ClaimRef], *, lease: float | None = None) -> Call[list[float | LeaseLost]]:
+def start(refs: Sequence[ClaimRef], *, lease: float | None = None) -> ApiCall[list[float | LeaseLost]]:
     """Record that work began."""
     return _post("/claims/start", _refs(refs, lease), wire.renewals)
 
 
-def get(path: str, read: Callable[[bytes], T]) -> Call[T]:
+def get(path: str, read: Callable[[bytes], T]) -> ApiCall[T]:
     """Look at something."""
-    return Call(method="GET", path=path, read=read, repeatable=True)
+    return ApiCall(method="GET", path=path, read=read, repeatable=True)
 
 
-def stats(bus: str | None = None) -> Call[Counts]:
+def stats(bus: str | None = None) -> ApiCall[Counts]:
     """Events by status."""
     return get("/stats" + _query(bus=bus), wire.counts)
 
 
-def dead_letters(*, limit: int = 100, offset: int = 0, bus: str | None = None) -> Call[DeadLetterPage]:
+def dead_letters(*, limit: int = 100, offset: int = 0, bus: str | None = None) -> ApiCall[DeadLetterPage]:
     """Dead letters, newest first."""
     return get("/dead-letters" + _query(limit=limit, offset=offset, bus=bus), wire.dead_letters)
 
 
-def requeue(ids: Sequence[int]) -> Call[list[Event]]:
+def requeue(ids: Sequence[int]) -> ApiCall[list[Event]]:
     """Bring dead letters back."""
     return _post("/dead-letters/requeue", {"ids": ids}, wire.events)
 
 
-def purge(older_than_days: float, bus: str | None = None) -> Call[int]:
+def purge(older_than_days: float, bus: str | None = None) -> ApiCall[int]:
     """Delete dead letters. Not repeated: the second answer would not tell how many went."""
     body = {"older_than_days": older_than_days, "bus": bus}
     return _post("/dead-letters/purge", body, wire.purged, repeatable=False)
 
 
-def reset(id_: int, reason: str) -> Call[dict[str, Any]]:
+def reset(id_: int, reason: str) -> ApiCall[dict[str, Any]]:
     """Take an event from its worker. Not repeated: it could be the next worker's by then."""
     path = f"/events/{id_}/reset" + _query(reason=reason)
-    return Call(method="POST", path=path, read=msgspec.json.decode, repeatable=False)
+    return ApiCall(method="POST", path=path, read=msgspec.json.decode, repeatable=False)
 
 
-def show(id_: int, *, include_logs: bool = False) -> Call[dict[str, Any]]:
+def show(id_: int, *, include_logs: bool = False) -> ApiCall[dict[str, Any]]:
     """One event as the design document shows it."""
     return get(f"/events/{id_}" + _query(include_logs="true" if include_logs else None), msgspec.json.decode)
 
 
-def list_events(**filters: Any) -> Call[dict[str, Any]]:
+def list_events(**filters: Any) -> ApiCall[dict[str, Any]]:
     """A page of events as the design document lists them."""
     return get("/events" + _query(**filters), msgspec.json.decode)
 
@@ -178,9 +178,9 @@ def one(found: list[T]) -> T:
 
 def _post(
     path: str, body: Any, read: Callable[[bytes], T], *, repeatable: bool = True, patience: float = 0.0
-) -> Call[T]:
+) -> ApiCall[T]:
     encoded = msgspec.json.encode(body)
-    return Call(method="POST", path=path, body=encoded, read=read, repeatable=repeatable, patience=patience)
+    return ApiCall(method="POST", path=path, body=encoded, read=read, repeatable=repeatable, patience=patience)
 
 
 def _query(**values: Any) -> str:

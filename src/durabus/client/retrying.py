@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from durabus.client.calls import Call
+from durabus.client.calls import ApiCall
 from durabus.errors import ApiError, ConfigurationError, DurabusError, StoreUnavailableError
 
 ATTEMPTS = 6
@@ -40,7 +40,7 @@ def unreachable(url: str, error: Exception) -> StoreUnavailableError:
     return StoreUnavailableError(f"the API at {url} does not answer ({reason}): is `durabus serve` running there?")
 
 
-def request_options(call: Call[Any], timeout: float) -> dict[str, Any]:
+def request_options(call: ApiCall[Any], timeout: float) -> dict[str, Any]:
     """What both kinds of HTTP client are given."""
     headers = {"Content-Type": "application/json"} if call.body is not None else {}
     return {"content": call.body, "headers": headers, "timeout": timeout + call.patience}

@@ -14,7 +14,7 @@ from typing import Self
 
 import msgspec
 
-from durabus.demo.screen import WorkerLine
+from durabus.demo.screen import WorkerRow
 from durabus.demo.worker import GRACE, Farewell
 
 START_WITHIN = 30.0
@@ -56,10 +56,10 @@ class WorkerProcess:
         return self._process.returncode is None
 
     @property
-    def line(self) -> WorkerLine:
+    def line(self) -> WorkerRow:
         """For the screen."""
         state = "working" if self.alive else "killed with kill -9" if self.killed else "gone home"
-        return WorkerLine(name=self.name, worker_id=self.worker_id, pid=self.pid, state=state, alive=self.alive)
+        return WorkerRow(name=self.name, worker_id=self.worker_id, pid=self.pid, state=state, alive=self.alive)
 
     async def ready(self) -> None:
         """Wait until it serves the bus."""

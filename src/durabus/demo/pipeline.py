@@ -29,7 +29,7 @@ LOG = "pipeline.log"
 """What Java and the process print, in the demo's folder."""
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class PipelineTask(msgspec.Struct, frozen=True, kw_only=True):
     """What the process is told, as one line."""
 
     url: str
@@ -68,7 +68,7 @@ class LastAct:
         """Run it, and print three tables and where the report is, or why not; False if it was asked for and failed."""
         if self._process is not None:
             console.print("\n[bold]the same events, in tables[/]  the pipeline runs on Spark", soft_wrap=True)
-            task = Task(url=url, lake=str(self._lake), report=str(self._report))
+            task = PipelineTask(url=url, lake=str(self._lake), report=str(self._report))
             with console.status("Spark starts") as status:
                 news = await self._news(self._process, task, status)
             for table in news.tables:
@@ -83,7 +83,7 @@ class LastAct:
         console.print(f"\n✗ the pipeline failed: {self._missing}", style="bold red", soft_wrap=True, markup=False)
         return False
 
-    async def _news(self, process: Process, task: Task, status: Status) -> News:
+    async def _news(self, process: Process, task: PipelineTask, status: Status) -> News:
         assert process.stdin is not None  # noqa: S101  (they are pipes)
         assert process.stdout is not None  # noqa: S101
         with suppress(ConnectionError):  # if it is gone it has said why, or its log does

@@ -20,7 +20,7 @@ BAR = 47
 LINE_EVERY = 2.0
 
 
-class WorkerLine(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """One worker as it is shown."""
 
     name: str
@@ -37,7 +37,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     orders: int
     placed: int
     tally: Tally
-    workers: Sequence[WorkerLine]
+    workers: Sequence[WorkerRow]
 
     @property
     def expected(self) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from durabus.demo.pipeline import News, SmallTable, Task
+from durabus.demo.pipeline import News, PipelineTask, SmallTable
 from durabus.errors import DurabusError
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.log_reader import ask_sql
@@ -81,7 +81,7 @@ def main() -> int:
         line = sys.stdin.readline()
         if not line:
             return 1
-        task = msgspec.json.decode(line, type=Task)
+        task = msgspec.json.decode(line, type=PipelineTask)
         lake = Lake(spark, task.lake)
         Pipeline(lake, task.url, [hourly_counters()], listener=Told()).run()
         tell(News(step="report"))

@@ -14,7 +14,7 @@ from durabus.http.asgi import LISTEN
 from durabus.http.auth.access import Principal
 from durabus.http.auth.peers import WrongTokens
 from durabus.http.auth.tokens import TokenFile
-from durabus.http.metrics import Metrics
+from durabus.http.metrics import HttpMetrics
 from durabus.http.problems import Problem
 from durabus.http.settings import Settings
 from durabus.model.event import Event
@@ -35,7 +35,7 @@ class Api:
     def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None = None) -> None:
         self.settings = settings
         self.tokens = tokens
-        self.metrics = Metrics()
+        self.metrics = HttpMetrics()
         self.stopping = asyncio.Event()
         """Set when the server is asked to stop: whoever waits for work or for news goes home."""
         self._url = store if isinstance(store, str) else None

@@ -11,7 +11,7 @@ BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 6
 UNKNOWN_ROUTE = "unknown"
 
 
-class Metrics:
+class HttpMetrics:
     """Of one app, in a registry of its own."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ REF = "#/components/schemas/{name}"
 BEARER = {"type": "http", "scheme": "bearer", "description": "Made by `durabus tokens create`."}
 
 
-class Answer(msgspec.Struct, frozen=True):
+class DocumentedResponse(msgspec.Struct, frozen=True):
     """A response that the return type of a handler does not tell."""
 
     description: str
@@ -31,21 +31,21 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 COMMON = {
-    400: Answer("The request is not as described here."),
-    401: Answer("No token, or one that is not valid."),
-    403: Answer("The token is not for this."),
-    408: Answer("The body took too long."),
-    413: Answer("The body, or the payload, is too large."),
-    415: Answer("The body is not JSON."),
-    429: Answer("Too many wrong tokens came from this address, and this one is wrong too."),
-    431: Answer("Address and headers are too large."),
-    503: Answer("The store or the server cannot do it now."),
+    400: DocumentedResponse("The request is not as described here."),
+    401: DocumentedResponse("No token, or one that is not valid."),
+    403: DocumentedResponse("The token is not for this."),
+    408: DocumentedResponse("The body took too long."),
+    413: DocumentedResponse("The body, or the payload, is too large."),
+    415: DocumentedResponse("The body is not JSON."),
+    429: DocumentedResponse("Too many wrong tokens came from this address, and this one is wrong too."),
+    431: DocumentedResponse("Address and headers are too large."),
+    503: DocumentedResponse("The store or the server cannot do it now."),
 }
 WITHOUT_BODY = (400, 401, 403, 429, 431, 503)
 
 
 def described(
-    scope: Scope | None, answers: dict[int, Answer], body: type[msgspec.Struct] | None = None
+    scope: Scope | None, answers: dict[int, DocumentedResponse], body: type[msgspec.Struct] | None = None
 ) -> dict[str, Any]:
     """The options of a route: what a token needs for it (None: nothing), its answers, and what it is sent."""
     return {"scope": scope, "answers": answers, "body": body}
@@ -81,7 +81,7 @@ def _describe(operation: dict[str, Any], handler: HTTPRouteHandler) -> set[type]
         content = {"application/json": {"schema": {"$ref": REF.format(name=body.__name__)}}}
         operation["requestBody"] = {"content": content, "required": True}
     common = {code: answer for code, answer in COMMON.items() if body is not None or code in WITHOUT_BODY}
-    answers: dict[int, Answer] = {} if scope is None else dict(common)
+    answers: dict[int, DocumentedResponse] = {} if scope is None else dict(common)
     answers |= handler.opt["answers"]
     hints = get_type_hints(handler.fn)
     found = {answer.document for answer in answers.values() if answer.document is not None}
@@ -98,7 +98,7 @@ def _describe(operation: dict[str, Any], handler: HTTPRouteHandler) -> set[type]
     return found
 
 
-def _response(code: int, answer: Answer) -> dict[str, Any]:
+def _response(code: int, answer: DocumentedResponse) -> dict[str, Any]:
     problem = {"$ref": REF.format(name=ProblemDocument.__name__)}
     if code >= 400:  # noqa: PLR2004  (an error)
         own = [] if answer.document is None else [{"$ref": REF.format(name=answer.document.__name__)}]

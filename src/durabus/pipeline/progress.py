@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 
-class Listener(Protocol):
+class ProgressListener(Protocol):
     """Told of each step as it begins, moves and ends. Row counts are what a step takes in."""
 
     def begins(self, step: str, total: int | None) -> None:
@@ -25,10 +25,10 @@ class Silent:
     """Nobody listens."""
 
     def begins(self, step: str, total: int | None) -> None:
-        """See ``Listener``."""
+        """See ``ProgressListener``."""
 
     def moves(self, rows: int) -> None:
-        """See ``Listener``."""
+        """See ``ProgressListener``."""
 
     def ends(self, step: str, rows: int, seconds: float) -> None:
-        """See ``Listener``."""
+        """See ``ProgressListener``."""

@@ -15,7 +15,7 @@ from durabus.pipeline.archive import ROWS_PER_BATCH, Archive, quarantine
 from durabus.pipeline.derive import TRANSFORMS, update_projection, update_silver, watermarks
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.lock import lake_lock
-from durabus.pipeline.progress import Listener, Silent
+from durabus.pipeline.progress import ProgressListener, Silent
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.schema import EVENT_LOG, RUNS
 from durabus.pipeline.session import SPARK_ERRORS, root_cause
@@ -26,7 +26,7 @@ Done = tuple[int, int | None]
 """Rows that a step took in, and the ``seq`` it has come to, if it keeps one."""
 
 
-class Part(StrEnum):
+class PipelinePart(StrEnum):
     """What to run."""
 
     ARCHIVE = "archive"
@@ -44,7 +44,7 @@ class Pipeline:
         url: str,
         projections: Sequence[Projection] = (),
         *,
-        listener: Listener | None = None,
+        listener: ProgressListener | None = None,
         rows_per_batch: int = ROWS_PER_BATCH,
     ) -> None:
         self._lake = lake
@@ -55,7 +55,9 @@ class Pipeline:
         self._run_id = ""
         self._noted: list[tuple[Any, ...]] = []
 
-    def run(self, part: Part = Part.ALL, *, stale_after: float = STALE_AFTER, wait: float = 0.0) -> None:
+    def run(
+        self, part: PipelinePart = PipelinePart.ALL, *, stale_after: float = STALE_AFTER, wait: float = 0.0
+    ) -> None:
         """Once: everything that is committed when it begins.
 
         Raises ``PipelineError`` if another run has the lake for longer than ``wait`` seconds.
@@ -63,12 +65,12 @@ class Pipeline:
         with lake_lock(self._lake.path, wait=wait):
             self._run_id, self._noted = str(uuid.uuid4()), []
             try:
-                if part in (Part.ARCHIVE, Part.ALL):
+                if part in (PipelinePart.ARCHIVE, PipelinePart.ALL):
                     self._archive()
-                if part in (Part.PROJECT, Part.ALL):
+                if part in (PipelinePart.PROJECT, PipelinePart.ALL):
                     self._project()
-                if part in (Part.ANALYZE, Part.ALL):
-                    self._step("analyze", lambda: self._analyzed(stale_after, up_to_date=part is Part.ALL))
+                if part in (PipelinePart.ANALYZE, PipelinePart.ALL):
+                    self._step("analyze", lambda: self._analyzed(stale_after, up_to_date=part is PipelinePart.ALL))
             except Exception as failure:
                 try:
                     self._note()

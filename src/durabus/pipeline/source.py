@@ -61,7 +61,7 @@ class Piece(InputPartition):
         self.before = before
 
 
-class Wanted:
+class ReadRequest:
     """Which entries are read: those that meet every condition that is set."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -81,7 +81,7 @@ class Wanted:
         )
 
 
-class LogReader:
+class SparkLogReader:
     """An open store for code that has no event loop. Opened at the first question, closed by ``close``."""
 
     def __init__(self, url: str) -> None:
@@ -102,7 +102,7 @@ class LogReader:
             raise ConfigurationError(f"rowsPerPartition={rows}: makes more than {MAX_PARTITIONS} tasks; raise it")
         return [Piece(*piece) for piece in pieces_between(after, ends, rows)]
 
-    def batches(self, piece: Piece, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+    def batches(self, piece: Piece, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
         """The wanted rows of a piece, as Arrow."""
         ordinal = piece.before
         for rows in self._pages(piece):
@@ -193,13 +193,13 @@ class LogBatchReader(DataSourceReader):
         self._until = options.get("until")
         self._pieces = msgspec.json.decode(options["pieces"], type=Pieces) if "pieces" in options else None
         self._rows = whole_option(options, "rowsPerPartition", ROWS_PER_PARTITION)
-        self._wanted = Wanted(options)
+        self._wanted = ReadRequest(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Decided once, when the query is planned: what is committed later is not part of this read."""
         if self._pieces is not None:
             return [Piece(*piece) for piece in self._pieces]
-        log = LogReader(self._url)
+        log = SparkLogReader(self._url)
         try:
             until = log.ask("log_head") if self._until is None else self._until
             return log.pieces(self._after, until, self._rows) or [Piece(START, (), 0)]
@@ -219,9 +219,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._after = options.get("after", START)
         self._rows = whole_option(options, "rowsPerPartition", ROWS_PER_PARTITION)
         self._limit = whole_option(options, "maxRowsPerTrigger", 0)
-        self._wanted = Wanted(options)
+        self._wanted = ReadRequest(options)
         self._target: str | None = None
-        self._log = LogReader(self._url)
+        self._log = SparkLogReader(self._url)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  (Spark's name)
         """Where a new query begins."""
@@ -259,13 +259,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_log": LogReader(self._url)}
+        return {**self.__dict__, "_log": SparkLogReader(self._url)}
 
 
-def read_piece(url: str, partition: InputPartition, wanted: Wanted) -> Iterator[pa.RecordBatch]:
+def read_piece(url: str, partition: InputPartition, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
     """The rows of one partition, through a store of this task's own."""
     assert isinstance(partition, Piece)  # noqa: S101  (Spark gives back what partitions() made)
-    log = LogReader(url)
+    log = SparkLogReader(url)
     try:
         yield from log.batches(partition, wanted)
     finally:

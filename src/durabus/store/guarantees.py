@@ -44,7 +44,7 @@ the store acknowledges a write only after the disk has confirmed it.
 """
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class Guarantees(msgspec.Struct, frozen=True, kw_only=True):
     """The promises of one back end, each one or two sentences for its operator."""
 
     title: str
@@ -86,7 +86,7 @@ QUESTIONS = {
 }
 
 
-def cards() -> dict[str, Card]:
+def cards() -> dict[str, Guarantees]:
     """All cards by the name of their back end."""
     return {name: import_module(f"durabus.stores.{name}.guarantees").CARD for name in URLS}
 
@@ -100,7 +100,7 @@ def page() -> str:
     return "\n".join(parts)
 
 
-def _table(known: dict[str, Card], features: dict[str, Features]) -> str:
+def _table(known: dict[str, Guarantees], features: dict[str, Features]) -> str:
     rows = [["store", *QUESTIONS.values(), "shortest lease"], ["---"] * (len(QUESTIONS) + 2)]
     for name, card in known.items():
         plain = {question: "yes" if getattr(features[name], question) else "no" for question in QUESTIONS}
@@ -110,7 +110,7 @@ def _table(known: dict[str, Card], features: dict[str, Features]) -> str:
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def _card(name: str, card: Card) -> str:
+def _card(name: str, card: Guarantees) -> str:
     rows = ["| | promise | shown by |", "| --- | --- | --- |"]
     for field, label in LABELS.items():
         tests = "; ".join(_link(test) for test in card.shown_by[field])

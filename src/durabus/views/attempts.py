@@ -23,7 +23,7 @@ _OUTCOMES = {
 }
 
 
-class Attempt(msgspec.Struct, kw_only=True):
+class AttemptShown(msgspec.Struct, kw_only=True):
     """From one claim to its end."""
 
     number: int
@@ -53,14 +53,14 @@ class Attempt(msgspec.Struct, kw_only=True):
         return None if self.ended_ts is None else self.ended_ts - self.picked_ts
 
 
-def attempts_of(event: Event, trail: list[LogEntry], now: float) -> list[Attempt]:
+def attempts_of(event: Event, trail: list[LogEntry], now: float) -> list[AttemptShown]:
     """All attempts of all generations, oldest first, with their places on one time axis."""
-    found: list[Attempt] = []
+    found: list[AttemptShown] = []
     waits_from = event.created_ts
     for entry in trail:
         if entry.action is Action.PICKED:
             found.append(
-                Attempt(
+                AttemptShown(
                     number=entry.attempt,
                     generation=entry.generation,
                     fence=entry.fence,
@@ -84,7 +84,7 @@ def attempts_of(event: Event, trail: list[LogEntry], now: float) -> list[Attempt
     return found
 
 
-def _end(attempt: Attempt, entry: LogEntry) -> None:
+def _end(attempt: AttemptShown, entry: LogEntry) -> None:
     attempt.ended_ts = entry.at_ts
     attempt.outcome = _OUTCOMES[entry.action]
     attempt.action = entry.action
@@ -96,7 +96,7 @@ def _end(attempt: Attempt, entry: LogEntry) -> None:
     attempt.results = entry.results
 
 
-def _place(attempts: list[Attempt], event: Event, now: float) -> None:
+def _place(attempts: list[AttemptShown], event: Event, now: float) -> None:
     """Where each bar begins and how wide it is, from the publishing to the end or to now."""
     if not attempts:
         return

@@ -33,7 +33,7 @@ class WorkerSeen(msgspec.Struct):
     lost: int = 0
 
 
-class WorkerLine(msgspec.Struct, kw_only=True):
+class WorkerView(msgspec.Struct, kw_only=True):
     """One worker process."""
 
     worker_id: str
@@ -66,7 +66,7 @@ class WorkerLine(msgspec.Struct, kw_only=True):
 
 def roster(
     now: float, held: Sequence[Event], handlers: Sequence[HandlerInfo], seen: Mapping[str, WorkerSeen]
-) -> list[WorkerLine]:
+) -> list[WorkerView]:
     """All that is known of each worker, late ones first, then by name."""
     holding: defaultdict[str, list[Event]] = defaultdict(list)
     for event in held:
@@ -75,7 +75,7 @@ def roster(
     for info in handlers:
         announced[info.node.rpartition(":")[0] or info.node].append(info)
     lines = [
-        WorkerLine(
+        WorkerView(
             worker_id=name,
             heard_ts=max(
                 [info.last_seen_ts for info in announced[name]]
@@ -93,7 +93,7 @@ def roster(
     return sorted(lines, key=lambda line: (rank[line.state], line.worker_id))
 
 
-class HandlerLine(msgspec.Struct, kw_only=True):
+class HandlerView(msgspec.Struct, kw_only=True):
     """One handler of a bus, whichever nodes have it."""
 
     bus: str
@@ -116,7 +116,7 @@ class HandlerLine(msgspec.Struct, kw_only=True):
         return self.silent_for > HEARD
 
 
-def handler_lines(bus: str, registered: Sequence[HandlerInfo], now: float) -> list[HandlerLine]:
+def handler_lines(bus: str, registered: Sequence[HandlerInfo], now: float) -> list[HandlerView]:
     """The handlers of a bus by their ids."""
     by_id: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
     for info in registered:
@@ -125,7 +125,7 @@ def handler_lines(bus: str, registered: Sequence[HandlerInfo], now: float) -> li
     for handler_id, infos in sorted(by_id.items()):
         newest = max(infos, key=lambda info: info.last_seen_ts)
         lines.append(
-            HandlerLine(
+            HandlerView(
                 bus=bus,
                 handler_id=handler_id,
                 patterns=sorted({info.pattern for info in infos}),

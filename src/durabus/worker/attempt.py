@@ -12,7 +12,7 @@ from durabus.model.event import Event
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import SETTLED, Completion, HandlerMode, ResultStatus
 from durabus.worker.context import Context
-from durabus.worker.execution import Outcome, execute, result_of
+from durabus.worker.execution import HandlerOutcome, execute, result_of
 from durabus.worker.handler import Handler
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, traced
@@ -23,10 +23,10 @@ GRACE = 2.0
 ENOUGH = SETTLED - {ResultStatus.UNRECOVERABLE}
 """Results that do not count against an event that has its answer."""
 
-HandlerCall = tuple[Handler, Outcome, HandlerResult]
+HandlerCall = tuple[Handler, HandlerOutcome, HandlerResult]
 
 
-class Course:
+class Attempt:
     """What was done so far is known at any moment, also if the rest is cut short."""
 
     def __init__(
@@ -84,7 +84,7 @@ class Course:
             if self.winner is None and self._answers(result):
                 self.winner = handler.id
 
-    async def _execute(self, handler: Handler, context: Context, threads: HandlerThreads) -> Outcome:
+    async def _execute(self, handler: Handler, context: Context, threads: HandlerThreads) -> HandlerOutcome:
         if self._tracing is None:
             return await execute(handler, context, threads)
         with traced(self._tracing, context.event, handler.id) as call:

@@ -11,24 +11,24 @@ from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.limits import MAX_BATCH
 from durabus.model.settlement import Settled, Settlement
 from durabus.store.contract import EventStore
-from durabus.worker.slots import Running
+from durabus.worker.slots import ClaimedEvent
 
 STORE_PAUSE = 0.5
 """How long to wait after the store failed before it is asked again."""
 PAUSES_ASIDE = 10
 """How many such pauses a settlement rests that broke a call by itself."""
 
-Outcome = tuple[Running, Settlement]
+Outcome = tuple[ClaimedEvent, Settlement]
 
 
-class Asked(NamedTuple):
+class SentClaim(NamedTuple):
     """A claim, and when it was first sent. If its answer is lost it may hold events, so it is asked for again."""
 
     request: ClaimRequest
     sent: float
 
 
-class Call:
+class StoreCall:
     """A call of the store that is under way: what it settles, and how many events it asks for."""
 
     __slots__ = ("batch", "limit")
@@ -38,7 +38,7 @@ class Call:
         self.limit = limit
 
 
-class Exchange:
+class Completer:
     """Outcomes on their way to the store.
 
     A second call may be sent while one is under way, once there is ``enough`` for it: then the store always has
@@ -51,7 +51,7 @@ class Exchange:
         self._most = enough or MAX_BATCH
         self._wake = wake
         self.waiting: list[Outcome] = []
-        self._calls: list[Call] = []
+        self._calls: list[StoreCall] = []
         self._at_once = self._most
         """How many outcomes are settled in one call: few, after one of them broke a call."""
 
@@ -70,38 +70,38 @@ class Exchange:
         """How many events the calls under way may bring beyond those that they settle."""
         return sum(max(call.limit - len(call.batch), 0) for call in self._calls)
 
-    def add(self, running: Running, settlement: Settlement) -> None:
+    def add(self, running: ClaimedEvent, settlement: Settlement) -> None:
         """To be settled in the next call."""
         self.waiting.append((running, settlement))
         if len(self.waiting) in {1, self._enough}:
             self._wake()
 
-    def remove(self, running: Running) -> None:
+    def remove(self, running: ClaimedEvent) -> None:
         """Its claim is lost: nothing of it is to be written."""
         self.waiting = [outcome for outcome in self.waiting if outcome[0] is not running]
 
-    def has(self, running: Running) -> bool:
+    def has(self, running: ClaimedEvent) -> bool:
         """Whether it is done, and with the store or on the way there: the store will judge it."""
         return self.is_under_way(running) or any(done is running for done, _ in self.waiting)
 
-    def is_under_way(self, running: Running) -> bool:
+    def is_under_way(self, running: ClaimedEvent) -> bool:
         """Whether a call that settles it was sent, and its answer not dealt with."""
         return any(done is running for call in self._calls for done, _ in call.batch)
 
-    def begin(self, limit: int) -> Call:
+    def begin(self, limit: int) -> StoreCall:
         """Take what is waiting into a call; ``end`` it when its answer was dealt with."""
-        call = Call(self.waiting[: self._at_once], limit)
+        call = StoreCall(self.waiting[: self._at_once], limit)
         self.waiting = self.waiting[self._at_once :]
         self._calls.append(call)
         return call
 
-    def end(self, call: Call) -> None:
+    def end(self, call: StoreCall) -> None:
         """Its answer was dealt with, or it failed and was taken back."""
         self._calls.remove(call)
         self._wake()
 
     async def send(
-        self, call: Call, request: ClaimRequest | None
+        self, call: StoreCall, request: ClaimRequest | None
     ) -> tuple[Sequence[Settled | LeaseLost], Sequence[Claim]]:
         """Settle, then claim. If that fails, everything is waiting again."""
         try:
@@ -114,7 +114,7 @@ class Exchange:
         self._at_once = min(2 * self._at_once, self._most)
         return answer.outcomes, answer.claims
 
-    def _take_back(self, call: Call, error: Exception) -> None:
+    def _take_back(self, call: StoreCall, error: Exception) -> None:
         # One settlement may be what breaks the call: once it is found, it is put aside for a while, so that it keeps
         # neither the others from their end nor new ones from being claimed.
         if isinstance(error, StoreError):
@@ -127,6 +127,6 @@ class Exchange:
             loop = asyncio.get_running_loop()
             loop.call_later(PAUSES_ASIDE * STORE_PAUSE, self._add_again, *call.batch[0])
 
-    def _add_again(self, running: Running, settlement: Settlement) -> None:
+    def _add_again(self, running: ClaimedEvent, settlement: Settlement) -> None:
         if not running.lost:
             self.add(running, settlement)

@@ -17,10 +17,10 @@ from durabus.model.pattern import matches
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import SETTLED, Completion, HandlerMode, OnUnhandled, ResultStatus
-from durabus.worker.attempt import Course, HandlerCall, used_up
+from durabus.worker.attempt import Attempt, HandlerCall, used_up
 from durabus.worker.attempt_log import SlowWarning, log_failed_attempt
 from durabus.worker.context import Context
-from durabus.worker.execution import Outcome, execute, result_of
+from durabus.worker.execution import HandlerOutcome, execute, result_of
 from durabus.worker.handler import Handler
 from durabus.worker.metrics import Metrics
 from durabus.worker.registry import LIVE, Sighting
@@ -179,7 +179,7 @@ class Dispatcher:
             return self._dispatch(claim, settled, None)
         return self._dispatch_in_time(claim, [] if settled is None else settled)
 
-    async def _dispatch(self, claim: Claim, settled: list[HandlerResult] | None, course: Course | None) -> Settlement:
+    async def _dispatch(self, claim: Claim, settled: list[HandlerResult] | None, course: Attempt | None) -> Settlement:
         event = claim.event
         handlers = self.route(event.type)
         context = Context(event, self.worker_id, self._emitter)
@@ -223,8 +223,8 @@ class Dispatcher:
         await threads_ended(claim.event)  # a thread cannot be stopped, and a retry must not begin beside it
         return self._timed_out(claim, course)
 
-    def _course(self, claim: Claim) -> Course:
-        return Course(
+    def _course(self, claim: Claim) -> Attempt:
+        return Attempt(
             claim,
             self.route(claim.event.type),
             mode=self._mode,
@@ -232,7 +232,7 @@ class Dispatcher:
             tracing=self._tracing,
         )
 
-    def _timed_out(self, claim: Claim, course: Course) -> Settlement:
+    def _timed_out(self, claim: Claim, course: Attempt) -> Settlement:
         """One attempt is over for all handlers: what ran was stopped, the rest not begun; both may run again."""
         event, limit = claim.event, f"event {claim.event.event_id} took longer than {self.event_timeout:g} s"
         earlier = {result.handler_id: result for result in claim.results}
@@ -246,7 +246,7 @@ class Dispatcher:
                 error, status = f"EventTimeout: stopped while it ran, {limit}", ResultStatus.TIMED_OUT
             else:
                 error, status = f"EventTimeout: stopped before it started, {limit}", ResultStatus.PENDING
-            outcome = Outcome(status, (self.event_timeout or 0.0) * 1000, None, error)
+            outcome = HandlerOutcome(status, (self.event_timeout or 0.0) * 1000, None, error)
             attempts.append((handler, outcome, result_of(handler, outcome, before.attempts + 1 if before else 1)))
         return self._settlement(claim, attempts, 0.0, ())
 
@@ -401,7 +401,7 @@ def _returns(event: Event) -> int:
     return event.fence - event.attempts
 
 
-def _delay(handler: Handler, outcome: Outcome, event: Event) -> float | None:
+def _delay(handler: Handler, outcome: HandlerOutcome, event: Event) -> float | None:
     """Seconds until the next attempt; None when there is none."""
     if outcome.status is ResultStatus.UNRECOVERABLE or used_up(handler, event, event.attempts):
         return None

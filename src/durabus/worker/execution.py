@@ -59,7 +59,7 @@ MAX_TRACEBACK_CHARS = 8_192
 OnError = Callable[[BaseException], None]
 
 
-class Outcome(msgspec.Struct, frozen=True, gc=False):
+class HandlerOutcome(msgspec.Struct, frozen=True, gc=False):
     """What came of the call. ``retry_after`` is the handler's own wish."""
 
     status: ResultStatus
@@ -74,7 +74,7 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
     context: Context,
     threads: HandlerThreads,
     on_error: OnError | None = None,
-) -> Outcome:
+) -> HandlerOutcome:
     """Run the handler to its end, its timeout, or the cancellation of this task; tell its breaker how it went.
 
     ``on_error`` gets the exception of a failed call. The outcome keeps only its text: the exception would keep every
@@ -105,7 +105,7 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
             returned = await _in_thread(handler, context, threads)
     except TimeoutExpired:
         error = TimeoutError(f"handler {handler.id} took longer than {handler.timeout:g} s")
-        outcome = Outcome(ResultStatus.TIMED_OUT, _since(started), None, describe(error))
+        outcome = HandlerOutcome(ResultStatus.TIMED_OUT, _since(started), None, describe(error))
         if on_error is not None:
             on_error(error)
     except (NotStarted, Closed):
@@ -208,17 +208,17 @@ async def _in_thread(handler: Handler, context: Context, threads: HandlerThreads
     return await _rest(returned, waits_for, left)
 
 
-def _from_return(returned: Any, milliseconds: float, on_error: OnError | None) -> Outcome:
+def _from_return(returned: Any, milliseconds: float, on_error: OnError | None) -> HandlerOutcome:
     if returned is None:
-        return Outcome(ResultStatus.SUCCEEDED, milliseconds)
+        return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds)
     if isinstance(returned, Success):
-        return Outcome(ResultStatus.SUCCEEDED, milliseconds, returned.value)
+        return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds, returned.value)
     if isinstance(returned, BaseException):
         return _from_exception(returned, milliseconds, on_error)
-    return Outcome(ResultStatus.SUCCEEDED, milliseconds, returned)
+    return HandlerOutcome(ResultStatus.SUCCEEDED, milliseconds, returned)
 
 
-def _checked(handler: Handler, outcome: Outcome) -> Outcome:
+def _checked(handler: Handler, outcome: HandlerOutcome) -> HandlerOutcome:
     """A value of another type than was agreed on is an error that no further attempt will change. None is no value."""
     if outcome.status is not ResultStatus.SUCCEEDED or outcome.value is None:
         return outcome
@@ -226,18 +226,18 @@ def _checked(handler: Handler, outcome: Outcome) -> Outcome:
         decode_as(encode_payload(outcome.value, "handler result"), handler.result_type)
     except (InvalidPayloadError, PayloadDecodeError) as error:
         text = f"ResultSchemaError: handler {handler.id} must return {handler.result_type!r}: {error}"
-        return Outcome(ResultStatus.UNRECOVERABLE, outcome.milliseconds, None, stored_text(text))
+        return HandlerOutcome(ResultStatus.UNRECOVERABLE, outcome.milliseconds, None, stored_text(text))
     return outcome
 
 
-def _from_exception(raised: BaseException, milliseconds: float, on_error: OnError | None) -> Outcome:
+def _from_exception(raised: BaseException, milliseconds: float, on_error: OnError | None) -> HandlerOutcome:
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
     if isinstance(raised, UnrecoverableError | PayloadDecodeError):
-        return Outcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
+        return HandlerOutcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
     retry_after = raised.retry_after if isinstance(raised, TransientError) else None
-    return Outcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
+    return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
 
 
 def describe(error: BaseException) -> str:
@@ -272,7 +272,7 @@ def way_of(error: BaseException) -> dict[str, str] | None:
     return {"traceback": text if len(text) <= MAX_TRACEBACK_CHARS else "…" + text[-MAX_TRACEBACK_CHARS:]}
 
 
-def result_of(handler: Handler, outcome: Outcome, attempts: int) -> HandlerResult:
+def result_of(handler: Handler, outcome: HandlerOutcome, attempts: int) -> HandlerResult:
     """The outcome as it is stored. A value that is not JSON is kept out, and said so, but does not undo the work."""
     value_json, error = None, outcome.error
     if outcome.value is not None:

@@ -73,7 +73,7 @@ def came_late(left: float, lease: float, claims: int, bus: str) -> bool:
     return late
 
 
-class Held:
+class HeldClaim:
     """A claim in this process. ``deadline`` is local, and counted from before the request was sent."""
 
     __slots__ = ("deadline", "ref")
@@ -93,7 +93,7 @@ class Held:
         return False
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=HeldClaim)
 T = TypeVar("T")
 
 

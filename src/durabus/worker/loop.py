@@ -20,15 +20,15 @@ from durabus.store.contract import EventStore
 from durabus.worker.children.children import Children
 from durabus.worker.children.remote import AwaitedRuns
 from durabus.worker.children.waiting import event_lock
-from durabus.worker.completer import Asked, Exchange, Outcome
+from durabus.worker.completer import Completer, Outcome, SentClaim
 from durabus.worker.context import check_options
 from durabus.worker.dispatcher import LONGEST_DELAY, Dispatcher
 from durabus.worker.heartbeat import SAFETY, Heartbeat, came_late
 from durabus.worker.metrics import Metrics
 from durabus.worker.outage import Outage
-from durabus.worker.poller import POLL_FLOOR, Appetite
+from durabus.worker.poller import POLL_FLOOR, Poller
 from durabus.worker.serial import SerialBatch
-from durabus.worker.slots import EventLock, Running, Slots
+from durabus.worker.slots import ClaimedEvent, EventLock, Slots
 from durabus.worker.without_lock import WithoutLock
 
 logger = logging.getLogger("durabus.worker")
@@ -85,12 +85,12 @@ class Worker:
         self.metrics = metrics or Metrics()
         self._on_settled = on_settled
         self._on_died = on_died
-        self._running: dict[int, Running] = {}
+        self._running: dict[int, ClaimedEvent] = {}
         self._wake = asyncio.Event()
         self._calls_at_once = 2 if halves and self._serial is None else 1
-        self._exchange = Exchange(store, enough=self._batch if self._calls_at_once > 1 else None, wake=self._wake.set)
+        self._exchange = Completer(store, enough=self._batch if self._calls_at_once > 1 else None, wake=self._wake.set)
         self._outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
-        self._appetite = Appetite(
+        self._appetite = Poller(
             store,
             bus,
             poll_interval=poll_interval,
@@ -169,7 +169,7 @@ class Worker:
         request: ClaimRequest,
         under: tuple[EventLock, ...],
         is_wanted: Callable[[], Awaitable[bool]] | None = None,
-    ) -> Running | None:
+    ) -> ClaimedEvent | None:
         """Claim the event that ``request`` names and run it before all others; None if it is not to be had now.
 
         ``is_wanted`` is asked between both. Who is cancelled meanwhile, such as a handler whose time is over, leaves no
@@ -195,11 +195,11 @@ class Worker:
             return
         for claim in claims:
             if claim.event.id not in self._running:
-                running = Running(claim, monotonic() + self._lease * SAFETY)
+                running = ClaimedEvent(claim, monotonic() + self._lease * SAFETY)
                 self._running[claim.event.id] = running
                 self._put_back(running)
 
-    def _is_at_work_on(self, running: Running) -> bool:
+    def _is_at_work_on(self, running: ClaimedEvent) -> bool:
         return self.holds(running) and not self._exchange.has(running)
 
     async def _claim_and_run(
@@ -207,7 +207,7 @@ class Worker:
         request: ClaimRequest,
         under: tuple[EventLock, ...],
         is_wanted: Callable[[], Awaitable[bool]] | None,
-    ) -> Running | None:
+    ) -> ClaimedEvent | None:
         sent = monotonic()
         claims = await self._store.claim_next_events(request)
         if not claims:
@@ -219,7 +219,7 @@ class Worker:
             self._lose(before, "its lease ended and this worker claimed it again")
         await self._dispatcher.prepare(claims[0])
         wanted = is_wanted is None or await is_wanted()
-        running = Running(claims[0], sent + self._lease * SAFETY)
+        running = ClaimedEvent(claims[0], sent + self._lease * SAFETY)
         self._running[claims[0].event.id] = running
         if not wanted or self._came_late(running.deadline, 1):
             self._put_back(running)
@@ -227,11 +227,11 @@ class Worker:
         self._slots.put_first(running, under)
         return running
 
-    def holds(self, running: Running) -> bool:
+    def holds(self, running: ClaimedEvent) -> bool:
         """Whether the claim is neither lost nor settled."""
         return self._running.get(running.ref.id) is running
 
-    async def take_back(self, running: Running) -> None:
+    async def take_back(self, running: ClaimedEvent) -> None:
         """Nobody waits any more for an event that was run at once: it goes back to the queue if it has not ended."""
         if self._is_at_work_on(running):
             self._slots.give_back(running)
@@ -244,11 +244,11 @@ class Worker:
         """While the holder of ``locks`` waits for an event, that event runs under them, however it was claimed here."""
         return self._slots.lending(event_id, locks)
 
-    def run_of(self, id_: int | None) -> Running | None:
+    def run_of(self, id_: int | None) -> ClaimedEvent | None:
         """The event on its way through this worker."""
         return None if id_ is None else self._running.get(id_)
 
-    async def take_locks_back(self, running: Running, locks: tuple[EventLock, ...]) -> None:
+    async def take_locks_back(self, running: ClaimedEvent, locks: tuple[EventLock, ...]) -> None:
         """Nobody holds these locks any more for an event of another bus that was run at once: it goes on without them.
 
         Unless it waits for an event that may run under them.
@@ -330,7 +330,7 @@ class Worker:
 
         As many of these run as there may be calls at once.
         """
-        unanswered: Asked | None = None
+        unanswered: SentClaim | None = None
         while not self._stopping or self._running or self._exchange.waiting or self._without_lock.tasks or unanswered:
             if self._serial is not None and self._waits_for_another_node():
                 self._appetite.leave_it()
@@ -343,7 +343,7 @@ class Worker:
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            asked = unanswered or (Asked(self._request(free), monotonic()) if claim else None)
+            asked = unanswered or (SentClaim(self._request(free), monotonic()) if claim else None)
             try:
                 await self._settle_and_claim(asked)
                 unanswered = None
@@ -367,7 +367,7 @@ class Worker:
         """Whether the event that holds the lock waits for a child, and there may be work behind the lock."""
         return bool(not self._exchange.waiting and self._running and self._slots.lent and self._appetite.hungry)
 
-    async def _settle_and_claim(self, asked: Asked | None) -> None:
+    async def _settle_and_claim(self, asked: SentClaim | None) -> None:
         call = self._exchange.begin(0 if asked is None else asked.request.limit)
         try:
             outcomes, claims = await self._exchange.send(call, None if asked is None else asked.request)
@@ -402,7 +402,7 @@ class Worker:
             self._serial.begin(len(claims))
         for claim in claims:
             event = claim.event
-            running = Running(claim, deadline)
+            running = ClaimedEvent(claim, deadline)
             before = self._running.get(event.id)
             # What is under way was settled before it could be claimed again.
             if before is not None and not self._exchange.is_under_way(before):
@@ -414,10 +414,10 @@ class Worker:
     def _came_late(self, deadline: float, claims: int) -> bool:
         return came_late(deadline - monotonic(), self._lease, claims, self._bus)
 
-    def _put_back(self, running: Running) -> None:
+    def _put_back(self, running: ClaimedEvent) -> None:
         self._exchange.add(running, Release(running.ref))
 
-    def _end_wait(self, running: Running, reason: str) -> None:
+    def _end_wait(self, running: ClaimedEvent, reason: str) -> None:
         self._running[running.ref.id] = running
         self._exchange.add(running, Release(running.ref, 0.0, (), reason))
 
@@ -440,7 +440,7 @@ class Worker:
                 except Exception:
                     logger.exception("the end of event %s could not be told to who waits for it", event.event_id)
 
-    def _done(self, running: Running, settlement: Settlement) -> None:
+    def _done(self, running: ClaimedEvent, settlement: Settlement) -> None:
         self._exchange.add(running, settlement)
         if running.gave_away and isinstance(settlement, Release) and settlement.delay <= LONGEST_DELAY:
             self._appetite.rest(settlement.delay)  # else no live node has the handler, and nobody would claim first
@@ -459,23 +459,23 @@ class Worker:
             self._slots.give_back_rest()
         self._wake.set()
 
-    def _slot_died(self, running: Running) -> None:
+    def _slot_died(self, running: ClaimedEvent) -> None:
         self._running.pop(running.claim.event.id, None)
         self._wake.set()
 
-    def _held(self) -> list[Running]:
+    def _held(self) -> list[ClaimedEvent]:
         # Copied at once: this runs in the heartbeat's thread.
         return [*self._running.copy().values(), *self._slots.held_without_lock.copy()]
 
-    def _allowance(self, running: Running) -> float:
+    def _allowance(self, running: ClaimedEvent) -> float:
         limit = self._dispatcher.allowance(running.claim.event.type)
         return math.inf if limit is None and running.has_begun else limit or 0.0  # they were unsubscribed since
 
-    def _lost_from_thread(self, held: Running, reason: str) -> None:
+    def _lost_from_thread(self, held: ClaimedEvent, reason: str) -> None:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._cancel_lost, held, reason)
 
-    def _cancel_lost(self, held: Running, reason: str) -> None:
+    def _cancel_lost(self, held: ClaimedEvent, reason: str) -> None:
         # What is done is with the store, or on the way: that will judge it.
         if held in self._slots.held_without_lock:
             self._report_lost(held.claim.event, reason)
@@ -483,7 +483,7 @@ class Worker:
         elif self._is_at_work_on(held):
             self._lose(held, reason)
 
-    def _lose(self, running: Running, reason: str) -> None:
+    def _lose(self, running: ClaimedEvent, reason: str) -> None:
         """Another claim may hold the event already: stop the handler, write nothing."""
         del self._running[running.ref.id]
         self._exchange.remove(running)

@@ -33,7 +33,7 @@ LOOK = 0.03
 """How long a look may take whether there is still something to be had."""
 
 
-class Appetite:
+class Poller:
     """A worker asks as long as it is hungry, and listens for hints once it is not.
 
     ``nodes`` tells how many serve the bus.

@@ -20,7 +20,7 @@ from durabus.store.contract import EventStore
 from durabus.worker.children.children import Child, Children
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.execution import describe
-from durabus.worker.heartbeat import Held
+from durabus.worker.heartbeat import HeldClaim
 from durabus.worker.threads import NotStarted, is_in_thread, threads_ended
 
 logger = logging.getLogger("durabus.worker")
@@ -39,7 +39,7 @@ LEFT_BEHIND = 2.0
 """How long the next event of a serial bus waits for a handler that was told to stop."""
 
 
-class Running(Held):
+class ClaimedEvent(HeldClaim):
     """A claim on its way through a slot."""
 
     __slots__ = ("children", "claim", "gave_away", "held", "locks", "lost", "returning", "task", "turn", "waits_next")
@@ -82,18 +82,18 @@ class Running(Held):
         self.locks = (*self.locks, *(lock for lock in locks if lock not in self.locks))
 
 
-class Place:
+class Slot:
     """The task in which handlers run, one event after another, as code inside them can find it."""
 
     __slots__ = ("running", "slots")
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
-        self.running: Running | None = None
+        self.running: ClaimedEvent | None = None
         """Over when its ``task`` is None."""
 
 
-PLACE: contextvars.ContextVar[Place | None] = contextvars.ContextVar("durabus_place", default=None)
+PLACE: contextvars.ContextVar[Slot | None] = contextvars.ContextVar("durabus_place", default=None)
 
 
 class Slots:
@@ -109,8 +109,8 @@ class Slots:
         dispatcher: Dispatcher,
         size: int,
         *,
-        done: Callable[[Running, Settlement], None],
-        died: Callable[[Running], None],
+        done: Callable[[ClaimedEvent, Settlement], None],
+        died: Callable[[ClaimedEvent], None],
         lent: Callable[[], None],
         lock: EventLock | None = None,
         children: Children | None = None,
@@ -124,18 +124,18 @@ class Slots:
         self.lock = lock
         """What every event that runs here holds, in a serial mode."""
         self._children = children
-        self._waits: dict[Running, int] = {}
+        self._waits: dict[ClaimedEvent, int] = {}
         """Whose handlers wait, and for how many other events."""
         self._lent_locks: dict[str, list[tuple[EventLock, ...]]] = {}
         """By event_id: what those run under who wait for the event."""
-        self._queue: deque[Running] = deque()
-        self._inside: set[Running] = set()
+        self._queue: deque[ClaimedEvent] = deque()
+        self._inside: set[ClaimedEvent] = set()
         """In a serial mode, whose handlers run."""
         self._active = 0
         self._asked_for_more = False
-        self.held: set[Running] = set()
+        self.held: set[ClaimedEvent] = set()
         """What waits in place for handlers that no live node has."""
-        self.held_without_lock: set[Running] = set()
+        self.held_without_lock: set[ClaimedEvent] = set()
         """The same in a serial mode: no slot runs it."""
         self.draining = False
         """Nothing more is to wait in place."""
@@ -150,7 +150,7 @@ class Slots:
         """How many handlers wait for other events."""
         return len(self._waits)
 
-    def is_waiting(self, running: Running) -> bool:
+    def is_waiting(self, running: ClaimedEvent) -> bool:
         """Whether its handler waits for other events."""
         return running in self._waits
 
@@ -170,7 +170,7 @@ class Slots:
             if not self._lent_locks[event_id]:
                 del self._lent_locks[event_id]
 
-    def put(self, running: Running) -> None:
+    def put(self, running: ClaimedEvent) -> None:
         """Queue an event; ``go`` starts it."""
         if self.lock is not None:
             running.locks = (self.lock,)
@@ -178,7 +178,7 @@ class Slots:
             running.add_locks(locks)
         self._queue.append(running)
 
-    def put_first(self, running: Running, under: tuple[EventLock, ...]) -> None:
+    def put_first(self, running: ClaimedEvent, under: tuple[EventLock, ...]) -> None:
         """Run an event before all that are queued; the event that waits for it holds ``under``."""
         running.locks = under if self.lock is None or self.lock in under else (*under, self.lock)
         self._queue.appendleft(running)
@@ -194,12 +194,12 @@ class Slots:
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
-    def lose(self, running: Running) -> None:
+    def lose(self, running: ClaimedEvent) -> None:
         """The claim is lost: do not begin, or stop."""
         running.lost = True
         self._interrupt(running)
 
-    def give_back(self, running: Running) -> None:
+    def give_back(self, running: ClaimedEvent) -> None:
         """There is no time left: the event goes back to the queue without losing an attempt."""
         running.returning = True
         if self._interrupt(running):
@@ -218,7 +218,7 @@ class Slots:
             running.returning = True
             self._done(running, Release(running.ref))
 
-    def lend(self, running: Running) -> None:
+    def lend(self, running: ClaimedEvent) -> None:
         """Its handler begins to wait for another event: somebody else may have its place."""
         if running.task is None:
             return  # it is over: somebody it left behind waits
@@ -228,14 +228,14 @@ class Slots:
             self._lent()
             self.go()
 
-    def take_back(self, running: Running) -> None:
+    def take_back(self, running: ClaimedEvent) -> None:
         """The wait is over. For a moment more handlers may run than there are places."""
         if running in self._waits:
             self._waits[running] -= 1
             if not self._waits[running]:
                 self._end_waits(running)
 
-    def _end_waits(self, running: Running) -> None:
+    def _end_waits(self, running: ClaimedEvent) -> None:
         if self._waits.pop(running, None) is not None:
             self._places -= 1
 
@@ -244,7 +244,7 @@ class Slots:
             return False
         return bool(self._queue)
 
-    def _leave_behind(self, running: Running) -> None:
+    def _leave_behind(self, running: ClaimedEvent) -> None:
         """Its handler refuses to stop, and nothing it does counts any more: the others cannot wait for ever.
 
         But for a function in a thread whose event is still claimed: the lock that the others need is its own.
@@ -253,7 +253,7 @@ class Slots:
             self._inside.remove(running)
             self.go()
 
-    def _interrupt(self, running: Running) -> bool:
+    def _interrupt(self, running: ClaimedEvent) -> bool:
         """Cancel it if it runs; True if it had not begun."""
         if running.task is not None:
             running.task.cancel()
@@ -266,7 +266,7 @@ class Slots:
 
     async def _slot(self) -> None:
         """Run queued events one after another; leave when none is left, or when a handler changed the context."""
-        place, task = Place(self), asyncio.current_task()
+        place, task = Slot(self), asyncio.current_task()
         PLACE.set(place)
         settled: list[HandlerResult] = []
         untouched = contextvars.copy_context()
@@ -300,7 +300,7 @@ class Slots:
             self.go()
 
     async def _run(  # noqa: C901, PLR0912  (one flat list of endings)
-        self, running: Running, settled: list[HandlerResult]
+        self, running: ClaimedEvent, settled: list[HandlerResult]
     ) -> Settlement:
         """Dispatch one event. Whatever happens inside, the slot survives and the claim gets a settlement."""
         try:
@@ -340,12 +340,12 @@ class Slots:
             return Release(running.ref, 0.0, tuple(settled), TOLD_TO_STOP)
         return settlement
 
-    def _failed(self, running: Running, error: BaseException, settled: list[HandlerResult]) -> Fail:
+    def _failed(self, running: ClaimedEvent, error: BaseException, settled: list[HandlerResult]) -> Fail:
         delay = None if self._is_last_attempt(running) else TROUBLE_PAUSE
         return Fail(running.ref, describe(error), delay, tuple(settled))
 
     def _cancelled_by_others(
-        self, running: Running, error: asyncio.CancelledError, settled: list[HandlerResult]
+        self, running: ClaimedEvent, error: asyncio.CancelledError, settled: list[HandlerResult]
     ) -> None:
         """A failed attempt, if the worker is there to write it; else the lease gives the event back."""
         if self.closing:
@@ -353,7 +353,7 @@ class Slots:
         else:
             self._done(running, self._failed(running, error, settled))
 
-    async def _keep(self, running: Running) -> None:
+    async def _keep(self, running: ClaimedEvent) -> None:
         """It is to go back, but not while a function of it runs in a thread: another node would begin beside it.
 
         At a shutdown that waits no longer it is left behind, and comes back with its lease.
@@ -364,7 +364,7 @@ class Slots:
             self._died(running)
             raise
 
-    async def _given_away(self, running: Running, settlement: Release) -> Release:
+    async def _given_away(self, running: ClaimedEvent, settlement: Release) -> Release:
         """If no live node has what the event lacks, it waits in place: else its log would grow for as long as it waits.
 
         Once it went back, with the reason in its log. In a serial mode it must not keep the lock from the others: it
@@ -393,7 +393,7 @@ class Slots:
             self.take_back(running)
         return Release(running.ref, 0.0, (), HANDLERS_CHANGED) if waited else settlement
 
-    async def _after_children(self, running: Running, settlement: Settlement) -> Settlement:
+    async def _after_children(self, running: ClaimedEvent, settlement: Settlement) -> Settlement:
         if running.turn is not None:
             async with running.turn:  # somebody it left behind may still wait for a child that runs under its lock
                 pass
@@ -410,7 +410,7 @@ class Slots:
                 self.take_back(running)
         return replace(after, delay=None) if isinstance(after, Fail) and self._is_last_attempt(running) else after
 
-    def _is_last_attempt(self, running: Running) -> bool:
+    def _is_last_attempt(self, running: ClaimedEvent) -> bool:
         event = running.claim.event
         limit = event.max_attempts if event.max_attempts is not None else self._dispatcher.max_attempts
         return limit is not None and event.attempts >= limit

@@ -17,7 +17,7 @@ from durabus.model.claim import ClaimRequest
 from durabus.store.contract import EventStore
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import SAFETY
-from durabus.worker.slots import BACK_FOR, HANDLERS_CHANGED, TOLD_TO_STOP, Running
+from durabus.worker.slots import BACK_FOR, HANDLERS_CHANGED, TOLD_TO_STOP, ClaimedEvent
 
 logger = logging.getLogger("durabus.worker")
 
@@ -36,12 +36,12 @@ class WithoutLock:
         self,
         store: EventStore,
         dispatcher: Dispatcher,
-        held: set[Running],
+        held: set[ClaimedEvent],
         *,
         lease: float,
         resting: Callable[[], AbstractContextManager[None]],
         request: Callable[[str], ClaimRequest],
-        put_back: Callable[[Running, str], None],
+        put_back: Callable[[ClaimedEvent, str], None],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
@@ -66,7 +66,7 @@ class WithoutLock:
         self.tasks.discard(task)
         self._wake()
 
-    def lose(self, running: Running) -> None:
+    def lose(self, running: ClaimedEvent) -> None:
         """Another claim may hold the event."""
         running.lost = True
         if running.task is not None:
@@ -103,13 +103,13 @@ class WithoutLock:
         if not running.lost:
             self._put_back(running, TOLD_TO_STOP if self._stopping else HANDLERS_CHANGED)
 
-    async def _claim(self, event_id: str) -> Running | None:
+    async def _claim(self, event_id: str) -> ClaimedEvent | None:
         await asyncio.sleep(BACK_FOR)
         for attempt in range(TRIES):
             if self._stopping:
                 return None
             sent = monotonic()
             for claim in await self._store.claim_next_events(self._request(event_id)):
-                return Running(claim, sent + self._lease * SAFETY)
+                return ClaimedEvent(claim, sent + self._lease * SAFETY)
             await asyncio.sleep(TRY_AGAIN * 2**attempt)
         return None

@@ -11,7 +11,7 @@ import msgspec
 from durabus.clock import monotonic
 from durabus.errors import StoreClosedError, StoreError
 from durabus.http.api import Api, logger
-from durabus.http.dashboard.figures import KEPT, Figures, Slots, Tags, step_of
+from durabus.http.dashboard.figures import KEPT, Figures, SlotFigures, Tags, step_of
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.query import EventQuery
 from durabus.model.settlement import NO_HANDLER
@@ -62,7 +62,7 @@ class Live(msgspec.Struct):
     picked_ts: float | None = None
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class AttemptEnd(msgspec.Struct, frozen=True):
     """How an attempt ended."""
 
     at_ts: float
@@ -75,9 +75,9 @@ class Pulse:
     """Of one bus."""
 
     def __init__(self, api: Api, bus: str) -> None:
-        self.slots = Slots()
-        self.recent: deque[Attempt] = deque(maxlen=RECENT)
-        self.unhandled: deque[Attempt] = deque(maxlen=RECENT)
+        self.slots = SlotFigures()
+        self.recent: deque[AttemptEnd] = deque(maxlen=RECENT)
+        self.unhandled: deque[AttemptEnd] = deque(maxlen=RECENT)
         """Events that completed because no process had a handler."""
         self.workers: dict[str, WorkerSeen] = {}
         self.caught_up = asyncio.Event()
@@ -139,7 +139,7 @@ class Pulse:
 
     def _begin(self, position: str) -> None:
         """Also when somebody comes back after a while: what was counted before would have a hole after it."""
-        self.slots, self._position = Slots(), position
+        self.slots, self._position = SlotFigures(), position
         self.since_ts = 0.0 if position == START else NOTHING_READ
         self.recent.clear()
         self.unhandled.clear()
@@ -182,7 +182,7 @@ class Pulse:
 
     def _count_end(self, row: tuple[object, ...], figures: Figures, live: Live, worker: WorkerSeen | None) -> None:
         at, lost, failed = _float(row[AT]), row[ACTION] == Action.ABANDONED, row[ACTION] != Action.COMPLETED
-        ended = Attempt(at, int(str(row[ID])), str(row[TYPE]), failed)
+        ended = AttemptEnd(at, int(str(row[ID])), str(row[TYPE]), failed)
         self.recent.append(ended)
         if not failed and row[REASON] == NO_HANDLER:
             self.unhandled.append(ended)

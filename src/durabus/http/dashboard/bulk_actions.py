@@ -75,7 +75,7 @@ class Grouped(msgspec.Struct, frozen=True):
     older: bool
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
+class BulkStep(msgspec.Struct, frozen=True, kw_only=True):
     """What one step did. ``before``: where the next one begins; None after the last."""
 
     done: int
@@ -138,7 +138,7 @@ async def count_selected(api: Api, principal: Principal, selection: Selection) -
     return number, False, newest
 
 
-async def take_step(api: Api, principal: Principal, selection: Selection, deed: Deed, before: int | None) -> Step:
+async def take_step(api: Api, principal: Principal, selection: Selection, deed: Deed, before: int | None) -> BulkStep:
     """Do it to the next few, from the newest on. An event that somebody else dealt with meanwhile is left alone."""
     chosen: list[Event] = []
     looked_at, following = 0, None
@@ -150,7 +150,7 @@ async def take_step(api: Api, principal: Principal, selection: Selection, deed: 
             break
     ids = [event.id for event in chosen]
     done = await _retry(api, ids) if deed == "retry" else len(await api.store.purge_dead_letters_by_id(ids))
-    return Step(done=done, before=following)
+    return BulkStep(done=done, before=following)
 
 
 async def _retry(api: Api, ids: list[int]) -> int:

@@ -14,7 +14,7 @@ LABELS = 5
 STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 
 
-class Line(msgspec.Struct, frozen=True):
+class ChartLine(msgspec.Struct, frozen=True):
     """One row of values. ``points`` has a piece for each unbroken stretch."""
 
     name: str
@@ -24,7 +24,7 @@ class Line(msgspec.Struct, frozen=True):
     newest: str
 
 
-class Mark(msgspec.Struct, frozen=True):
+class ChartMark(msgspec.Struct, frozen=True):
     """A place along the time axis: its label, or what is told there to who points at it."""
 
     x: float
@@ -38,9 +38,9 @@ class Chart(msgspec.Struct, frozen=True):
     title: str
     top: str
     half: str
-    lines: tuple[Line, ...]
-    marks: tuple[Mark, ...]
-    hints: tuple[Mark, ...]
+    lines: tuple[ChartLine, ...]
+    marks: tuple[ChartMark, ...]
+    hints: tuple[ChartMark, ...]
     empty: bool
 
 
@@ -61,7 +61,7 @@ def chart(
         lines=tuple(_line(name, style, values, top, show) for name, style, values in rows),
         marks=tuple(_mark(begin, step, count, n) for n in range(LABELS)),
         hints=tuple(
-            Mark(n * WIDTH / count, WIDTH / count, f"{clock(begin + n * step)[:8]} UTC: {_told(rows, n, show)}")
+            ChartMark(n * WIDTH / count, WIDTH / count, f"{clock(begin + n * step)[:8]} UTC: {_told(rows, n, show)}")
             for n in range(count)
         ),
         empty=not any(known),
@@ -76,7 +76,7 @@ def round_up(value: float) -> float:
     return next(decade * n for n in STEPS if decade * n >= value * 0.9999)
 
 
-def _line(name: str, style: str, values: Values, top: float, show: Callable[[float | None], str]) -> Line:
+def _line(name: str, style: str, values: Values, top: float, show: Callable[[float | None], str]) -> ChartLine:
     width = WIDTH / len(values)
     stretches: list[list[tuple[float, float]]] = [[]]
     for n, value in enumerate(values):
@@ -90,7 +90,7 @@ def _line(name: str, style: str, values: Values, top: float, show: Callable[[flo
         for stretch in found
     )
     newest = next((value for value in reversed(values) if value is not None), None)
-    return Line(name, style, tuple(_joined(stretch, " ") for stretch in found), area, show(newest))
+    return ChartLine(name, style, tuple(_joined(stretch, " ") for stretch in found), area, show(newest))
 
 
 def _seen(stretch: list[tuple[float, float]], width: float) -> list[tuple[float, float]]:
@@ -105,9 +105,9 @@ def _joined(points: list[tuple[float, float]], by: str) -> str:
     return by.join(f"{x:.1f},{y:.1f}" for x, y in points)
 
 
-def _mark(begin: float, step: float, count: int, n: int) -> Mark:
+def _mark(begin: float, step: float, count: int, n: int) -> ChartMark:
     share = n / (LABELS - 1)
-    return Mark(share * WIDTH, 0, clock(begin + share * step * count)[:8])
+    return ChartMark(share * WIDTH, 0, clock(begin + share * step * count)[:8])
 
 
 def _told(rows: Sequence[tuple[str, str, Values]], n: int, show: Callable[[float | None], str]) -> str:

@@ -27,16 +27,16 @@ MAX_ATTEMPTS_SHOWN = 50
 EventNumber = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
 
-class Failure(msgspec.Struct, frozen=True):
+class FailureDetails(msgspec.Struct, frozen=True):
     """What ``HandlerResult.value_json`` holds for a handler that raised."""
 
     traceback: str
 
 
-_FAILURE = msgspec.json.Decoder(Failure)
+_FAILURE = msgspec.json.Decoder(FailureDetails)
 
 
-class HandlerLine(msgspec.Struct, frozen=True):
+class ResultRow(msgspec.Struct, frozen=True):
     """A handler's result as it is shown."""
 
     result: HandlerResult
@@ -100,12 +100,12 @@ def _last_results(trail: list[LogEntry]) -> tuple[HandlerResult, ...]:
     return next((entry.results for entry in reversed(trail) if entry.results), ())
 
 
-def _line(result: HandlerResult) -> HandlerLine:
+def _line(result: HandlerResult) -> ResultRow:
     try:
         failure = None if result.value_json is None else _FAILURE.decode(result.value_json)
     except msgspec.DecodeError:
         failure = None  # it is what the handler returned
-    return HandlerLine(result, None if failure is None else failure.traceback)
+    return ResultRow(result, None if failure is None else failure.traceback)
 
 
 ROUTES = [event, retry_event, release_event]

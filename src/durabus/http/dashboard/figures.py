@@ -85,7 +85,7 @@ def _quantile(histogram: Counter[int], share: float) -> float | None:
     raise AssertionError("a share of the total is not beyond the total")
 
 
-class Slots:
+class SlotFigures:
     """The last hour, in slots of a few seconds."""
 
     def __init__(self) -> None:

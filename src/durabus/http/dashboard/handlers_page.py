@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 import msgspec
 
 from durabus.http.api import Api, api_of, principal_of
-from durabus.http.dashboard.activity import Attempt
+from durabus.http.dashboard.activity import AttemptEnd
 from durabus.http.dashboard.board import board_of
 from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
 from durabus.model.handler import HandlerInfo
@@ -31,7 +31,7 @@ MAX_HANDLERS = 500
 UNHAPPY = frozenset({ResultStatus.TRANSIENT, ResultStatus.UNRECOVERABLE, ResultStatus.TIMED_OUT})
 
 
-class HandlerLine(msgspec.Struct, kw_only=True):
+class HandlerTableRow(msgspec.Struct, kw_only=True):
     """One handler, whichever nodes have it."""
 
     handler_id: str
@@ -83,12 +83,12 @@ async def handlers(request: AnyRequest) -> Page:
     )
 
 
-def _lines(registered: list[HandlerInfo], now: float) -> list[HandlerLine]:
+def _lines(registered: list[HandlerInfo], now: float) -> list[HandlerTableRow]:
     by_id: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
     for info in registered:
         by_id[info.handler_id].append(info)
     return [
-        HandlerLine(
+        HandlerTableRow(
             handler_id=handler_id,
             patterns=sorted({info.pattern for info in infos}),
             nodes=infos,
@@ -100,13 +100,13 @@ def _lines(registered: list[HandlerInfo], now: float) -> list[HandlerLine]:
     ]
 
 
-async def _count(api: Api, lines: list[HandlerLine], attempts: list[Attempt]) -> None:
+async def _count(api: Api, lines: list[HandlerTableRow], attempts: list[AttemptEnd]) -> None:
     """An event that failed is counted for the handlers that its results name, and as a success for the others.
 
     As in a breaker an event counts once, by its newest attempt. With very many failures only the newest are looked at,
     and the successes of the same time.
     """
-    ended: dict[int, Attempt] = {one.id: one for one in attempts}
+    ended: dict[int, AttemptEnd] = {one.id: one for one in attempts}
     failed = [one for one in ended.values() if one.failed]
     since = failed[-LOOKED_AT].at_ts if len(failed) > LOOKED_AT else 0.0
     failed = failed[-LOOKED_AT:]
@@ -120,7 +120,7 @@ async def _count(api: Api, lines: list[HandlerLine], attempts: list[Attempt]) ->
                 _blame(line, one.id, names)
 
 
-def _blame(line: HandlerLine, id_: int, blamed: dict[str, HandlerResult]) -> None:
+def _blame(line: HandlerTableRow, id_: int, blamed: dict[str, HandlerResult]) -> None:
     result = blamed.get(line.handler_id)
     if result is not None:
         line.failed += 1

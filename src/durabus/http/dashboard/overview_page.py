@@ -32,7 +32,7 @@ OFTEN_SHARE = 0.05
 MAX_NAMED = 3
 
 
-class Notice(msgspec.Struct, frozen=True):
+class OverviewNotice(msgspec.Struct, frozen=True):
     """Something that somebody should look at."""
 
     text: str
@@ -137,37 +137,39 @@ def charts(series: list[Figures], begin: float, step: float, since: float) -> li
     ]
 
 
-def notices(now: float, failing: list[Notice], counted: Counted | None, in_flight: list[Event]) -> list[Notice]:
+def notices(
+    now: float, failing: list[OverviewNotice], counted: Counted | None, in_flight: list[Event]
+) -> list[OverviewNotice]:
     """What needs attention, worst first."""
-    found: list[Notice] = []
+    found: list[OverviewNotice] = []
     late = Counter(event.worker_id for event in in_flight if event.expires_ts is not None and event.expires_ts < now)
     for worker, held in late.most_common(MAX_NAMED):
-        found.append(Notice(f"{worker} is late: {held} events whose lease is over", "/dashboard/workers", {}))
+        found.append(OverviewNotice(f"{worker} is late: {held} events whose lease is over", "/dashboard/workers", {}))
     found += failing
     if counted is not None:
         oldest = counted.oldest
         if oldest is not None and oldest.due_for > OLD:
             text = f"#{oldest.id} waits for {words.duration(oldest.age)}"
-            found.append(Notice(text, f"/dashboard/events/{oldest.id}", {}))
+            found.append(OverviewNotice(text, f"/dashboard/events/{oldest.id}", {}))
         dead = counted.counts.failed + counted.counts.completed_with_errors
         if dead:
-            found.append(Notice(f"{dead:,} dead letters wait for a decision", "/dashboard/dead-letters", {}))
+            found.append(OverviewNotice(f"{dead:,} dead letters wait for a decision", "/dashboard/dead-letters", {}))
     return found
 
 
-def held(hold: LogHold | None) -> list[Notice]:
+def held(hold: LogHold | None) -> list[OverviewNotice]:
     """Why the charts stand still."""
     if hold is None:
         return []
     text = f"Charts and the log stand still for {words.duration(hold.waiting)}: they wait for {hold.holder}"
-    return [Notice(text, "/dashboard/live", {})]
+    return [OverviewNotice(text, "/dashboard/live", {})]
 
 
-def unhandled(pulse: Pulse, now: float) -> list[Notice]:
+def unhandled(pulse: Pulse, now: float) -> list[OverviewNotice]:
     """Types of which events ended without work: a handler is missing, or the type is misspelt."""
     times = Counter(one.type for one in pulse.unhandled if one.at_ts > now - KEPT)
     return [
-        Notice(
+        OverviewNotice(
             f"{type_}: {count:,} events lately completed without work, because no process had a handler",
             "/dashboard/events",
             {"type": type_},
@@ -176,12 +178,12 @@ def unhandled(pulse: Pulse, now: float) -> list[Notice]:
     ]
 
 
-def failing(pulse: Pulse, now: float) -> list[Notice]:
+def failing(pulse: Pulse, now: float) -> list[OverviewNotice]:
     """Types of which a notable part fails."""
     lately = [one for one in pulse.recent if one.at_ts > now - MINUTE]
     attempts, failures = Counter(one.type for one in lately), Counter(one.type for one in lately if one.failed)
     return [
-        Notice(
+        OverviewNotice(
             f"{type_}: {words.percent(times / attempts[type_])} of {attempts[type_]:,} attempts failed lately",
             "/dashboard/events",
             {"type": type_},

@@ -12,7 +12,7 @@ from durabus.errors import LeaseLost
 from durabus.http.api import Api, api_of, listens, principal_of, still_allowed
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.auth.tenancy import scoped_token, shown
-from durabus.http.openapi import Answer, described
+from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import Code, Problem, decoded
 from durabus.http.schema.claims import (
     ClaimRequestDocument,
@@ -32,8 +32,8 @@ from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.statuses import EventMode
 
 AnyRequest = Request[Any, Any, Any]
-NOT_FOUND = {404: Answer("An event is unknown, or one that this token may not see: nothing was written.")}
-TAKEN = {409: Answer("The claim token is another's.")}
+NOT_FOUND = {404: DocumentedResponse("An event is unknown, or one that this token may not see: nothing was written.")}
+TAKEN = {409: DocumentedResponse("The claim token is another's.")}
 
 
 @post("/claims", status_code=200, opt=described(Scope.CLAIM, TAKEN, WaitingClaimRequestDocument))

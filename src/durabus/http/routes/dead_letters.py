@@ -11,7 +11,7 @@ from durabus.http.api import api_of, principal_of
 from durabus.http.auth.access import Scope
 from durabus.http.auth.tenancy import shown
 from durabus.http.listing import MAX_OFFSET, list_events
-from durabus.http.openapi import Answer, described
+from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import decoded
 from durabus.http.schema.claims import (
     DeadLetterListDocument,
@@ -55,7 +55,9 @@ async def get_dead_letters(
     "/dead-letters/requeue",
     status_code=200,
     opt=described(
-        Scope.ADMIN, {404: Answer("An event is unknown."), 409: Answer("An event is no dead letter.")}, RequeueDocument
+        Scope.ADMIN,
+        {404: DocumentedResponse("An event is unknown."), 409: DocumentedResponse("An event is no dead letter.")},
+        RequeueDocument,
     ),
 )
 async def requeue_dead_letters(request: AnyRequest) -> WholeEventsDocument:

@@ -13,7 +13,7 @@ from durabus.http.api import Api, api_of, principal_of
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.auth.tenancy import scoped, shown, with_parents
 from durabus.http.listing import MAX_OFFSET, MAX_PAGE, list_events
-from durabus.http.openapi import Answer, described
+from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import MEDIA_TYPE, STATUS, Code, Problem, decoded
 from durabus.http.schema.claims import NewEventsDocument, WholeEventsDocument, whole_event
 from durabus.http.schema.events import (
@@ -55,11 +55,11 @@ AnyRequest = Request[Any, Any, Any]
 TOKEN_HEADER = "Durabus-Claim-Token"  # noqa: S105  (a header's name)
 FENCE_HEADER = "Durabus-Claim-Fence"
 
-NOT_FOUND = {404: Answer("No event with this number, or none that this token may see.")}
-CONFLICT = {409: Answer("The claim is lost: nothing was written.")}
+NOT_FOUND = {404: DocumentedResponse("No event with this number, or none that this token may see.")}
+CONFLICT = {409: DocumentedResponse("The claim is lost: nothing was written.")}
 
 
-@post("/events", opt=described(Scope.PUBLISH, {409: Answer("The key is another's.")}, NewEventDocument))
+@post("/events", opt=described(Scope.PUBLISH, {409: DocumentedResponse("The key is another's.")}, NewEventDocument))
 async def create_event(request: AnyRequest) -> EventDocument:
     """Publish an event."""
     data = await decoded(request, NewEventDocument)
@@ -68,7 +68,9 @@ async def create_event(request: AnyRequest) -> EventDocument:
     return event_document(event, api.settings.max_retries)
 
 
-@post("/events/batch", opt=described(Scope.PUBLISH, {409: Answer("A key is another's.")}, NewEventsDocument))
+@post(
+    "/events/batch", opt=described(Scope.PUBLISH, {409: DocumentedResponse("A key is another's.")}, NewEventsDocument)
+)
 async def create_events(request: AnyRequest) -> WholeEventsDocument:
     """Publish many events in one step, all or none."""
     data = await decoded(request, NewEventsDocument)
@@ -104,7 +106,10 @@ def _new_event(document: NewEventDocument, api: Api, principal: Principal) -> Ne
 
 @get(
     "/events/subscribe",
-    opt=described(Scope.CLAIM, {200: Answer("An event for this worker.", JobDocument), 204: Answer("Nothing to do.")}),
+    opt=described(
+        Scope.CLAIM,
+        {200: DocumentedResponse("An event for this worker.", JobDocument), 204: DocumentedResponse("Nothing to do.")},
+    ),
 )
 async def subscribe(
     request: AnyRequest,
@@ -164,8 +169,8 @@ async def complete_event(request: AnyRequest, id: PathId) -> CompletedDocument: 
     opt=described(
         Scope.CLAIM,
         {
-            200: Answer("Tried again later.", FailedDocument),
-            400: Answer("Max retries exceeded, or a wrong request.", MaxRetriesDocument),
+            200: DocumentedResponse("Tried again later.", FailedDocument),
+            400: DocumentedResponse("Max retries exceeded, or a wrong request.", MaxRetriesDocument),
             **NOT_FOUND,
             **CONFLICT,
         },

@@ -15,7 +15,7 @@ from durabus.errors import StoreError
 from durabus.http.api import api_of, listens, principal_of, still_allowed
 from durabus.http.auth.access import Scope
 from durabus.http.listing import count_events
-from durabus.http.openapi import Answer, described
+from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import Problem, logger
 from durabus.http.schema.claims import StatsDocument
 from durabus.http.schema.fields import QueryBus
@@ -42,7 +42,7 @@ async def livez() -> HealthDocument:
     return HealthDocument("alive")
 
 
-@get("/readyz", opt=described(None, {503: Answer("Not now.")}))
+@get("/readyz", opt=described(None, {503: DocumentedResponse("Not now.")}))
 async def readyz(request: AnyRequest) -> HealthDocument:
     """The store answers, and the server is not about to stop."""
     api = api_of(request)
@@ -60,7 +60,7 @@ async def readyz(request: AnyRequest) -> HealthDocument:
 
 @get(
     "/metrics",
-    opt=described(Scope.READ, {200: Answer("Text for Prometheus.", media_type="text/plain")}),
+    opt=described(Scope.READ, {200: DocumentedResponse("Text for Prometheus.", media_type="text/plain")}),
 )
 async def metrics(request: AnyRequest) -> Response[bytes]:
     """Requests of this process, and events and missing handlers of the server's bus."""
@@ -84,7 +84,7 @@ async def stats(request: AnyRequest, bus: QueryBus = None) -> StatsDocument:
 
 @get(
     "/events/tail",
-    opt=described(Scope.READ, {200: Answer("Server-sent events.", media_type="text/event-stream")}),
+    opt=described(Scope.READ, {200: DocumentedResponse("Server-sent events.", media_type="text/event-stream")}),
 )
 async def events_tail(
     request: AnyRequest,

@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient
 
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.store.doctor import Finding
-from durabus.stores.kafka.layout import LARGEST, Layout
-from durabus.stores.kafka.store import Place, place
+from durabus.stores.kafka.layout import LARGEST, KafkaLayout
+from durabus.stores.kafka.store import KafkaAddress, place
 from durabus.stores.kafka.topics import QUIET, Topics
 
 ANSWER_WITHIN = 10.0
@@ -22,8 +22,8 @@ async def examine(url: str) -> list[Finding]:
     return await asyncio.to_thread(_examine, place(url))
 
 
-def _examine(where: Place) -> list[Finding]:
-    layout, timeout = Layout(where.options.prefix), min(where.options.timeout, ANSWER_WITHIN)
+def _examine(where: KafkaAddress) -> list[Finding]:
+    layout, timeout = KafkaLayout(where.options.prefix), min(where.options.timeout, ANSWER_WITHIN)
     topics = Topics(where.client, layout, replication=where.replication, timeout=timeout)
     brokers = _brokers(where, timeout)
     try:
@@ -37,7 +37,7 @@ def _examine(where: Place) -> list[Finding]:
     ]
 
 
-def _brokers(where: Place, timeout: float) -> int:
+def _brokers(where: KafkaAddress, timeout: float) -> int:
     admin = AdminClient({**where.client, **QUIET})
     try:
         return len(admin.describe_cluster(request_timeout=timeout).result().nodes)

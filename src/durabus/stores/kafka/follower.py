@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from durabus.errors import StoreUnavailableError
-from durabus.stores.kafka.layout import LARGEST, Layout
+from durabus.stores.kafka.layout import LARGEST, KafkaLayout
 from durabus.stores.kafka.topics import QUIET
 from durabus.stores.replicated_log.records import DamagedRecordError, NoEnvelopeError, unseal
-from durabus.stores.replicated_log.transport import Entry, GapError, Position
+from durabus.stores.replicated_log.transport import BrokerRecord, GapError, Position
 
 logger = logging.getLogger("durabus.kafka")
 
@@ -32,15 +32,15 @@ _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE
 _PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})  # noqa: SLF001
 
 
-class Follower:
+class KafkaFollower:
     """One consumer without a group, served by a thread of its own."""
 
     def __init__(
         self,
         client: Mapping[str, str],
-        layout: Layout,
+        layout: KafkaLayout,
         after: Position,
-        deliver: Callable[[Sequence[Entry]], None],
+        deliver: Callable[[Sequence[BrokerRecord]], None],
         *,
         public_first: int = 0,
     ) -> None:
@@ -130,7 +130,7 @@ class Follower:
             self._put_in_order()
 
     def _put_in_order(self) -> None:
-        entries: list[Entry] = []
+        entries: list[BrokerRecord] = []
         self.awaited = 0
         if self._waiting_public and self._waiting_public[0].offset() == self._public:
             entries.append(self._entry(self._waiting_public.popleft(), (self._control, self._public)))
@@ -157,10 +157,10 @@ class Follower:
         if entries:
             self._deliver(entries)
 
-    def _entry(self, message: Message, position: Position) -> Entry:
+    def _entry(self, message: Message, position: Position) -> BrokerRecord:
         headers = _headers(message)
         type_ = None if message.topic() == self._layout.control else headers.get("event_type", "")
-        return Entry(position, message.timestamp()[1] / 1000, type_, headers, message.value() or b"")
+        return BrokerRecord(position, message.timestamp()[1] / 1000, type_, headers, message.value() or b"")
 
     def _trouble(self, message: Message, error: KafkaError) -> None:
         if error.code() in _GONE:

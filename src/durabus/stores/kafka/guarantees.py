@@ -1,12 +1,12 @@
 """What the Kafka store promises."""
 
-from durabus.store.guarantees import CRASHES, Card
+from durabus.store.guarantees import CRASHES, Guarantees
 
 SUITE = "conformance/test_kafka.py::TestKafkaStore"
 BROKER = "kafka/test_broker.py::TestKafka"
 DAMAGE = "kafka/test_damage.py::TestKafkaDamage"
 
-CARD = Card(
+CARD = Guarantees(
     title="Kafka",
     durability=(
         "acknowledged by all replicas in sync (`acks=all`, idempotent producer): with one broker in its page cache."

@@ -28,7 +28,7 @@ ROOM = 64 * 1024
 """Bytes for a record's headers and its batch."""
 
 
-class Layout(msgspec.Struct, frozen=True):
+class KafkaLayout(msgspec.Struct, frozen=True):
     """The names."""
 
     prefix: str

@@ -28,7 +28,7 @@ _REFUSED = frozenset(
 )
 
 
-class Outgoing(NamedTuple):
+class KafkaOutgoing(NamedTuple):
     """A record for one of the lanes."""
 
     topic: str
@@ -86,7 +86,7 @@ class LaneProducer:
         self._thread = threading.Thread(target=self._poll, name="durabus-kafka-producer", daemon=True)
         self._thread.start()
 
-    async def send(self, records: Sequence[Outgoing]) -> int:
+    async def send(self, records: Sequence[KafkaOutgoing]) -> int:
         """Append in this order; answers the offset of the last one when the broker has all of them."""
         delivery = _Delivery(len(records))
         for record in records:
@@ -98,7 +98,7 @@ class LaneProducer:
         except TimeoutError as error:
             raise UnknownOutcomeError(f"Kafka did not report on a record within {self._within:g} s") from error
 
-    def _accepted(self, record: Outgoing, delivery: _Delivery) -> bool:
+    def _accepted(self, record: KafkaOutgoing, delivery: _Delivery) -> bool:
         headers: list[tuple[str, str | bytes | None]] = [
             (name, value.encode()) for name, value in record.headers.items()
         ]

@@ -17,10 +17,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreUnavailableError
-from durabus.stores.kafka.layout import LARGEST, ROOM, Layout
+from durabus.stores.kafka.layout import LARGEST, ROOM, KafkaLayout
 from durabus.stores.kafka.topics import QUIET, Topics
 from durabus.stores.replicated_log.snapshot_rows import TABLES
-from durabus.stores.replicated_log.transport import GapError, Manifest, Part
+from durabus.stores.replicated_log.transport import GapError, Manifest, SnapshotPart
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ MANIFEST_KEY = b"manifest"
 _OVERTAKEN = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})  # noqa: SLF001
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class ManifestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest's record."""
 
     manifest: Manifest
@@ -45,15 +45,17 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """Of all parts: a committed transaction becomes visible topic by topic, so parts can be older than the manifest."""
 
 
-class Snapshots:
+class KafkaSnapshots:
     """The newest one, and how it is replaced."""
 
-    def __init__(self, client: Mapping[str, str], layout: Layout, topics: Topics, threads: ThreadPoolExecutor) -> None:
+    def __init__(
+        self, client: Mapping[str, str], layout: KafkaLayout, topics: Topics, threads: ThreadPoolExecutor
+    ) -> None:
         self._client = client
         self._layout = layout
         self._topics = topics
         self._threads = threads
-        self._written: tuple[Kept, dict[tuple[str, str], int]] | None = None
+        self._written: tuple[ManifestRecord, dict[tuple[str, str], int]] | None = None
         """What this node wrote last, by checksum: it need not be written again, unless another node wrote since."""
         self._closed = threading.Event()
 
@@ -66,7 +68,7 @@ class Snapshots:
         kept = await self._in_thread(self._kept)
         return None if kept is None else kept.manifest
 
-    async def read(self, manifest: Manifest) -> AsyncIterator[Part]:
+    async def read(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
         """All parts."""
         kept, parts = await self._in_thread(self._whole)
         if kept is None or kept.manifest != manifest or kept.digest != _digest(_checksums(parts)):
@@ -74,7 +76,7 @@ class Snapshots:
         for part in parts:
             yield part
 
-    async def write(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+    async def write(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         """Write it in place of the old one; False if another node was faster."""
         topics = [self._layout.manifest, *map(self._layout.table, TABLES)]
         await self._in_thread(lambda: self._topics.ensure_state(topics))
@@ -96,7 +98,7 @@ class Snapshots:
                 return False
             await self._in_thread(producer.begin_transaction)
             written = await self._write_changed(producer, parts, before)
-            kept = Kept(manifest=manifest, fence=fence, digest=_digest(written))
+            kept = ManifestRecord(manifest=manifest, fence=fence, digest=_digest(written))
             await self._produce(producer, self._layout.manifest, MANIFEST_KEY, msgspec.json.encode(kept))
             await self._in_thread(lambda: self._persist(producer.commit_transaction, TRANSACTION_WITHIN))
             # The broker answers before readers can see it, and what nobody can read must not be trimmed by.
@@ -109,7 +111,7 @@ class Snapshots:
         return True
 
     async def _write_changed(
-        self, producer: Producer, parts: AsyncIterator[Part], before: Kept | None
+        self, producer: Producer, parts: AsyncIterator[SnapshotPart], before: ManifestRecord | None
     ) -> dict[tuple[str, str], int]:
         if self._written is not None and self._written[0] == before:
             there = self._written[1]
@@ -145,20 +147,20 @@ class Snapshots:
                 if late or error.args[0].code() != KafkaError._TIMED_OUT:  # noqa: SLF001
                     raise
 
-    def _kept(self) -> Kept | None:
+    def _kept(self) -> ManifestRecord | None:
         return self._taken_from(self._newest_values([self._layout.manifest]))
 
-    def _whole(self) -> tuple[Kept | None, list[Part]]:
+    def _whole(self) -> tuple[ManifestRecord | None, list[SnapshotPart]]:
         """The manifest and all parts, which may not belong together: the digest tells."""
         tables = {self._layout.table(table): table for table in TABLES}
         found = self._newest_values([self._layout.manifest, *tables])
         kept = self._taken_from(found)
-        return kept, [Part(tables[topic], key.decode(), rows) for (topic, key), rows in found.items()]
+        return kept, [SnapshotPart(tables[topic], key.decode(), rows) for (topic, key), rows in found.items()]
 
-    def _taken_from(self, values: dict[tuple[str, bytes], bytes]) -> Kept | None:
+    def _taken_from(self, values: dict[tuple[str, bytes], bytes]) -> ManifestRecord | None:
         newest = values.pop((self._layout.manifest, MANIFEST_KEY), None)
         try:
-            return None if newest is None else msgspec.json.decode(newest, type=Kept)
+            return None if newest is None else msgspec.json.decode(newest, type=ManifestRecord)
         except msgspec.DecodeError as error:
             raise SchemaError(
                 f"the last record of {self._layout.manifest!r} under the key {MANIFEST_KEY.decode()!r} is no snapshot "
@@ -217,7 +219,7 @@ class Snapshots:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
-def _checksums(parts: list[Part]) -> dict[tuple[str, str], int]:
+def _checksums(parts: list[SnapshotPart]) -> dict[tuple[str, str], int]:
     return {(part.table, part.key): zlib.crc32(part.rows) for part in parts}
 
 

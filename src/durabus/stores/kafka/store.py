@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from durabus.clock import Clock
 from durabus.errors import ConfigurationError
 from durabus.store.features import Features
-from durabus.stores.kafka.layout import Layout
+from durabus.stores.kafka.layout import KafkaLayout
 from durabus.stores.kafka.transport import KafkaTransport
 from durabus.stores.replicated_log.options import Options, options_from_url
 from durabus.stores.replicated_log.store import FoldStore
@@ -38,11 +38,13 @@ class KafkaStore(FoldStore):
     def from_url(cls, url: str, clock: Clock | None = None) -> KafkaStore:
         """The store behind ``url``, not opened yet."""
         client, options, replication = place(url)
-        transport = KafkaTransport(client, Layout(options.prefix), replication=replication, timeout=options.timeout)
+        transport = KafkaTransport(
+            client, KafkaLayout(options.prefix), replication=replication, timeout=options.timeout
+        )
         return cls(transport, options, FEATURES, clock)
 
 
-class Place(NamedTuple):
+class KafkaAddress(NamedTuple):
     """What a URL says."""
 
     client: dict[str, str]
@@ -51,7 +53,7 @@ class Place(NamedTuple):
     replication: int
 
 
-def place(url: str) -> Place:
+def place(url: str) -> KafkaAddress:
     """Read and check it."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
@@ -67,4 +69,4 @@ def place(url: str) -> Place:
         )
     client = {"bootstrap.servers": unquote(parts.netloc)}
     client |= {name.removeprefix(DRIVER): value for name, value in driver.items()}
-    return Place(client, options, int(replication))
+    return KafkaAddress(client, options, int(replication))

@@ -18,7 +18,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreUnavailableError
-from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, Layout
+from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, KafkaLayout
 
 logger = logging.getLogger("durabus.kafka.driver")
 
@@ -38,7 +38,7 @@ COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(LARGEST + ROO
 class Topics:
     """Blocking calls: run them in a thread."""
 
-    def __init__(self, client: Mapping[str, str], layout: Layout, *, replication: int, timeout: float) -> None:
+    def __init__(self, client: Mapping[str, str], layout: KafkaLayout, *, replication: int, timeout: float) -> None:
         self._refusal: str | None = None
         config: dict[str, Any] = {**client, **QUIET, "error_cb": self._heard}
         self._admin = AdminClient(config)

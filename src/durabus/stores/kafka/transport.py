@@ -13,20 +13,20 @@ from typing import NamedTuple, TypeVar
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from durabus.errors import ConfigurationError, SchemaError, StoreError, StoreUnavailableError
-from durabus.stores.kafka.follower import Follower
-from durabus.stores.kafka.layout import LARGEST, Layout
-from durabus.stores.kafka.producer import LaneProducer, Outgoing
-from durabus.stores.kafka.snapshots import Snapshots
+from durabus.stores.kafka.follower import KafkaFollower
+from durabus.stores.kafka.layout import LARGEST, KafkaLayout
+from durabus.stores.kafka.producer import KafkaOutgoing, LaneProducer
+from durabus.stores.kafka.snapshots import KafkaSnapshots
 from durabus.stores.kafka.topics import ABSENT, QUIET, Topics
 from durabus.stores.replicated_log.records import Damage, Doubt, label, seal
 from durabus.stores.replicated_log.transport import (
     BEGINNING,
-    Entry,
+    BrokerRecord,
     GapError,
     Manifest,
-    Part,
     Position,
     PublicRecord,
+    SnapshotPart,
     UnknownOutcomeError,
 )
 
@@ -61,7 +61,7 @@ class _Clients(NamedTuple):
     topics: Topics
     producer: LaneProducer
     asker: Consumer
-    snapshots: Snapshots
+    snapshots: KafkaSnapshots
 
 
 class KafkaTransport:
@@ -69,13 +69,13 @@ class KafkaTransport:
 
     largest = LARGEST
 
-    def __init__(self, client: Mapping[str, str], layout: Layout, *, replication: int, timeout: float) -> None:
+    def __init__(self, client: Mapping[str, str], layout: KafkaLayout, *, replication: int, timeout: float) -> None:
         self._client = client
         self._layout = layout
         self._replication = replication
         self._timeout = timeout
         self._opened: _Clients | None = None
-        self._follower: Follower | None = None
+        self._follower: KafkaFollower | None = None
         self._reached: Position = BEGINNING
         self._ids: list[str] = []
         self._public_sent = 0
@@ -102,7 +102,7 @@ class KafkaTransport:
             # Made before anything is waited for: a producer that must send at once takes half a second to begin.
             LaneProducer(self._client, timeout=min(self._timeout, 2 * ANSWER_WITHIN)),
             Consumer({**self._client, "group.id": "durabus-no-group", **QUIET}),
-            Snapshots(self._client, self._layout, topics, threads),
+            KafkaSnapshots(self._client, self._layout, topics, threads),
         )
         try:
             await self._in_thread(topics.ensure)
@@ -134,7 +134,7 @@ class KafkaTransport:
 
     async def publish(self, records: Sequence[PublicRecord]) -> None:
         outgoing = [
-            Outgoing(self._layout.public, record.headers["event_id"].encode(), record.headers, record.body)
+            KafkaOutgoing(self._layout.public, record.headers["event_id"].encode(), record.headers, record.body)
             for record in records
         ]
         last = await self._clients.producer.send(outgoing)
@@ -147,7 +147,7 @@ class KafkaTransport:
         return await self._place()
 
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
-        await self._clients.producer.send([Outgoing(self._layout.control, key.encode(), headers, record)])
+        await self._clients.producer.send([KafkaOutgoing(self._layout.control, key.encode(), headers, record)])
 
     async def head(self) -> Position:
         reached = self._reached
@@ -167,17 +167,17 @@ class KafkaTransport:
     def public_seen(self) -> int:
         return max(self._public_sent, 0 if self._follower is None else self._follower.public_read)
 
-    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+    async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
         self._reached = after
 
-        def deliver_and_remember(entries: Sequence[Entry]) -> None:
+        def deliver_and_remember(entries: Sequence[BrokerRecord]) -> None:
             self._reached = entries[-1].position
             deliver(entries)
 
         while True:
             try:
                 public = await self._check_ends()
-                self._follower = Follower(
+                self._follower = KafkaFollower(
                     self._client, self._layout, self._reached, deliver_and_remember, public_first=public.first
                 )
                 async with asyncio.TaskGroup() as group:
@@ -193,10 +193,10 @@ class KafkaTransport:
     async def newest_snapshot(self) -> Manifest | None:
         return await self._clients.snapshots.newest()
 
-    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
         return self._clients.snapshots.read(manifest)
 
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         return await self._clients.snapshots.write(manifest, parts, fence=fence)
 
     async def trim(self, control: Position, public: Position) -> None:
@@ -289,7 +289,7 @@ class KafkaTransport:
     async def _place(self) -> None:
         """An empty control record: it gives the public records before it their place in the order."""
         for record in seal(b"", session="", number=1, low=0, public_seen=self.public_seen(), largest=self.largest):
-            await self._clients.producer.send([Outgoing(self._layout.control, None, label(record), record)])
+            await self._clients.producer.send([KafkaOutgoing(self._layout.control, None, label(record), record)])
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._clients.threads, work)

@@ -13,7 +13,7 @@ from durabus.model.statuses import EventStatus
 from durabus.stores.memory.ordering_keys import Lines
 
 
-class Lane:
+class BusQueue:
     """A line and three heaps whose entries are checked against the event when they come up, never searched for."""
 
     def __init__(self, states: Mapping[int, EventState]) -> None:

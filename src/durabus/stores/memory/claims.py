@@ -18,7 +18,7 @@ from durabus.model.settlement import Settled, Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import require
-from durabus.stores.memory.bus_queue import Lane
+from durabus.stores.memory.bus_queue import BusQueue
 from durabus.stores.memory.core import MemoryCore, lock_claim
 
 
@@ -122,7 +122,7 @@ class MemoryClaims(MemoryCore):
                 claims.append(Claim(applied.state.event, request.token, results, revision))
         return claims
 
-    def _candidates(self, lane: Lane, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
+    def _candidates(self, lane: BusQueue, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
         if request.event_id is not None:
             state = self._state(request.event_id)
             if state is not None and state.event.bus == request.bus and lane.may_claim(state.event, now):

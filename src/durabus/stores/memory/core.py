@@ -20,7 +20,7 @@ from durabus.model.handler import BusInfo, HandlerInfo
 from durabus.model.statuses import DEAD_LETTER, EventStatus
 from durabus.store.events import EventRef
 from durabus.store.features import Features
-from durabus.stores.memory.bus_queue import Lane
+from durabus.stores.memory.bus_queue import BusQueue
 from durabus.stores.memory.log import MemoryLog
 
 DEFAULT_HISTORY = 10_000
@@ -63,7 +63,7 @@ class MemoryCore:
         self._states: dict[int, EventState] = {}
         self._ids: dict[str, int] = {}
         self._keys: dict[tuple[str, str], int] = {}
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, BusQueue] = {}
         self._dead: dict[int, None] = {}
         self._held: dict[str, dict[int, None]] = {}
         self._locks: dict[str, LockState] = {}
@@ -90,10 +90,10 @@ class MemoryCore:
         if self._closed:
             raise StoreClosedError("this memory store is closed: its events are gone, open a new one")
 
-    def _lane(self, bus: str) -> Lane:
+    def _lane(self, bus: str) -> BusQueue:
         lane = self._lanes.get(bus)
         if lane is None:
-            lane = self._lanes[bus] = Lane(self._states)
+            lane = self._lanes[bus] = BusQueue(self._states)
         return lane
 
     def _state(self, ref: EventRef) -> EventState | None:
@@ -164,7 +164,7 @@ class MemoryCore:
         if held is not None and held.token is not None and held.token in gone:
             self._free(lock_claim(held, held.token))
 
-    def _expire(self, lane: Lane, max_attempts: int | None, now: float, limit: int | None = None) -> int:
+    def _expire(self, lane: BusQueue, max_attempts: int | None, now: float, limit: int | None = None) -> int:
         count = 0
         for id_ in sorted(islice(lane.expired(now), limit)):
             state = self._states[id_]
@@ -204,12 +204,12 @@ class MemoryCore:
         lane.history.pop(event.id, None)
         self._dead.pop(event.id, None)
 
-    def _forget_excess(self, lane: Lane, keep: int, limit: int | None = None) -> int:
+    def _forget_excess(self, lane: BusQueue, keep: int, limit: int | None = None) -> int:
         excess = sorted(lane.history)[: max(len(lane.history) - keep, 0)][:limit]
         self._forget_completed(lane, excess)
         return len(excess)
 
-    def _forget_completed(self, lane: Lane, ids: Sequence[int]) -> None:
+    def _forget_completed(self, lane: BusQueue, ids: Sequence[int]) -> None:
         """Forget events that nobody claims or queues for any more: they are only in the history."""
         for id_ in ids:
             event = self._states.pop(id_).event

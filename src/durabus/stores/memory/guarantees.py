@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from durabus.store.doctor import Finding
-from durabus.store.guarantees import Card
+from durabus.store.guarantees import Guarantees
 
 SUITE = "conformance/test_memory.py::TestMemoryStore"
 
-CARD = Card(
+CARD = Guarantees(
     title="memory",
     durability="in the memory of this process.",
     lost="everything, when the process ends.",

@@ -12,7 +12,7 @@ from nats.errors import Error as NATSError
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.model.limits import MAX_PAYLOAD_BYTES
 from durabus.store.doctor import Finding, Level
-from durabus.stores.nats.layout import Layout
+from durabus.stores.nats.layout import NatsLayout
 from durabus.stores.nats.store import REPLICAS, server_url
 from durabus.stores.nats.stream import api, verify_log
 from durabus.stores.nats.transport import ANSWER_WITHIN, HEADROOM
@@ -32,7 +32,7 @@ async def examine(url: str) -> list[Finding]:
     except (NATSError, OSError, TimeoutError) as error:
         raise StoreUnavailableError(f"cannot connect to NATS: {error!r}") from error
     try:
-        layout = Layout(options.prefix)
+        layout = NatsLayout(options.prefix)
         account = await api(client, "INFO", timeout=ANSWER_WITHIN)
         try:
             await verify_log(client, layout, timeout=ANSWER_WITHIN)

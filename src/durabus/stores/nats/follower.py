@@ -12,9 +12,9 @@ from nats.nuid import NUID
 
 from durabus.clock import monotonic
 from durabus.stores.nats.lane_client import LaneClient
-from durabus.stores.nats.layout import Layout
+from durabus.stores.nats.layout import NatsLayout
 from durabus.stores.nats.stream import api
-from durabus.stores.replicated_log.transport import Entry, GapError
+from durabus.stores.replicated_log.transport import BrokerRecord, GapError
 
 logger = logging.getLogger("durabus.nats")
 
@@ -26,11 +26,11 @@ _SHORT_REPLY = 9
 """Tokens of a reply subject without a domain: $JS.ACK.stream.consumer.tries.sequence.number.time.pending"""
 
 
-class Follower:
+class NatsFollower:
     """One consumer. It ends when the server forgot it, went away, or left something out."""
 
     def __init__(
-        self, client: LaneClient, layout: Layout, reached: int, deliver: Callable[[Sequence[Entry]], None]
+        self, client: LaneClient, layout: NatsLayout, reached: int, deliver: Callable[[Sequence[BrokerRecord]], None]
     ) -> None:
         self._client = client
         self._layout = layout
@@ -40,7 +40,7 @@ class Follower:
         self._next = max(reached, 1)
         """The sequence that must come next: the reading begins with the last record that was read before."""
         self._heard = monotonic()
-        self._entries: list[Entry] = []
+        self._entries: list[BrokerRecord] = []
         self._over = asyncio.Event()
         self._gap: GapError | None = None
 
@@ -109,7 +109,7 @@ class Follower:
             return
         self._reached, self._next = sequence, sequence + 1
         type_ = self._layout.type_of(message.subject)
-        self._entries.append(Entry((sequence,), at_ns / NANOSECOND, type_, message.headers or {}, message.data))
+        self._entries.append(BrokerRecord((sequence,), at_ns / NANOSECOND, type_, message.headers or {}, message.data))
         if not self._client.has_more:
             self._flush()
         elif len(self._entries) == 1:

@@ -1,12 +1,12 @@
 """What the NATS store promises."""
 
-from durabus.store.guarantees import CRASHES, Card
+from durabus.store.guarantees import CRASHES, Guarantees
 
 SUITE = "conformance/test_nats.py::TestNatsStore"
 BROKER = "nats/test_broker.py::TestNats"
 DAMAGE = "nats/test_damage.py::TestNatsDamage"
 
-CARD = Card(
+CARD = Guarantees(
     title="NATS",
     durability="in a JetStream stream: with one server in its page cache, with `replicas=3` on a majority of servers.",
     lost=(

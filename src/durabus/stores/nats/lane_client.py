@@ -22,7 +22,7 @@ NOBODY = "503"
 _BREAKS = str.maketrans("\r\n", "  ")
 
 
-class Outgoing(NamedTuple):
+class NatsOutgoing(NamedTuple):
     """A message without a reply."""
 
     subject: str
@@ -42,7 +42,7 @@ class LaneClient(Client):
         self._inbox = ""
         self._asked = 0
 
-    async def ask(self, message: Outgoing, *, after: Iterable[Outgoing] = (), within: float) -> Msg:
+    async def ask(self, message: NatsOutgoing, *, after: Iterable[NatsOutgoing] = (), within: float) -> Msg:
         """Send ``after`` and then ``message``, all in one piece, and wait for the reply to the last.
 
         Subjects and names of headers must be well-formed.
@@ -120,7 +120,7 @@ class LaneClient(Client):
         return {name: value.strip() for name, colon, value in lines if colon and name.isascii() and " " not in name}
 
 
-def _command(message: Outgoing, reply: str = "") -> bytes:
+def _command(message: NatsOutgoing, reply: str = "") -> bytes:
     text = "".join([f"{name}: {value}{END}" for name, value in message.headers.items()])
     if text.count("\n") != len(message.headers) or text.count("\r") != len(message.headers):
         text = "".join(f"{name}: {value.translate(_BREAKS)}{END}" for name, value in message.headers.items())

@@ -22,7 +22,7 @@ _PLAIN = "!#$&'()+,-/:;<=?@[]^_`{|}~"
 """What a subject may hold beside letters and digits. Stars, larger-than signs, spaces and percent signs are quoted."""
 
 
-class Layout(msgspec.Struct, frozen=True):
+class NatsLayout(msgspec.Struct, frozen=True):
     """The names."""
 
     prefix: str

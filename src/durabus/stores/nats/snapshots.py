@@ -15,20 +15,20 @@ from nats.errors import Error as NATSError
 from nats.errors import NoRespondersError
 
 from durabus.errors import SchemaError, StoreUnavailableError
-from durabus.stores.nats.layout import Layout
+from durabus.stores.nats.layout import NatsLayout
 from durabus.stores.nats.stream import api
-from durabus.stores.replicated_log.transport import GapError, Manifest, Part, UnknownOutcomeError
+from durabus.stores.replicated_log.transport import GapError, Manifest, SnapshotPart, UnknownOutcomeError
 
 ANSWER_WITHIN = 10.0
 CHUNK = 512 * 1024
 AT_ONCE = 8
 """Pieces that are asked for together."""
 WRONG_SEQUENCE = 10071
-_PARTS = msgspec.msgpack.Decoder(list[Part])
+_PARTS = msgspec.msgpack.Decoder(list[SnapshotPart])
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class Kept(msgspec.Struct, frozen=True, kw_only=True):
+class ManifestMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest's message."""
 
     manifest: Manifest
@@ -39,10 +39,10 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True):
     """Of all pieces."""
 
 
-class Snapshots:
+class NatsSnapshots:
     """The newest one, and how it is replaced."""
 
-    def __init__(self, client: Client, layout: Layout, *, largest: int) -> None:
+    def __init__(self, client: Client, layout: NatsLayout, *, largest: int) -> None:
         self._client = client
         self._layout = layout
         self._chunk = min(CHUNK, largest)
@@ -52,7 +52,7 @@ class Snapshots:
         kept, _ = await self._kept()
         return None if kept is None else kept.manifest
 
-    async def read(self, manifest: Manifest) -> AsyncIterator[Part]:
+    async def read(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
         """All parts."""
         kept, _ = await self._kept()
         if kept is None or kept.manifest != manifest:
@@ -69,14 +69,14 @@ class Snapshots:
         if checksum != kept.checksum:
             raise self._damaged(f"its pieces have the checksum {checksum:08x}, not {kept.checksum:08x}")
 
-    async def write(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+    async def write(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         """Write it and put it in place of the old one; False if another node was faster."""
         before, sequence = await self._kept()
         if before is not None and (before.fence > fence or before.manifest.position >= manifest.position):
             return False
         name = f"{fence}-{'-'.join(map(str, manifest.position))}"
         chunks, size, checksum = 0, 0, 0
-        pending: list[Part] = []
+        pending: list[SnapshotPart] = []
 
         async def put_pending() -> int:
             chunk = _ENCODER.encode(pending)
@@ -90,21 +90,21 @@ class Snapshots:
             pending.append(part)
             size += len(part.rows) + len(part.key) + 32
         checksum = await put_pending()
-        kept = Kept(manifest=manifest, name=name, chunks=chunks + 1, fence=fence, checksum=checksum)
+        kept = ManifestMessage(manifest=manifest, name=name, chunks=chunks + 1, fence=fence, checksum=checksum)
         headers = {"Nats-Expected-Last-Subject-Sequence": str(sequence)}
         if not await self._put(self._layout.manifest, msgspec.json.encode(kept), headers):
             return False
         await self._sweep(name)
         return True
 
-    async def _kept(self) -> tuple[Kept | None, int]:
+    async def _kept(self) -> tuple[ManifestMessage | None, int]:
         found = await self._get(self._layout.manifest)
         try:
-            return (None, 0) if found is None else (msgspec.json.decode(found[0], type=Kept), found[1])
+            return (None, 0) if found is None else (msgspec.json.decode(found[0], type=ManifestMessage), found[1])
         except msgspec.MsgspecError as error:
             raise self._damaged(f"the message of {self._layout.manifest!r} cannot be read: {error}") from error
 
-    def _decoded(self, chunk: bytes) -> list[Part]:
+    def _decoded(self, chunk: bytes) -> list[SnapshotPart]:
         try:
             return _PARTS.decode(chunk)
         except msgspec.MsgspecError as error:

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl, urlsplit
 from durabus.clock import Clock
 from durabus.errors import ConfigurationError
 from durabus.store.features import Features
-from durabus.stores.nats.layout import Layout
+from durabus.stores.nats.layout import NatsLayout
 from durabus.stores.nats.transport import NatsTransport
 from durabus.stores.replicated_log.options import options_from_url
 from durabus.stores.replicated_log.store import FoldStore
@@ -37,7 +37,7 @@ class NatsStore(FoldStore):
         replicas = dict(parse_qsl(urlsplit(url).query)).get("replicas", "1")
         if not replicas.isdigit() or not 1 <= int(replicas) <= MOST_REPLICAS:
             raise ConfigurationError(f"replicas={replicas!r}: a whole number from 1 to {MOST_REPLICAS}")
-        layout = Layout(options.prefix)
+        layout = NatsLayout(options.prefix)
         transport = NatsTransport(server_url(url), layout, replicas=int(replicas), timeout=options.timeout)
         return cls(transport, options, FEATURES, clock)
 

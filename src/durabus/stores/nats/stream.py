@@ -10,7 +10,7 @@ from nats.errors import Error as NATSError
 from nats.errors import NoRespondersError
 
 from durabus.errors import SchemaError, StoreUnavailableError
-from durabus.stores.nats.layout import Layout
+from durabus.stores.nats.layout import NatsLayout
 from durabus.stores.replicated_log.transport import UnknownOutcomeError
 
 STREAM_NOT_FOUND = 10059
@@ -49,7 +49,7 @@ async def api(client: Client, verb: str, request: dict[str, Any] | None = None, 
     return answer
 
 
-async def ensure_streams(client: Client, layout: Layout, *, replicas: int, timeout: float) -> None:  # noqa: ASYNC109
+async def ensure_streams(client: Client, layout: NatsLayout, *, replicas: int, timeout: float) -> None:  # noqa: ASYNC109
     """Make what is missing, and check the log."""
     log = {"name": layout.stream, "subjects": layout.subjects, "num_replicas": replicas, **_NEEDED}
     snapshots = {
@@ -80,7 +80,7 @@ async def _ensure(client: Client, config: dict[str, Any], *, timeout: float) -> 
         raise
 
 
-async def verify_log(client: Client, layout: Layout, *, timeout: float) -> None:  # noqa: ASYNC109
+async def verify_log(client: Client, layout: NatsLayout, *, timeout: float) -> None:  # noqa: ASYNC109
     """Refuse settings that would drop records, or that leave one lane out."""
     try:
         config = (await api(client, f"STREAM.INFO.{layout.stream}", timeout=timeout))["config"]

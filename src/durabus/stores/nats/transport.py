@@ -12,20 +12,20 @@ import msgspec
 from nats.errors import Error as NATSError
 
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
-from durabus.stores.nats.follower import Follower
-from durabus.stores.nats.lane_client import LaneClient, Outgoing
-from durabus.stores.nats.layout import Layout
-from durabus.stores.nats.snapshots import Snapshots
+from durabus.stores.nats.follower import NatsFollower
+from durabus.stores.nats.lane_client import LaneClient, NatsOutgoing
+from durabus.stores.nats.layout import NatsLayout
+from durabus.stores.nats.snapshots import NatsSnapshots
 from durabus.stores.nats.stream import STREAM_NOT_FOUND, APIError, api, ensure_streams, verify_log
 from durabus.stores.replicated_log.records import Doubt
 from durabus.stores.replicated_log.transport import (
-    Entry,
+    BrokerRecord,
     GapError,
     Manifest,
-    Part,
     Position,
     PublicRecord,
     RefusedError,
+    SnapshotPart,
     UnknownOutcomeError,
 )
 
@@ -54,15 +54,15 @@ _ACK = msgspec.json.Decoder(_Ack)
 class NatsTransport:
     """``Transport`` for NATS."""
 
-    def __init__(self, url: str, layout: Layout, *, replicas: int, timeout: float) -> None:
+    def __init__(self, url: str, layout: NatsLayout, *, replicas: int, timeout: float) -> None:
         self._url = url
         self._shown = f"nats://{urlsplit(url).netloc.rpartition('@')[2]}"
         self._layout = layout
         self._replicas = replicas
         self._timeout = timeout
         self._connected: LaneClient | None = None
-        self._snapshots: Snapshots | None = None
-        self._follower: Follower | None = None
+        self._snapshots: NatsSnapshots | None = None
+        self._follower: NatsFollower | None = None
         self._reached = 0
         self._created = ""
         self.largest = 0
@@ -78,7 +78,7 @@ class NatsTransport:
         return self._connected
 
     @property
-    def _kept(self) -> Snapshots:
+    def _kept(self) -> NatsSnapshots:
         if self._snapshots is None:
             raise StoreUnavailableError("not connected to NATS")
         return self._snapshots
@@ -116,7 +116,7 @@ class NatsTransport:
         opened = True
         self.largest = self._connected.max_payload - HEADROOM
         await ensure_streams(self._connected, self._layout, replicas=self._replicas, timeout=ANSWER_WITHIN)
-        self._snapshots = Snapshots(self._connected, self._layout, largest=self.largest)
+        self._snapshots = NatsSnapshots(self._connected, self._layout, largest=self.largest)
 
     async def verify(self) -> None:
         await verify_log(self._client, self._layout, timeout=ANSWER_WITHIN)
@@ -138,14 +138,14 @@ class NatsTransport:
 
     async def publish(self, records: Sequence[PublicRecord]) -> None:
         *before, last = (
-            Outgoing(self._layout.subject(one.type), {**one.headers, "Nats-Msg-Id": one.key}, one.body)
+            NatsOutgoing(self._layout.subject(one.type), {**one.headers, "Nats-Msg-Id": one.key}, one.body)
             for one in records
         )
         # The stream takes the messages of one connection in their order: the last one's reply speaks for all.
         await self._send(last, before)
 
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
-        await self._send(Outgoing(self._layout.control, {**headers, "Nats-Msg-Id": key}, record))
+        await self._send(NatsOutgoing(self._layout.control, {**headers, "Nats-Msg-Id": key}, record))
 
     async def head(self) -> Position:
         reached = self._reached
@@ -163,17 +163,17 @@ class NatsTransport:
     def public_seen(self) -> int:
         return 0
 
-    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+    async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
         self._reached = after[0] if after else 0
 
-        def deliver_and_remember(entries: Sequence[Entry]) -> None:
+        def deliver_and_remember(entries: Sequence[BrokerRecord]) -> None:
             (self._reached,) = entries[-1].position
             deliver(entries)
 
         while True:
             try:
                 await self._check_end()
-                self._follower = Follower(self._client, self._layout, self._reached, deliver_and_remember)
+                self._follower = NatsFollower(self._client, self._layout, self._reached, deliver_and_remember)
                 await self._follower.run()
             except (SchemaError, GapError):
                 raise
@@ -184,10 +184,10 @@ class NatsTransport:
     async def newest_snapshot(self) -> Manifest | None:
         return await self._kept.newest()
 
-    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
         return self._kept.read(manifest)
 
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         return await self._kept.write(manifest, parts, fence=fence)
 
     async def trim(self, control: Position, public: Position) -> None:
@@ -228,7 +228,7 @@ class NatsTransport:
                 return
             await doubt.shorter(f"the stream ends at {last}, but this node has read up to {self._reached}")
 
-    async def _send(self, last: Outgoing, before: Sequence[Outgoing] = ()) -> None:
+    async def _send(self, last: NatsOutgoing, before: Sequence[NatsOutgoing] = ()) -> None:
         try:
             reply = await self._client.ask(last, after=before, within=ANSWER_WITHIN)
             ack = _ACK.decode(reply.data)

@@ -18,7 +18,7 @@ _SSL = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 _OPTIONS = ("application_name", "connect_timeout", "listen", "pool", "pooler", "schema", "sslmode", "sslrootcert")
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class PostgreSQLAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where the server is, which schema is ours, and how to talk to it."""
 
     host: str
@@ -54,7 +54,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
         return f"durabus:{self.schema}"
 
 
-def parse_url(url: str) -> Address:
+def parse_url(url: str) -> PostgreSQLAddress:
     """The address behind a URL; unknown options are refused. The URL itself is never shown: it holds a password."""
     parts = urlsplit(url)
     try:
@@ -73,7 +73,7 @@ def parse_url(url: str) -> Address:
         which = f"no such option {unknown}" if unknown else "an option is given twice"
         raise ConfigurationError(f"postgresql: {which}; there are {', '.join(_OPTIONS)}")
     pooler = _switch(options, "pooler", default=False)
-    return Address(
+    return PostgreSQLAddress(
         host=parts.hostname,
         port=port,
         database=database,

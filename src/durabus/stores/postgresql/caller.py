@@ -15,8 +15,8 @@ import asyncpg
 
 from durabus.errors import ConfigurationError, StoreError
 from durabus.store.callers import NO_TRANSACTION, WRAPPED, driver_of, is_from
-from durabus.stores.postgresql.address import Address
-from durabus.stores.postgresql.connection import Ask, Session, store_error
+from durabus.stores.postgresql.address import PostgreSQLAddress
+from durabus.stores.postgresql.connection import Ask, PostgreSQLSession, store_error
 from durabus.stores.postgresql.sql import Statements
 
 _ACCEPTED = (
@@ -25,10 +25,10 @@ _ACCEPTED = (
 )
 
 
-class Home:
+class CallerContext:
     """What a session on a caller's connection needs to know of the store."""
 
-    def __init__(self, address: Address, sql: Statements, clock: Callable[[], float | None]) -> None:
+    def __init__(self, address: PostgreSQLAddress, sql: Statements, clock: Callable[[], float | None]) -> None:
         self.address = address
         self.sql = sql
         self.clock = clock
@@ -39,21 +39,21 @@ class Home:
 
 
 @asynccontextmanager
-async def in_transaction_of(connection: object, home: Home) -> AsyncIterator[Session]:
+async def in_transaction_of(connection: object, home: CallerContext) -> AsyncIterator[PostgreSQLSession]:
     """The caller's open transaction. A connection that blocks is used right here, in the caller's thread."""
     driver = await driver_of(connection, "postgresql")
     ask = _ask_of(driver, connection, home)
     try:
         await _check(driver, ask, home)
         channel = home.address.channel if home.address.listen else None
-        yield Session(ask, home.sql, now=home.clock(), channel=channel)
+        yield PostgreSQLSession(ask, home.sql, now=home.clock(), channel=channel)
     except Exception as error:
         if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError) or is_from(type(error), "psycopg"):
             raise store_error(error, home.address.shown) from error
         raise
 
 
-def _ask_of(driver: Any, given: object, home: Home) -> Ask:
+def _ask_of(driver: Any, given: object, home: CallerContext) -> Ask:
     if is_from(type(driver), "asyncpg") and hasattr(driver, "is_in_transaction"):
         if not driver.is_in_transaction():
             raise StoreError(f"{NO_TRANSACTION} (async with connection.transaction(): …)")
@@ -87,7 +87,7 @@ def _ask_psycopg(driver: Any) -> Ask:
     return ask
 
 
-async def _check(driver: Any, ask: Ask, home: Home) -> None:
+async def _check(driver: Any, ask: Ask, home: CallerContext) -> None:
     """Refuse another database before anything is written, and without an error that would end the transaction."""
     checked = getattr(driver, "_con", driver)  # asyncpg's pool lends a new wrapper each time
     if checked in home.checked:

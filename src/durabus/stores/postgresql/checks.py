@@ -6,7 +6,7 @@ from durabus.errors import SchemaError
 from durabus.model.log_entry import HELD_AFTER, LogHold
 from durabus.store.doctor import Finding, Level
 from durabus.stores.postgresql import schema
-from durabus.stores.postgresql.address import Address, parse_url
+from durabus.stores.postgresql.address import PostgreSQLAddress, parse_url
 from durabus.stores.postgresql.connection import DRIVER_ERRORS, Connection, connect, let_go, store_error
 from durabus.stores.postgresql.sql import Statements
 
@@ -75,7 +75,7 @@ async def _replicas(connection: Connection) -> list[Finding]:
     return []
 
 
-async def _schema(connection: Connection, address: Address) -> list[Finding]:
+async def _schema(connection: Connection, address: PostgreSQLAddress) -> list[Finding]:
     try:
         await schema.verify(connection, address)
     except SchemaError as error:
@@ -96,7 +96,7 @@ async def _transactions(connection: Connection) -> list[Finding]:
     return found
 
 
-async def _hold(connection: Connection, address: Address) -> list[Finding]:
+async def _hold(connection: Connection, address: PostgreSQLAddress) -> list[Finding]:
     """Who keeps the readers of the log waiting at this moment, if the tables are there."""
     if await connection.fetchval("SELECT to_regnamespace($1)", address.schema) is None:
         return []

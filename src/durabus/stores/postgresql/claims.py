@@ -19,7 +19,7 @@ from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.caller import in_transaction_of
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.locks import void_lock
 from durabus.stores.postgresql.publishing import id_of
@@ -66,7 +66,7 @@ def verdict_of(rows: Sequence[Row]) -> str | None:
     return rows[0][2] if rows and rows[0][0] == 0 else None
 
 
-async def claim_the_long_way(session: Session, request: ClaimRequest) -> list[Claim]:
+async def claim_the_long_way(session: PostgreSQLSession, request: ClaimRequest) -> list[Claim]:
     """In a transaction: take back what was lost, then claim."""
     expired = True
     for _ in range(_TRIES):
@@ -89,7 +89,7 @@ async def claim_the_long_way(session: Session, request: ClaimRequest) -> list[Cl
     return []
 
 
-async def claims_of(session: Session, request: ClaimRequest, rows: Sequence[Row]) -> list[Claim]:
+async def claims_of(session: PostgreSQLSession, request: ClaimRequest, rows: Sequence[Row]) -> list[Claim]:
     """Claims from the rows that the function answered."""
     bus, worker_id, token = request.bus, request.worker_id, request.token
     claims: list[Claim] = []
@@ -138,7 +138,7 @@ def _with_rest(event: Event, rest: str) -> Event:
     )
 
 
-async def _with_results(session: Session, claims: list[Claim], ids: Sequence[int]) -> list[Claim]:
+async def _with_results(session: PostgreSQLSession, claims: list[Claim], ids: Sequence[int]) -> list[Claim]:
     handlers = await load_handlers(session, ids)
     return [
         replace(claim, results=tuple(handler.result for handler in handlers[claim.event.id]))
@@ -148,7 +148,7 @@ async def _with_results(session: Session, claims: list[Claim], ids: Sequence[int
     ]
 
 
-async def _held(session: Session, request: ClaimRequest, revision: str) -> list[Claim]:
+async def _held(session: PostgreSQLSession, request: ClaimRequest, revision: str) -> list[Claim]:
     events = [event_of(row) for row in await session.all("held_events", request.token)]
     claims = [Claim(event, request.token, (), revision) for event in events]
     return await _with_results(session, claims, [event.id for event in events])
@@ -201,7 +201,7 @@ class PostgreSQLClaims(PostgreSQLCore):
         return [found.get(id_) for id_ in ids]
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
-        async def take(session: Session) -> int:
+        async def take(session: PostgreSQLSession) -> int:
             rows = await session.all("expired_events_of_all", await session.now(), max(limit, 0))
             return await expire(session, rows, max_attempts)
 
@@ -260,7 +260,7 @@ class PostgreSQLClaims(PostgreSQLCore):
         return SettleAnswer(outcomes, claims)
 
 
-async def _start(session: Session, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+async def _start(session: PostgreSQLSession, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
     states = await load_known(session, [ref.id for ref in refs])
     now, changes = await session.now(), Changes()
     answer: list[Event | LeaseLost] = []
@@ -276,7 +276,7 @@ async def _start(session: Session, refs: Sequence[ClaimRef]) -> list[Event | Lea
     return answer
 
 
-async def _renew(session: Session, refs: Sequence[ClaimRef], lease: float) -> list[float | LeaseLost]:
+async def _renew(session: PostgreSQLSession, refs: Sequence[ClaimRef], lease: float) -> list[float | LeaseLost]:
     """The road of the heartbeat: two statements, and a third one only for claims with a lock."""
     now = await session.now()
     expires = instant(now + lease)
@@ -299,7 +299,7 @@ async def _renew(session: Session, refs: Sequence[ClaimRef], lease: float) -> li
     return answer
 
 
-async def _reset(session: Session, ref: EventRef, reason: str) -> Event:
+async def _reset(session: PostgreSQLSession, ref: EventRef, reason: str) -> Event:
     id_ = await id_of(session, ref)
     stored = (await load(session, [id_])).get(id_) if id_ is not None else None
     event = stored.state.event if stored is not None else (await get_events(session, [id_ or 0])).get(id_ or 0)

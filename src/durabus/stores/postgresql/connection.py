@@ -20,7 +20,7 @@ from durabus.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.sql import Statements
 
@@ -64,7 +64,7 @@ _SCHEMA = {
 }
 
 
-async def connect(address: Address) -> Connection:
+async def connect(address: PostgreSQLAddress) -> Connection:
     """A new connection. Raises ``StoreUnavailableError`` or ``ConfigurationError`` with one clear line."""
     arguments: dict[str, Any] = {}
     if address.sslmode is not None:
@@ -106,7 +106,7 @@ async def transaction(connection: Connection, mode: str) -> AsyncIterator[None]:
     await connection.execute("COMMIT")
 
 
-def connect_error(error: Exception, address: Address) -> Exception:
+def connect_error(error: Exception, address: PostgreSQLAddress) -> Exception:
     """The durabus error for a connection that was not made."""
     state = getattr(error, "sqlstate", None)
     if state in _CONFIGURATION:
@@ -161,7 +161,7 @@ async def let_go(connection: Connection) -> None:
         connection.terminate()
 
 
-def _ssl(address: Address) -> Any:
+def _ssl(address: PostgreSQLAddress) -> Any:
     """What asyncpg takes: a mode by name, or a context that knows the given authority."""
     if address.sslrootcert is None:
         return address.sslmode
@@ -173,7 +173,7 @@ def _ssl(address: Address) -> Any:
 class Pool:
     """Used on one event loop only."""
 
-    def __init__(self, address: Address, size: int) -> None:
+    def __init__(self, address: PostgreSQLAddress, size: int) -> None:
         self._address = address
         self._size = size
         self._idle: list[Connection] = []
@@ -282,7 +282,7 @@ class Pool:
 Ask = Callable[..., Awaitable[Sequence[Row]]]
 
 
-class Session:
+class PostgreSQLSession:
     """Handed to every verb. Statements go by their name."""
 
     __slots__ = ("_ask", "_instant", "_now", "channel", "sql", "woken")
@@ -327,6 +327,6 @@ class Session:
         return self._instant
 
 
-def own_session(connection: Connection, sql: Statements, *, now: float | None) -> Session:
+def own_session(connection: Connection, sql: Statements, *, now: float | None) -> PostgreSQLSession:
     """A session on a connection of the store."""
-    return Session(connection.fetch, sql, now=now, channel=None)
+    return PostgreSQLSession(connection.fetch, sql, now=now, channel=None)

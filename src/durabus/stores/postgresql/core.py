@@ -15,8 +15,8 @@ from durabus.errors import StoreClosedError
 from durabus.model.event import Event, NewEvent
 from durabus.store.features import Features
 from durabus.stores.postgresql import schema
-from durabus.stores.postgresql.address import Address
-from durabus.stores.postgresql.caller import Home
+from durabus.stores.postgresql.address import PostgreSQLAddress
+from durabus.stores.postgresql.caller import CallerContext
 from durabus.stores.postgresql.coalescer import Gathering, Sharing
 from durabus.stores.postgresql.connection import (
     DRIVER_ERRORS,
@@ -24,14 +24,14 @@ from durabus.stores.postgresql.connection import (
     WRITING,
     Connection,
     Pool,
-    Session,
+    PostgreSQLSession,
     is_lost,
     is_worth_another_try,
     own_session,
     store_error,
     transaction,
 )
-from durabus.stores.postgresql.hints import Hints
+from durabus.stores.postgresql.hints import PostgreSQLHints
 from durabus.stores.postgresql.log_partitions import DAYS_AHEAD, PARTITIONS_EVERY
 from durabus.stores.postgresql.publishing import add_events
 from durabus.stores.postgresql.rows import Row
@@ -69,7 +69,7 @@ class PostgreSQLCore:
 
     features = FEATURES
 
-    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+    def __init__(self, address: PostgreSQLAddress, clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock
         self._sql = Statements(address.schema)
@@ -79,9 +79,9 @@ class PostgreSQLCore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: Pool | None = None
         self._service = Service(address)
-        self._hints = Hints(address, self._service, self._notify, self._outlook)
+        self._hints = PostgreSQLHints(address, self._service, self._notify, self._outlook)
         self._scans = Scans(always_whole=clock is not None)
-        self._home = Home(address, self._sql, self._clock_argument)
+        self._home = CallerContext(address, self._sql, self._clock_argument)
         self._gathering = Gathering(self._publish)
         self._sharings: dict[str, Sharing[Any, Any]] = {}
         self._days_until = 0.0
@@ -153,13 +153,13 @@ class PostgreSQLCore:
         answer: T = await sharing.call(argument)
         return answer
 
-    def _plain_session(self) -> Session:
+    def _plain_session(self) -> PostgreSQLSession:
         """A session whose statements are transactions of their own."""
 
         async def ask(sql: str, *arguments: Any) -> Sequence[Row]:
             return await self._serve(lambda connection: connection.fetch(sql, *arguments))
 
-        return Session(ask, self._sql, now=self._clock_argument(), channel=None)
+        return PostgreSQLSession(ask, self._sql, now=self._clock_argument(), channel=None)
 
     async def _publish(self, new: Sequence[NewEvent]) -> list[Event]:
         session = self._plain_session()
@@ -167,7 +167,7 @@ class PostgreSQLCore:
         self._wake(session.woken)
         return events
 
-    async def _look(self, run: Callable[[Session], Awaitable[T]]) -> T:
+    async def _look(self, run: Callable[[PostgreSQLSession], Awaitable[T]]) -> T:
         """Run several statements that all see the same snapshot."""
 
         async def look(connection: Connection) -> T:
@@ -176,7 +176,7 @@ class PostgreSQLCore:
 
         return await self._call(look)
 
-    async def _write(self, run: Callable[[Session], Awaitable[T]]) -> T:
+    async def _write(self, run: Callable[[PostgreSQLSession], Awaitable[T]]) -> T:
         """Run in a transaction; returns when it is committed."""
         woken: set[str] = set()
 

@@ -12,12 +12,12 @@ from durabus.lifecycle.transition import transition
 from durabus.model.event import Event
 from durabus.model.query import DeadLetterPage
 from durabus.store.events import EventRef
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.maintenance import forget_dead, in_parts
 from durabus.stores.postgresql.publishing import ids_of
 from durabus.stores.postgresql.rows import event_of
-from durabus.stores.postgresql.states import Changes, Stored, get_events, load_handlers
+from durabus.stores.postgresql.states import Changes, PostgreSQLStored, get_events, load_handlers
 
 PURGE_AT_ONCE = 1_000
 """Dead letters purged in one transaction, so that nothing is locked for long."""
@@ -27,7 +27,7 @@ class PostgreSQLDeadLetters(PostgreSQLCore):
     """Events that ended FAILED or COMPLETED_WITH_ERRORS."""
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
-        async def read(session: Session) -> DeadLetterPage:
+        async def read(session: PostgreSQLSession) -> DeadLetterPage:
             span = (max(limit, 0), max(offset, 0))
             if bus is None:
                 rows = await session.all("list_dead_letters", *span)
@@ -45,7 +45,7 @@ class PostgreSQLDeadLetters(PostgreSQLCore):
         return await self._write(lambda session: _requeue(session, refs))
 
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
-        async def purge(session: Session) -> int:
+        async def purge(session: PostgreSQLSession) -> int:
             at_once = min(limit - purged, PURGE_AT_ONCE)
             gone = await session.all("purge_dead_letters", created_until_ts, at_once, bus)
             await forget_dead(session, gone)
@@ -68,13 +68,13 @@ class PostgreSQLDeadLetters(PostgreSQLCore):
         return purged
 
 
-async def _purge(session: Session, ids: Sequence[int]) -> list[int]:
+async def _purge(session: PostgreSQLSession, ids: Sequence[int]) -> list[int]:
     gone = await session.all("purge_dead_letters_by_id", list(ids))
     await forget_dead(session, gone)
     return [row[0] for row in gone]
 
 
-async def _requeue(session: Session, refs: Sequence[EventRef]) -> list[Event]:
+async def _requeue(session: PostgreSQLSession, refs: Sequence[EventRef]) -> list[Event]:
     known = await ids_of(session, [ref for ref in refs if isinstance(ref, str)])
     ids = [ref if isinstance(ref, int) else known.get(ref, 0) for ref in refs]
     dead = {row[0]: event_of(row) for row in await session.all("lock_dead_letters", [i for i in ids if 0 < i < 2**63])}
@@ -87,7 +87,7 @@ async def _requeue(session: Session, refs: Sequence[EventRef]) -> list[Event]:
     handlers = await load_handlers(session, list(dead))
     now, changes = await session.now(), Changes()
     for id_, event in dead.items():
-        stored = Stored(EventState(event, None, handlers.get(id_, ())), None, has_results=True, live=False)
+        stored = PostgreSQLStored(EventState(event, None, handlers.get(id_, ())), None, has_results=True, live=False)
         applied = transition(stored.state, Requeue(), now)
         if not isinstance(applied, Refused):
             events[id_] = changes.apply(stored, applied).state.event

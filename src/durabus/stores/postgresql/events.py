@@ -12,7 +12,7 @@ from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.caller import in_transaction_of
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.maintenance import TRIM_AT_ONCE, TRIM_TOGETHER, in_parts, remove_event
 from durabus.stores.postgresql.publishing import add_events, known_events
@@ -35,7 +35,7 @@ _TAGS = "tags && {}::text[]"
 _JSON_TAGS = "tags IS NOT NULL AND ARRAY(SELECT json_array_elements_text(tags::json)) && {}::text[]"
 
 
-async def find(session: Session, query: EventQuery) -> EventPage:
+async def find(session: PostgreSQLSession, query: EventQuery) -> EventPage:
     """One page, newest id first."""
     if query.limit < 1:
         return EventPage(events=[])
@@ -54,7 +54,7 @@ async def find(session: Session, query: EventQuery) -> EventPage:
     return EventPage(events=page, next_before_id=page[-1].id)
 
 
-async def _ask(session: Session, query: EventQuery, name: str, tags: str) -> list[Event]:
+async def _ask(session: PostgreSQLSession, query: EventQuery, name: str, tags: str) -> list[Event]:
     """The newest ``limit + 1`` of one place."""
     globbed = query.type is not None and ANY in query.type and query.type != ANY
     before = _NO_BOUND if query.before_id is None else min(query.before_id, _NO_BOUND)

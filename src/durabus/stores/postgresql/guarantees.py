@@ -1,10 +1,10 @@
 """What the PostgreSQL store promises."""
 
-from durabus.store.guarantees import CRASHES, Card
+from durabus.store.guarantees import CRASHES, Guarantees
 
 SUITE = "conformance/test_postgresql.py::TestPostgreSQLStore"
 
-CARD = Card(
+CARD = Guarantees(
     title="PostgreSQL",
     durability=(
         "committed by the server: on its disk with `fsync=on` and `synchronous_commit=on`, which are its defaults."

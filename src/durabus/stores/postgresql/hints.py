@@ -7,23 +7,23 @@ from collections.abc import Awaitable, Callable
 
 from durabus.clock import monotonic
 from durabus.model.claim import ClaimRequest
-from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.service import Service
-from durabus.stores.postgresql.wakeup import Listener, Notifier, Send, Wakeup
+from durabus.stores.postgresql.wakeup import Listener, Notifier, PostgreSQLWakeup, Send
 
 Outlook = Callable[[str], Awaitable[Row]]
 
 
-class Hints:
+class PostgreSQLHints:
     """What goes out and what comes in. With ``listen=off`` both stay within this store object."""
 
-    def __init__(self, address: Address, service: Service, send: Send, outlook: Outlook) -> None:
+    def __init__(self, address: PostgreSQLAddress, service: Service, send: Send, outlook: Outlook) -> None:
         self._address = address
         self._service = service
         self._send = send
         self._outlook = outlook
-        self._wakeup = Wakeup()
+        self._wakeup = PostgreSQLWakeup()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._notifier = Notifier(send)
         self._notifier_there: Notifier | None = None
@@ -50,11 +50,11 @@ class Hints:
             self._service.submit(lambda _pool: self._tell_there(buses))
 
     def claim_began(self) -> int:
-        """See ``Wakeup.began``."""
+        """See ``PostgreSQLWakeup.began``."""
         return self._wakeup.began()
 
     def claimed(self, request: ClaimRequest, began: int, *, anything: bool) -> None:
-        """See ``Wakeup.claimed``."""
+        """See ``PostgreSQLWakeup.claimed``."""
         self._wakeup.claimed(request, began, anything=anything)
 
     def wake_all(self) -> None:

@@ -7,7 +7,7 @@ from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock, voi
 from durabus.lifecycle.state import LockState, Refused
 from durabus.model.claim import LockClaim, handler_lock_key
 from durabus.model.limits import check_name
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.publishing import id_of
 from durabus.stores.postgresql.rows import Row, instant
@@ -17,7 +17,7 @@ KEPT_FOR = 86_400.0
 """Seconds that a lock nobody holds is remembered, so that the repeat of a release is recognised."""
 
 
-async def grant(session: Session, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
+async def grant(session: PostgreSQLSession, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
     """Take a lock if the kernel allows it. Nothing is written for a refusal or a repeat."""
     held = await get_lock(session, key)
     lock = claim_lock(held, key=key, worker_id=worker_id, token=token, lease=lease, fence=0, now=await session.now())
@@ -33,7 +33,7 @@ async def grant(session: Session, key: str, *, worker_id: str, token: str, lease
     return await put_lock(session, taken)
 
 
-async def void_lock(session: Session, key: str, max_attempts: int | None) -> None:
+async def void_lock(session: PostgreSQLSession, key: str, max_attempts: int | None) -> None:
     """Whoever let the lock expire has lost what it came with: events, or a handler. Then the lock is free."""
     held = await get_lock(session, key)
     if held is not None and held.token is not None and held.expires_ts <= await session.now():
@@ -41,7 +41,7 @@ async def void_lock(session: Session, key: str, max_attempts: int | None) -> Non
         await session.all("put_lock", key, held.fence, held.worker_id, None, await session.now())
 
 
-async def _void(session: Session, lost: LockState, max_attempts: int | None) -> None:
+async def _void(session: PostgreSQLSession, lost: LockState, max_attempts: int | None) -> None:
     await expire(session, await session.all("locked_events", lost.token, lost.key), max_attempts)
     prefix = handler_lock_key("")
     id_ = await id_of(session, lost.key.removeprefix(prefix)) if lost.key.startswith(prefix) else None
@@ -52,14 +52,14 @@ async def _void(session: Session, lost: LockState, max_attempts: int | None) -> 
         await changes.write(session)
 
 
-async def get_lock(session: Session, key: str) -> LockState | None:
+async def get_lock(session: PostgreSQLSession, key: str) -> LockState | None:
     """A lock as it stands. Nobody else takes it until this transaction ends, whether it has a row or not."""
     await session.all("take_turn", key)
     row = await session.one("get_lock", key)
     return None if row is None else lock_of(row)
 
 
-async def put_lock(session: Session, lock: LockState) -> LockState:
+async def put_lock(session: PostgreSQLSession, lock: LockState) -> LockState:
     """Write what the kernel decided."""
     expires = instant(lock.expires_ts)
     await session.all("put_lock", lock.key, lock.fence, lock.worker_id, lock.token, expires)
@@ -78,14 +78,14 @@ class PostgreSQLLocks(PostgreSQLCore):
     async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
         check_name(key, "lock key")
 
-        async def claim(session: Session) -> LockClaim | None:
+        async def claim(session: PostgreSQLSession) -> LockClaim | None:
             lock = await grant(session, key, worker_id=worker_id, token=token, lease=lease)
             return None if lock is None else _claim_of(lock, token)
 
         return await self._write(claim)
 
     async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
-        async def renew(session: Session) -> LockClaim:
+        async def renew(session: PostgreSQLSession) -> LockClaim:
             lock = renew_lock(await get_lock(session, claim.key), claim, lease, await session.now())
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)
@@ -94,7 +94,7 @@ class PostgreSQLLocks(PostgreSQLCore):
         return await self._write(renew)
 
     async def release_lock(self, claim: LockClaim) -> None:
-        async def release(session: Session) -> None:
+        async def release(session: PostgreSQLSession) -> None:
             lock = release_lock(await get_lock(session, claim.key), claim)
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)

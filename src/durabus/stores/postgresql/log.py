@@ -12,8 +12,8 @@ from durabus.model.claim import LockClaim
 from durabus.model.log_entry import HELD_AFTER, LogEntry, LogHold, LogPage, LogRows
 from durabus.store.events import EventRef
 from durabus.store.log import START
-from durabus.stores.postgresql.address import Address
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.address import PostgreSQLAddress
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.maintenance import in_parts
 from durabus.stores.postgresql.publishing import known_events
@@ -70,7 +70,7 @@ class PostgreSQLLog(PostgreSQLCore):
     up, and ``log_hold`` tells which one, and for how long.
     """
 
-    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+    def __init__(self, address: PostgreSQLAddress, clock: Clock | None = None) -> None:
         super().__init__(address, clock)
         self._holds = Holds(self.log_hold)
 
@@ -98,7 +98,7 @@ class PostgreSQLLog(PostgreSQLCore):
         return LogHold(**dict(rows[0])) if rows else None
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
-        async def read(session: Session) -> list[LogEntry]:
+        async def read(session: PostgreSQLSession) -> list[LogEntry]:
             (event,) = await known_events(session, [ref])
             rows = () if event is None else await session.all("read_event_log", event.id, event.event_id)
             return [entry_of(row) for row in rows]
@@ -106,7 +106,7 @@ class PostgreSQLLog(PostgreSQLCore):
         return await self._look(read)
 
     async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
-        async def save(session: Session) -> None:
+        async def save(session: PostgreSQLSession) -> None:
             held = await session.one("hold_lock", lock.key)
             if held is None or held[1] != lock.token or held[0] != lock.fence:
                 raise LeaseLost(lock.key, "the lock is not held by this claim")

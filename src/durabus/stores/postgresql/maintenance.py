@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.publishing import id_of
 from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.states import get_events, load, note_counts
@@ -19,7 +19,7 @@ TRIM_TOGETHER = 100
 _PLACES = {status: number for number, status in enumerate(EventStatus)}
 
 
-async def remove_event(session: Session, ref: EventRef) -> bool:
+async def remove_event(session: PostgreSQLSession, ref: EventRef) -> bool:
     """Delete an event wherever it is; its log entries stay."""
     id_ = await id_of(session, ref)
     if id_ is None or not 0 < id_ < 2**63:
@@ -45,7 +45,7 @@ async def remove_event(session: Session, ref: EventRef) -> bool:
     return True
 
 
-async def forget_dead(session: Session, gone: Sequence[Row]) -> None:
+async def forget_dead(session: PostgreSQLSession, gone: Sequence[Row]) -> None:
     """Names and numbers of dead letters given as (id, event_id, bus, idempotency_key, status)."""
     await forget_names(session, [row[:4] for row in gone])
     for status in (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS):
@@ -57,7 +57,7 @@ def in_parts(ids: Sequence[int]) -> list[Sequence[int]]:
     return [ids[start : start + TRIM_AT_ONCE] for start in range(0, len(ids), TRIM_AT_ONCE)]
 
 
-async def forget_names(session: Session, gone: Sequence[Row]) -> None:
+async def forget_names(session: PostgreSQLSession, gone: Sequence[Row]) -> None:
     """Free the ids and keys of events given as (id, event_id, bus, idempotency_key), and drop their results."""
     if not gone:
         return
@@ -70,7 +70,7 @@ async def forget_names(session: Session, gone: Sequence[Row]) -> None:
     await session.all("forget_results", [row[0] for row in gone])
 
 
-async def _uncount(session: Session, buses: Sequence[str], status: EventStatus) -> None:
+async def _uncount(session: PostgreSQLSession, buses: Sequence[str], status: EventStatus) -> None:
     changed: dict[str, list[int]] = {}
     for bus in buses:
         changed.setdefault(bus, [0] * len(_PLACES))[_PLACES[status]] -= 1

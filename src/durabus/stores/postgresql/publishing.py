@@ -11,7 +11,7 @@ import msgspec
 from durabus.errors import SchemaError
 from durabus.model.event import Event, NewEvent
 from durabus.store.events import EventRef
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.rows import strings_to
 from durabus.stores.postgresql.states import get_events
 
@@ -46,7 +46,7 @@ def batch_of(new: Sequence[NewEvent]) -> Batch:
     )
 
 
-async def add_events(session: Session, new: Sequence[NewEvent]) -> list[Event]:
+async def add_events(session: PostgreSQLSession, new: Sequence[NewEvent]) -> list[Event]:
     """Store a batch, or answer with what is stored already."""
     if len(new) == 1 and new[0].idempotency_key is None and session.channel is None:
         stored = await _add_one(session, new[0])
@@ -69,7 +69,7 @@ async def add_events(session: Session, new: Sequence[NewEvent]) -> list[Event]:
     )
 
 
-async def _add_one(session: Session, new: NewEvent) -> Event | None:
+async def _add_one(session: PostgreSQLSession, new: NewEvent) -> Event | None:
     """One event without a key, in a statement that has no function's overhead; None if it is known."""
     row = await session.one(
         "add_event",
@@ -91,7 +91,7 @@ async def _add_one(session: Session, new: NewEvent) -> Event | None:
     return _answer([new], row[0], [row[1]], dues=[row[2]], known=None, stood_in={})[0]
 
 
-async def known_events(session: Session, refs: Sequence[EventRef]) -> list[Event | None]:
+async def known_events(session: PostgreSQLSession, refs: Sequence[EventRef]) -> list[Event | None]:
     """Each event wherever it is in its life. What is no UUID is no event."""
     ids = [ref for ref in refs if isinstance(ref, int)]
     found = await get_events(session, ids, [ref for ref in refs if isinstance(ref, str) and _UUID.fullmatch(ref)])
@@ -99,14 +99,14 @@ async def known_events(session: Session, refs: Sequence[EventRef]) -> list[Event
     return [found.get(ref) if isinstance(ref, int) else named.get(ref) for ref in refs]
 
 
-async def id_of(session: Session, ref: EventRef) -> int | None:
+async def id_of(session: PostgreSQLSession, ref: EventRef) -> int | None:
     """The id behind a reference; an id is taken as it is."""
     if isinstance(ref, int):
         return ref
     return (await ids_of(session, [ref])).get(ref)
 
 
-async def ids_of(session: Session, refs: Sequence[str]) -> dict[str, int]:
+async def ids_of(session: PostgreSQLSession, refs: Sequence[str]) -> dict[str, int]:
     """The ids behind event_ids. What is no UUID is no event."""
     wanted = [ref for ref in refs if _UUID.fullmatch(ref)]
     return {row[1]: row[0] for row in await session.all("get_event_ids", wanted)} if wanted else {}

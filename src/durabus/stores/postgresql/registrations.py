@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from durabus.model.handler import BusInfo, HandlerInfo, Registered
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 
 _json = msgspec.json.Encoder().encode
@@ -39,7 +39,7 @@ class PostgreSQLRegistrations(PostgreSQLCore):
         return [None] * len(calls)
 
     async def unregister_handler(self, bus: str, handler_id: str) -> bool:
-        async def unregister(session: Session) -> bool:
+        async def unregister(session: PostgreSQLSession) -> bool:
             await session.all("lock_bus", bus)
             gone = await session.all("unregister_handler", bus, handler_id, session.clock)
             if gone:

@@ -12,20 +12,20 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Settled
 from durabus.model.statuses import HandlerMode
 from durabus.store.events import EventRef
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.locks import grant
 from durabus.stores.postgresql.publishing import id_of
 from durabus.stores.postgresql.rows import handler_of, instant
 from durabus.stores.postgresql.settlements import NO_EVENT, settle_events
-from durabus.stores.postgresql.states import Changes, Stored, get_events, load, load_known, load_one
+from durabus.stores.postgresql.states import Changes, PostgreSQLStored, get_events, load, load_known, load_one
 
 
 class PostgreSQLResults(PostgreSQLCore):
     """Handler results, and claims on single handlers."""
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
-        async def read(session: Session) -> list[HandlerResult]:
+        async def read(session: PostgreSQLSession) -> list[HandlerResult]:
             id_ = await id_of(session, ref)
             if id_ is None or id_ not in await get_events(session, [id_]):
                 return []
@@ -44,14 +44,14 @@ class PostgreSQLResults(PostgreSQLCore):
         return await self._write(lambda session: _renew(session, claims, lease))
 
     async def release_handler_claim(self, claim: HandlerClaim) -> None:
-        async def release(session: Session) -> None:
+        async def release(session: PostgreSQLSession) -> None:
             stored = await _known(session, claim)
             await _store(session, claim, stored, release_handler(stored.state, claim))
 
         await self._write(release)
 
     async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
-        async def complete(session: Session) -> HandlerResult:
+        async def complete(session: PostgreSQLSession) -> HandlerResult:
             stored = await _known(session, claim)
             after = await _store(session, claim, stored, complete_handler(stored.state, claim, outcome))
             return next(result for result in after.results if result.handler_id == claim.handler_id)
@@ -65,7 +65,7 @@ class PostgreSQLResults(PostgreSQLCore):
         return len(await self._ask("cleanup_results", max(limit, 0)))
 
 
-async def _claim(session: Session, request: HandlerClaimRequest) -> HandlerClaim | None:
+async def _claim(session: PostgreSQLSession, request: HandlerClaimRequest) -> HandlerClaim | None:
     stored = await load_one(session, request.event.id)
     now = await session.now()
     claimed = None if stored is None else claim_handler(stored.state, request, now)
@@ -90,7 +90,7 @@ async def _claim(session: Session, request: HandlerClaimRequest) -> HandlerClaim
     )
 
 
-async def _renew(session: Session, claims: Sequence[HandlerClaim], lease: float) -> list[float | LeaseLost]:
+async def _renew(session: PostgreSQLSession, claims: Sequence[HandlerClaim], lease: float) -> list[float | LeaseLost]:
     states = await load(session, [claim.id for claim in claims])
     now, changes = await session.now(), Changes()
     expires = instant(now + lease)
@@ -111,7 +111,7 @@ async def _renew(session: Session, claims: Sequence[HandlerClaim], lease: float)
     return answer
 
 
-async def _known(session: Session, claim: HandlerClaim) -> Stored:
+async def _known(session: PostgreSQLSession, claim: HandlerClaim) -> PostgreSQLStored:
     """The event's state, also after its end: the repeat of a call is answered by what it left."""
     stored = (await load_known(session, [claim.id])).get(claim.id)
     if stored is None:
@@ -119,7 +119,9 @@ async def _known(session: Session, claim: HandlerClaim) -> Stored:
     return stored
 
 
-async def _store(session: Session, claim: HandlerClaim, stored: Stored, applied: Applied | Refused) -> EventState:
+async def _store(
+    session: PostgreSQLSession, claim: HandlerClaim, stored: PostgreSQLStored, applied: Applied | Refused
+) -> EventState:
     if isinstance(applied, Refused):
         raise LeaseLost(claim.id, applied.reason)
     await _note(session, stored, applied.state)
@@ -128,13 +130,13 @@ async def _store(session: Session, claim: HandlerClaim, stored: Stored, applied:
     return applied.state
 
 
-async def _note(session: Session, stored: Stored, after: EventState) -> None:
+async def _note(session: PostgreSQLSession, stored: PostgreSQLStored, after: EventState) -> None:
     changes = Changes()
     changes.apply(stored, Applied(after))
     await changes.write(session)
 
 
-async def _complete_event(session: Session, ref: ClaimRef, handler_ids: tuple[str, ...]) -> Settled | None:
+async def _complete_event(session: PostgreSQLSession, ref: ClaimRef, handler_ids: tuple[str, ...]) -> Settled | None:
     stored = await load_one(session, ref.id)
     if stored is not None and stored.state.settles(ref) and not handlers_done(stored.state, handler_ids):
         return None

@@ -11,7 +11,7 @@ import asyncpg
 import msgspec
 
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
-from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import Connection, connect, let_go
 from durabus.stores.postgresql.log_partitions import DAYS_AHEAD
 from durabus.stores.postgresql.sql import Statements
@@ -21,7 +21,7 @@ _SHOWN = 2000
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended($1, 2))"
 
 
-class Migration(msgspec.Struct, frozen=True, kw_only=True):
+class PostgreSQLMigration(msgspec.Struct, frozen=True, kw_only=True):
     """One step and the way back."""
 
     number: int
@@ -36,7 +36,7 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def migrations() -> tuple[Migration, ...]:
+def migrations() -> tuple[PostgreSQLMigration, ...]:
     """All steps this version knows, in order."""
     folder = files(__package__).joinpath("migrations")
     steps = []
@@ -45,11 +45,13 @@ def migrations() -> tuple[Migration, ...]:
         if number:
             name = file.name.removesuffix(".sql")
             down = folder.joinpath(f"{name}.down.sql").read_text(encoding="utf-8")
-            steps.append(Migration(number=int(number[1]), name=name, up=file.read_text(encoding="utf-8"), down=down))
+            steps.append(
+                PostgreSQLMigration(number=int(number[1]), name=name, up=file.read_text(encoding="utf-8"), down=down)
+            )
     return tuple(steps)
 
 
-async def prepare(connection: Connection, address: Address, now: float | None) -> str:
+async def prepare(connection: Connection, address: PostgreSQLAddress, now: float | None) -> str:
     """Install or upgrade if need be, verify, and answer which installation this is."""
     await _refuse_replica(connection, address)
     await migrate(connection, address)
@@ -59,7 +61,7 @@ async def prepare(connection: Connection, address: Address, now: float | None) -
     return str(await connection.fetchval(sql["installation"]))
 
 
-async def migrate(connection: Connection, address: Address) -> None:
+async def migrate(connection: Connection, address: PostgreSQLAddress) -> None:
     """Bring the schema up to date. Ten nodes may start at once: they wait for each other, and one does the work."""
     if await _applied(connection, address) == [step.number for step in migrations()]:
         return
@@ -86,7 +88,7 @@ async def migrate(connection: Connection, address: Address) -> None:
         ) from error
 
 
-async def revert(connection: Connection, address: Address, *, to: int = 0) -> None:
+async def revert(connection: Connection, address: PostgreSQLAddress, *, to: int = 0) -> None:
     """Take steps back, the newest first, until ``to`` is the newest. What they stored is gone."""
     async with connection.transaction():
         await connection.execute(_ONE_AT_A_TIME, address.schema)
@@ -100,7 +102,7 @@ async def revert(connection: Connection, address: Address, *, to: int = 0) -> No
         await connection.execute(f"INSERT INTO durabus_objects {_sql(address)['actual_objects']}", address.schema)
 
 
-async def verify(connection: Connection, address: Address) -> None:
+async def verify(connection: Connection, address: PostgreSQLAddress) -> None:
     """Compare every table, index, view, sequence and function with what the migrations made."""
     done = await _applied(connection, address)
     missing = [step.name for step in migrations() if step.number not in done]
@@ -119,7 +121,7 @@ async def verify(connection: Connection, address: Address) -> None:
 _REMEDY = "restore a backup, or create it again as in durabus/backends/postgresql/migrations"
 
 
-async def applied_instants(address: Address) -> dict[int, float]:
+async def applied_instants(address: PostgreSQLAddress) -> dict[int, float]:
     """When each step was applied, by number. Changes nothing, not even an outdated schema."""
     connection = await connect(address)
     try:
@@ -130,7 +132,7 @@ async def applied_instants(address: Address) -> dict[int, float]:
     return {row[0]: row[3] for row in rows}
 
 
-async def _refuse_replica(connection: Connection, address: Address) -> None:
+async def _refuse_replica(connection: Connection, address: PostgreSQLAddress) -> None:
     recovering, read_only = (await connection.fetch(_sql(address)["can_write"]))[0]
     if recovering:
         raise StoreUnavailableError(
@@ -143,7 +145,7 @@ async def _refuse_replica(connection: Connection, address: Address) -> None:
         )
 
 
-async def _create_schema(connection: Connection, address: Address) -> None:
+async def _create_schema(connection: Connection, address: PostgreSQLAddress) -> None:
     there = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", address.schema)
     if there is None:
         await connection.execute(f'CREATE SCHEMA "{address.schema}"')
@@ -152,7 +154,7 @@ async def _create_schema(connection: Connection, address: Address) -> None:
     await connection.execute(_sql(address)["create_bookkeeping"])
 
 
-async def _applied(connection: Connection, address: Address) -> list[int]:
+async def _applied(connection: Connection, address: PostgreSQLAddress) -> list[int]:
     """The numbers of the applied steps. Refuses a schema from a newer durabus or with an edited step."""
     name = f'"{address.schema}".durabus_migrations'
     if await connection.fetchval("SELECT to_regclass($1)", name) is None:
@@ -173,7 +175,7 @@ async def _applied(connection: Connection, address: Address) -> list[int]:
     return [row[0] for row in rows]
 
 
-async def _run(connection: Connection, script: str, step: Migration, address: Address) -> None:
+async def _run(connection: Connection, script: str, step: PostgreSQLMigration, address: PostgreSQLAddress) -> None:
     try:
         await connection.execute(script)
     except (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError) as error:
@@ -183,5 +185,5 @@ async def _run(connection: Connection, script: str, step: Migration, address: Ad
         ) from error
 
 
-def _sql(address: Address) -> Statements:
+def _sql(address: PostgreSQLAddress) -> Statements:
     return Statements(address.schema)

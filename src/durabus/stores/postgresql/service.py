@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from durabus.errors import StoreClosedError
-from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import Pool
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ POOL = 2
 class Service:
     """Started by its first use."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: PostgreSQLAddress) -> None:
         self._address = address
         self._gate = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None

@@ -11,9 +11,9 @@ from durabus.lifecycle.state import NOT_YOURS, Refused
 from durabus.lifecycle.transition import merge_results, transition
 from durabus.model.settlement import Complete, Settled, Settlement
 from durabus.model.statuses import SETTLED, EventStatus, ResultStatus
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.rows import Row, columns, results_to
-from durabus.stores.postgresql.states import Changes, Stored, load_known
+from durabus.stores.postgresql.states import Changes, PostgreSQLStored, load_known
 
 NOT_PLAIN = "DB001"
 """The error of ``complete_events`` for a batch that the kernel must judge."""
@@ -71,7 +71,9 @@ def completed(settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
     return [Settled(one.ref.id, done) for one in settlements]
 
 
-async def settle_in_stretches(session: Session, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+async def settle_in_stretches(
+    session: PostgreSQLSession, settlements: Sequence[Settlement]
+) -> list[Settled | LeaseLost]:
     """In the open transaction, in their order: what is plain by the function, which may refuse, the rest by the kernel.
 
     One failure must not make a hundred completions slow; many of them make stretches that are not worth it.
@@ -91,7 +93,7 @@ async def settle_in_stretches(session: Session, settlements: Sequence[Settlement
     return outcomes
 
 
-async def settle_events(session: Session, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+async def settle_events(session: PostgreSQLSession, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
     """End claims in the open transaction, each judged by itself, as the kernel says."""
     if not settlements:
         return []
@@ -102,7 +104,9 @@ async def settle_events(session: Session, settlements: Sequence[Settlement]) -> 
     return outcomes
 
 
-def _settle(states: dict[int, Stored], changes: Changes, settlement: Settlement, now: float) -> Settled | LeaseLost:
+def _settle(
+    states: dict[int, PostgreSQLStored], changes: Changes, settlement: Settlement, now: float
+) -> Settled | LeaseLost:
     ref = settlement.ref
     stored = states.get(ref.id)
     if stored is None:

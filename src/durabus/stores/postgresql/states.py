@@ -15,7 +15,7 @@ from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.settlement import Settled
 from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
-from durabus.stores.postgresql.connection import Session
+from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.rows import (
     ACTIONS,
     STATUSES,
@@ -33,7 +33,7 @@ _NOT_THE_EVENT = (None,) * 7
 _COUNTED = {status: number for number, status in enumerate(EventStatus)}
 
 
-class Stored(msgspec.Struct, frozen=True):
+class PostgreSQLStored(msgspec.Struct, frozen=True):
     """An event's state as it is in the database, and the lock that its claim took along."""
 
     state: EventState
@@ -58,7 +58,7 @@ class Changes:
         """Of events, with their bus."""
         self._woken: set[str] = set()
 
-    def apply(self, stored: Stored, applied: Applied, token: str | None = None) -> Stored:
+    def apply(self, stored: PostgreSQLStored, applied: Applied, token: str | None = None) -> PostgreSQLStored:
         """Note a transition; returns the state after it.
 
         ``token`` is that of a settlement, for its exact repeat, or of an abandoned claim, which may still be settled.
@@ -74,9 +74,9 @@ class Changes:
                 lock_key = None
             if event.status is EventStatus.PENDING:
                 self._woken.add(event.bus)
-        return Stored(after, lock_key, has_results=stored.has_results, live=event.status in LIVE)
+        return PostgreSQLStored(after, lock_key, has_results=stored.has_results, live=event.status in LIVE)
 
-    def note(self, stored: Stored, after: EventState) -> None:
+    def note(self, stored: PostgreSQLStored, after: EventState) -> None:
         """Note that an event, or only its handlers, are different now."""
         id_ = after.event.id
         if id_ not in self._before:
@@ -92,7 +92,7 @@ class Changes:
         key = handler_lock_key(before.event.event_id)
         self._freed += [(key, token) for token in gone if token is not None]
 
-    async def write(self, session: Session) -> None:
+    async def write(self, session: PostgreSQLSession) -> None:
         """One statement for each kind of change that there is."""
         await self._write_handlers(session)
         if self._entries:
@@ -125,7 +125,7 @@ class Changes:
                 strings_to(entry.errors), results_to(entry.results), token, *rest, entry.reason,
             ))  # fmt: skip
 
-    async def _write_events(self, session: Session) -> None:
+    async def _write_events(self, session: PostgreSQLSession) -> None:
         returned: list[Row] = []
         started: list[int] = []
         buried: list[Row] = []
@@ -158,7 +158,7 @@ class Changes:
         if gone:
             await session.all("forget_live_events", gone)
 
-    async def _write_handlers(self, session: Session) -> None:
+    async def _write_handlers(self, session: PostgreSQLSession) -> None:
         changed: list[Row] = []
         dropped: list[Row] = []
         marked: list[int] = []
@@ -181,7 +181,7 @@ class Changes:
         if marked:
             await session.all("mark_results", marked)
 
-    async def _write_counts(self, session: Session) -> None:
+    async def _write_counts(self, session: PostgreSQLSession) -> None:
         changed: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(EventStatus))
         for id_, after in self._after.items():
             before = self._before[id_].event
@@ -191,7 +191,7 @@ class Changes:
         await note_counts(session, changed)
 
 
-async def note_counts(session: Session, changed: dict[str, list[int]]) -> None:
+async def note_counts(session: PostgreSQLSession, changed: dict[str, list[int]]) -> None:
     """Write by how much the numbers of events of each bus changed, in the order of ``EventStatus``."""
     rows = [(bus, *counts) for bus, counts in changed.items() if any(counts)]
     if rows:
@@ -219,12 +219,12 @@ def _handler_as_stored(handler: HandlerState) -> HandlerState:
     return handler if expires is None else replace(handler, result=replace(handler.result, expires_ts=instant(expires)))
 
 
-async def load(session: Session, ids: Iterable[int]) -> dict[int, Stored]:
+async def load(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, PostgreSQLStored]:
     """The states of live events, locked until the end of the transaction. Others are not in the answer."""
     wanted = [id_ for id_ in dict.fromkeys(ids) if 0 < id_ < 2**63]
     rows = await session.all("get_states", wanted) if wanted else ()
     handlers = await load_handlers(session, [row[0] for row in rows if row[-1]])
-    states: dict[int, Stored] = {}
+    states: dict[int, PostgreSQLStored] = {}
     events = [event_of(row[:-3]) for row in rows]
     put_back = [event.id for event in events if event.status is EventStatus.PENDING and event.fence]
     lost = await abandoned_claims(session, put_back)
@@ -233,27 +233,27 @@ async def load(session: Session, ids: Iterable[int]) -> dict[int, Stored]:
         left = lost.get(event.id)
         abandoned = None if left is None else AbandonedClaim(left[1], *left[3:])
         state = EventState(event, token, handlers.get(event.id, ()), None, abandoned)
-        states[row[0]] = Stored(state, lock_key, has_results=has_results, live=True)
+        states[row[0]] = PostgreSQLStored(state, lock_key, has_results=has_results, live=True)
     return states
 
 
-async def abandoned_claims(session: Session, ids: Sequence[int]) -> dict[int, Row]:
+async def abandoned_claims(session: PostgreSQLSession, ids: Sequence[int]) -> dict[int, Row]:
     """Abandoned claims that nobody followed: (id, token, fence, worker_id, picked, started) by id."""
     return {row[0]: row for row in await session.all("abandoned_claims", ids)} if ids else {}
 
 
-async def load_one(session: Session, id_: int) -> Stored | None:
+async def load_one(session: PostgreSQLSession, id_: int) -> PostgreSQLStored | None:
     """The state of one live event."""
     return (await load(session, [id_])).get(id_)
 
 
-async def load_known(session: Session, ids: Iterable[int]) -> dict[int, Stored]:
+async def load_known(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, PostgreSQLStored]:
     """The states of events wherever they are in their lives, with how their last claims ended."""
     wanted = list(dict.fromkeys(ids))
     states = await load(session, wanted)
     missing = [id_ for id_ in wanted if id_ not in states]
     for event in (await get_events(session, missing)).values():
-        states[event.id] = Stored(EventState(event), None, has_results=True, live=False)
+        states[event.id] = PostgreSQLStored(EventState(event), None, has_results=True, live=False)
     handlers = await load_handlers(session, [id_ for id_, stored in states.items() if not stored.live])
     settled = {row[0]: _settled(row) for row in await session.all("last_settlements", list(states))} if states else {}
     return {
@@ -265,7 +265,7 @@ async def load_known(session: Session, ids: Iterable[int]) -> dict[int, Stored]:
     }
 
 
-async def load_handlers(session: Session, ids: Sequence[int]) -> dict[int, tuple[HandlerState, ...]]:
+async def load_handlers(session: PostgreSQLSession, ids: Sequence[int]) -> dict[int, tuple[HandlerState, ...]]:
     """What the handlers of events did so far."""
     if not ids:
         return {}
@@ -275,7 +275,7 @@ async def load_handlers(session: Session, ids: Sequence[int]) -> dict[int, tuple
     return found
 
 
-async def get_events(session: Session, ids: Iterable[int], event_ids: Sequence[str] = ()) -> dict[int, Event]:
+async def get_events(session: PostgreSQLSession, ids: Iterable[int], event_ids: Sequence[str] = ()) -> dict[int, Event]:
     """Events wherever they are in their lives, seen at one moment."""
     wanted = [id_ for id_ in dict.fromkeys(ids) if 0 < id_ < 2**63]
     if not wanted and not event_ids:
@@ -283,7 +283,7 @@ async def get_events(session: Session, ids: Iterable[int], event_ids: Sequence[s
     return {row[0]: event_of(row) for row in await session.all("get_events", wanted, list(event_ids))}
 
 
-async def expire(session: Session, rows: Sequence[Row], max_attempts: int | None) -> int:
+async def expire(session: PostgreSQLSession, rows: Sequence[Row], max_attempts: int | None) -> int:
     """Take events, given as rows of their ids, from claims whose lease is over. Answers how many."""
     if not rows:
         return 0

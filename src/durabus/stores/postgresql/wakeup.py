@@ -12,13 +12,13 @@ import asyncpg
 
 from durabus.errors import DurabusError
 from durabus.model.claim import ClaimRequest
-from durabus.stores.postgresql.address import Address
+from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import Connection, connect, let_go
 
 _REMEMBERED_BUSES = 10_000
 
 
-class Wakeup:
+class PostgreSQLWakeup:
     """Hints, not promises: a bus forgotten here costs latency, nothing else. Used from several threads."""
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ PAUSES = (0.05, 0.2, 1.0, 2.0, 5.0)
 class Listener:
     """Used in the store's own thread only."""
 
-    def __init__(self, address: Address, heard: Callable[[str | None], None]) -> None:
+    def __init__(self, address: PostgreSQLAddress, heard: Callable[[str | None], None]) -> None:
         self._address = address
         self._heard = heard
         self._ready = asyncio.Event()

@@ -35,7 +35,7 @@ MAX_TIMEOUT = 3600.0
 _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
     """``timeout`` bounds every call, reconnecting and repeating included."""
 
     shown: str
@@ -46,7 +46,7 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = DEFAULT_TIMEOUT
 
 
-def parse_url(url: str) -> Address:
+def parse_url(url: str) -> RedisAddress:
     """``redis://[user:password@]host[:port][/database][?prefix=…&timeout=…]``; ``rediss://`` speaks TLS.
 
     Other options are redis-py's, such as ``ssl_ca_certs``.
@@ -72,7 +72,7 @@ def parse_url(url: str) -> Address:
     except ValueError as error:
         raise ConfigurationError(f"{shown}: {error}") from error
     _check_names(options, shown)
-    return Address(shown=shown, options=options, prefix=ours["prefix"], timeout=_seconds(ours["timeout"], shown))
+    return RedisAddress(shown=shown, options=options, prefix=ours["prefix"], timeout=_seconds(ours["timeout"], shown))
 
 
 def _check_names(options: dict[str, Any], shown: str) -> None:
@@ -230,7 +230,7 @@ CLIENT_NAME = "durabus"
 class Connector:
     """Makes connections to where the keys are: on a cluster that may be another node than the URL names."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: RedisAddress) -> None:
         self.address = address
         self._moved: tuple[str, int] | None = None
 

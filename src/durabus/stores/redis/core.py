@@ -15,10 +15,10 @@ from redis.asyncio.connection import AbstractConnection
 from durabus.clock import Clock
 from durabus.errors import StoreClosedError
 from durabus.store.features import Features
-from durabus.stores.redis.connection import Address, Connector, arguments, ask
-from durabus.stores.redis.hints import Hints
+from durabus.stores.redis.connection import Connector, RedisAddress, arguments, ask
+from durabus.stores.redis.hints import RedisHints
 from durabus.stores.redis.layout import key_names
-from durabus.stores.redis.pipelined_connection import Line
+from durabus.stores.redis.pipelined_connection import PipelinedConnection
 from durabus.stores.redis.schema import install, library, verify
 
 _CLOSED = -1
@@ -32,14 +32,14 @@ _encode = msgspec.msgpack.Encoder().encode
 class RedisCore:
     """Opening, closing, waiting, and calling functions."""
 
-    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+    def __init__(self, address: RedisAddress, clock: Clock | None = None) -> None:
         self._address = address
         self._clock = clock
         self._connector = Connector(address)
         self._keys = key_names(address.prefix)
         self._heads: dict[str, bytes] = {}
         self._gate = threading.Lock()
-        self._lines: dict[asyncio.AbstractEventLoop, tuple[Line, Hints]] = {}
+        self._lines: dict[asyncio.AbstractEventLoop, tuple[PipelinedConnection, RedisHints]] = {}
         self._process = 0
         self.features = Features(
             scheme="redis",
@@ -131,17 +131,17 @@ class RedisCore:
         parts = ["FCALL", f"{library()[0]}_{verb}", str(len(self._keys)), *self._keys]
         return arguments([part.encode() for part in parts])
 
-    def _line(self) -> Line:
+    def _line(self) -> PipelinedConnection:
         return self._of_this_loop()[0]
 
-    def _of_this_loop(self) -> tuple[Line, Hints]:
+    def _of_this_loop(self) -> tuple[PipelinedConnection, RedisHints]:
         loop = asyncio.get_running_loop()
         found = self._lines.get(loop)
         if found is None:
             with self._gate:
                 for gone in [one for one in self._lines if one.is_closed()]:
                     del self._lines[gone]
-                found = Line(self._connector, _load_library), Hints(self._connector, self._keys[-1])
+                found = PipelinedConnection(self._connector, _load_library), RedisHints(self._connector, self._keys[-1])
                 self._lines[loop] = found
         return found
 

@@ -1,10 +1,10 @@
 """What the Redis store promises."""
 
-from durabus.store.guarantees import CRASHES, Card
+from durabus.store.guarantees import CRASHES, Guarantees
 
 SUITE = "conformance/test_redis.py::TestRedisStore"
 
-CARD = Card(
+CARD = Guarantees(
     title="Redis and Valkey",
     durability=(
         "in the server's memory, and in its append-only file as `appendfsync` says: always, within two seconds, or "

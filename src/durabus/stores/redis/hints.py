@@ -18,7 +18,7 @@ MOST_CHANNELS = 1000
 _FOLLOWED = 3
 
 
-class Hints:
+class RedisHints:
     """A connection that only listens. When it is lost everybody is woken, because a hint may be lost with it."""
 
     def __init__(self, connector: Connector, channel: str) -> None:

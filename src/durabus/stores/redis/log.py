@@ -15,10 +15,10 @@ from durabus.store.events import EventRef
 from durabus.store.log import START
 from durabus.stores.redis.core import RedisCore
 from durabus.stores.redis.events import FORGET_AT_ONCE, LARGEST_ID, known_ref
-from durabus.stores.redis.records import CREATED, Handler, Said, decode_said, given
+from durabus.stores.redis.records import CREATED, HandlerRecord, Said, decode_said, given
 
 
-class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class LogRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A transition, as the stream holds it."""
 
     action: Action
@@ -33,15 +33,15 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     execution_time_ms: float | bool = False
     status_code: int | bool = False
     errors: tuple[str, ...] | bool = False
-    results: tuple[Handler, ...] | bool = False
+    results: tuple[HandlerRecord, ...] | bool = False
     reason: str | bool = False
 
 
-_entry = msgspec.msgpack.Decoder(Entry).decode
+_entry = msgspec.msgpack.Decoder(LogRecord).decode
 _encode_json = msgspec.json.Encoder().encode
 
 
-class LogReader:
+class LogRecords:
     """Joins transitions with what never changes of their events, which comes with the first of each."""
 
     def __init__(self, records: list[bytes]) -> None:
@@ -62,7 +62,7 @@ class LogReader:
                 rows.append(_damaged_row(*self._records[place : place + 4]))
         return rows
 
-    def _joined(self, place: int) -> tuple[str, int, Entry, float, Said]:
+    def _joined(self, place: int) -> tuple[str, int, LogRecord, float, Said]:
         position, id_, record, data = self._records[place : place + 4]
         try:
             if data:
@@ -74,7 +74,7 @@ class LogReader:
                 f"the log entry at position {position.decode()} does not decode ({error}): somebody wrote over it"
             ) from error
 
-    def _value(self, position: str, id_: int, entry: Entry, created: float, said: Said) -> LogEntry:
+    def _value(self, position: str, id_: int, entry: LogRecord, created: float, said: Said) -> LogEntry:
         terminal = entry.status in TERMINAL
         whole = terminal or entry.action is Action.PUBLISHED
         return LogEntry(
@@ -104,7 +104,7 @@ class LogReader:
             results=tuple(one.result() for one in given(entry.results) or ()),
         )
 
-    def _row(self, position: str, id_: int, entry: Entry, created: float, said: Said) -> tuple[Any, ...]:
+    def _row(self, position: str, id_: int, entry: LogRecord, created: float, said: Said) -> tuple[Any, ...]:
         terminal = entry.status in TERMINAL
         whole = terminal or entry.action is Action.PUBLISHED
         return (
@@ -176,7 +176,7 @@ class RedisLog(RedisCore):
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         _, *records = await self._call("read_event_log", known_ref(ref))
-        return LogReader(records).entries()
+        return LogRecords(records).entries()
 
     async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
         if await self._call("save_position", name, position, lock.key, lock.token, lock.fence):
@@ -207,13 +207,13 @@ class RedisLog(RedisCore):
                 break
         return entries
 
-    async def _read_log(self, after: str, until: str | None, limit: int) -> LogReader:
+    async def _read_log(self, after: str, until: str | None, limit: int) -> LogRecords:
         self._check_open()
         last = None if until is None else _number(until)
         ours, *records = await self._call("read_log", _number(after), last, limit)
         if not ours:
             raise _foreign(after if until is None else f"{after} or {until}")
-        return LogReader(records)
+        return LogRecords(records)
 
 
 def _number(position: str) -> int:

@@ -32,7 +32,7 @@ LONGEST_PAUSE = 0.5
 Loader = Callable[[AbstractConnection], Awaitable[None]]
 
 
-class Call:
+class PipelinedCall:
     """A command on its way. Every command may be sent twice: the store's calls are safe to repeat."""
 
     __slots__ = ("command", "deadline", "future", "patient", "sent")
@@ -55,7 +55,7 @@ class Call:
             self.future.set_exception(error)
 
 
-class Line:
+class PipelinedConnection:
     """One connection, made when it is needed and made again when it is lost. Used by one event loop."""
 
     def __init__(self, connector: Connector, load: Loader) -> None:
@@ -63,7 +63,7 @@ class Line:
         self._load = load
         self._shown = connector.address.shown
         self._timeout = connector.address.timeout
-        self._waiting: list[Call] = []
+        self._waiting: list[PipelinedCall] = []
         self._asked = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -80,7 +80,7 @@ class Line:
         """
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._serve(), name="durabus-redis")
-        call = Call(command, monotonic() + self._timeout, patient=patient)
+        call = PipelinedCall(command, monotonic() + self._timeout, patient=patient)
         self._waiting.append(call)
         self._asked.set()
         self._idle.clear()
@@ -118,7 +118,7 @@ class Line:
             self._waiting.clear()
             await disconnect(connection)
 
-    async def _exchange(self, batch: list[Call]) -> None:
+    async def _exchange(self, batch: list[PipelinedCall]) -> None:
         """Ask and answer; what has no answer yet goes back to the front of the queue."""
         self._trouble = None
         try:
@@ -139,7 +139,7 @@ class Line:
             await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
-    async def _ask(self, connection: AbstractConnection, batch: list[Call]) -> None:
+    async def _ask(self, connection: AbstractConnection, batch: list[PipelinedCall]) -> None:
         """Send all, then read all answers. Raises what ends the connection."""
         for call in batch:
             call.sent = True
@@ -159,7 +159,7 @@ class Line:
             # after a failover, or on another node of a cluster, a new connection leads to where the keys are now
             await self._drop_connection()
 
-    def _take_refusal(self, call: Call, error: Exception) -> None:
+    def _take_refusal(self, call: PipelinedCall, error: Exception) -> None:
         place = moved_to(error)
         if place is not None:
             self._connector.follow(place)
@@ -183,7 +183,7 @@ class Line:
                 call.fail(self._why(call, self._trouble))
         self._waiting = [call for call in self._waiting if not call.future.done()]
 
-    def _why(self, call: Call, trouble: Exception | None) -> StoreError:
+    def _why(self, call: PipelinedCall, trouble: Exception | None) -> StoreError:
         if trouble is not None and (is_passing(trouble) or isinstance(trouble, ResponseError)):
             return refused(self._shown, trouble)
         if call.sent:

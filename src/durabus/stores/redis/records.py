@@ -23,7 +23,7 @@ CREATED = struct.Struct(">d")
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class State(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class StateRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What changes of an event. ``False`` stands for what is not there."""
 
     id: int
@@ -58,7 +58,7 @@ class Said(msgspec.Struct, array_like=True, frozen=True, gc=False):
     payload_json: str
 
 
-class Handler(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class HandlerRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A handler of an event. In the log it ends with ``expires``."""
 
     handler_id: str
@@ -87,7 +87,7 @@ class Handler(msgspec.Struct, array_like=True, frozen=True, gc=False):
         )
 
 
-class Lock(msgspec.Struct, array_like=True, frozen=True, gc=False):
+class LockRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A lock."""
 
     key: str
@@ -103,11 +103,11 @@ class Lock(msgspec.Struct, array_like=True, frozen=True, gc=False):
         )
 
 
-_state = msgspec.msgpack.Decoder(State).decode
+_state = msgspec.msgpack.Decoder(StateRecord).decode
 decode_said = msgspec.msgpack.Decoder(Said).decode
-_handlers = msgspec.msgpack.Decoder(tuple[Handler, ...]).decode
-decode_handler = msgspec.msgpack.Decoder(Handler).decode
-decode_lock = msgspec.msgpack.Decoder(Lock).decode
+_handlers = msgspec.msgpack.Decoder(tuple[HandlerRecord, ...]).decode
+decode_handler = msgspec.msgpack.Decoder(HandlerRecord).decode
+decode_lock = msgspec.msgpack.Decoder(LockRecord).decode
 
 
 def given(value: Any) -> Any:
@@ -162,7 +162,7 @@ def event_of(state: bytes, data: bytes) -> Event:
     return event if plain else replace(event, **_rest(now, said))
 
 
-def _rest(now: State, said: Said) -> dict[str, Any]:
+def _rest(now: StateRecord, said: Said) -> dict[str, Any]:
     return {
         "metadata_json": said.metadata_json,
         "tags": said.tags or (),

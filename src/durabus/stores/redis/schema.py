@@ -10,9 +10,9 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from durabus.errors import SchemaError, StoreError
-from durabus.stores.redis.connection import Address, command
+from durabus.stores.redis.connection import RedisAddress, command
 from durabus.stores.redis.layout import KEYS, OLDER_SCHEMAS, SCHEMA, TYPES
-from durabus.stores.redis.pipelined_connection import Line
+from durabus.stores.redis.pipelined_connection import PipelinedConnection
 
 _FOLDER = files(__package__) / "functions"
 
@@ -41,7 +41,7 @@ if redis.call('HGET', KEYS[1], 'schema') == ARGV[1] then redis.call('HSET', KEYS
 """From then on nodes of the older schema are refused. Two may do it at once; neither undoes what a newer one did."""
 
 
-async def install(line: Line, address: Address, keys: list[str]) -> None:
+async def install(line: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
     """Load the functions, and make ``meta`` if this is a new store. Raises ``SchemaError`` for a newer one."""
     meta = keys[0]
     found = await line.call(command("HGET", meta, "schema"), patient=False)
@@ -64,7 +64,7 @@ async def install(line: Line, address: Address, keys: list[str]) -> None:
     await verify(line, address, keys)
 
 
-async def verify(line: Line, address: Address, keys: list[str]) -> None:
+async def verify(line: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
     """Check the schema's number, the types of all keys, and that the functions are ours, byte for byte."""
     values = await line.call(command("HMGET", keys[0], "schema", *COUNTERS))
     found = _text(values[0])
@@ -86,7 +86,7 @@ async def verify(line: Line, address: Address, keys: list[str]) -> None:
     await _verify_functions(line, address)
 
 
-async def _verify_functions(line: Line, address: Address) -> None:
+async def _verify_functions(line: PipelinedConnection, address: RedisAddress) -> None:
     name, code = library()
     listed = await line.call(command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE"))
     if not listed:

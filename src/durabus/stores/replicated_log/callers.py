@@ -14,7 +14,7 @@ Send = Callable[[], Coroutine[Any, Any, None]]
 Kind = Literal["command", "publish", "barrier"]
 
 
-class Call:
+class PendingCall:
     """One call on its way. Made in the caller's loop, answered from the node's thread."""
 
     __slots__ = ("data", "expires", "future", "kind", "loop")
@@ -32,7 +32,7 @@ class Sent:
 
     __slots__ = ("at", "calls", "lane", "send")
 
-    def __init__(self, calls: list[Call], lane: str) -> None:
+    def __init__(self, calls: list[PendingCall], lane: str) -> None:
         self.calls = calls
         self.lane = lane
         self.send: Send | None = None
@@ -46,7 +46,7 @@ class Replies:
     def __init__(self) -> None:
         self._waiting: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
 
-    def add(self, call: Call, value: Any) -> None:
+    def add(self, call: PendingCall, value: Any) -> None:
         """``value`` is the answer, or the error to raise."""
         self._waiting.setdefault(call.loop, []).append((call.future, value))
 
@@ -79,10 +79,10 @@ class Barriers:
     def __init__(self, transport: Transport, replies: Replies) -> None:
         self._transport = transport
         self._replies = replies
-        self._asking: list[Call] = []
-        self._asked: list[Call] = []
+        self._asking: list[PendingCall] = []
+        self._asked: list[PendingCall] = []
         """For whom the broker is being asked."""
-        self._behind: list[tuple[Position, list[Call]]] = []
+        self._behind: list[tuple[Position, list[PendingCall]]] = []
         self._reached: Position = BEGINNING
         self.running = False
 
@@ -91,7 +91,7 @@ class Barriers:
         """Whether ``run`` must be started."""
         return bool(self._asking) and not self.running
 
-    def add(self, call: Call) -> None:
+    def add(self, call: PendingCall) -> None:
         """Somebody wants to read."""
         self._asking.append(call)
 
@@ -139,6 +139,6 @@ class Barriers:
                 self._replies.add(call, error)
             waiting.clear()
 
-    def _waiting(self) -> list[list[Call]]:
+    def _waiting(self) -> list[list[PendingCall]]:
         """Everybody who has no answer yet."""
         return [self._asking, self._asked, *(calls for _, calls in self._behind)]

@@ -20,10 +20,10 @@ from durabus.model.handler import BusInfo, HandlerInfo
 from durabus.model.settlement import Complete, Settled
 from durabus.model.statuses import Action, EventMode, EventStatus
 from durabus.store.claims import SettleAnswer
-from durabus.stores.memory.bus_queue import Lane
+from durabus.stores.memory.bus_queue import BusQueue
 from durabus.stores.memory.core import Registration
 from durabus.stores.memory.store import MemoryStore
-from durabus.stores.replicated_log.wire import Completions, Sent
+from durabus.stores.replicated_log.wire import PackedCompletions, Sent
 
 
 class BulkCore(MemoryStore):
@@ -36,13 +36,13 @@ class BulkCore(MemoryStore):
             now = self._clock.now()
             outcomes: list[Settled | LeaseLost] = []
             for one in sent:
-                if isinstance(one, Completions):
+                if isinstance(one, PackedCompletions):
                     outcomes += self._complete_all(one, now)
                 else:
                     outcomes += [self._settle(settlement, now) for settlement in one.settlements()]
             return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
 
-    def _complete_all(self, done: Completions, now: float) -> list[Settled | LeaseLost]:
+    def _complete_all(self, done: PackedCompletions, now: float) -> list[Settled | LeaseLost]:
         token, fence, states = done.token, done.fence, self._states
         most = self._max_history + self._max_history // 5
         outcomes: list[Settled | LeaseLost] = []
@@ -179,7 +179,7 @@ class FoldCore(BulkCore):
 
     def _put_back(self, states: list[EventState], now: float) -> None:
         """There may be millions, and nearly all of them PENDING on few buses."""
-        known, ids, lane, bus = self._states, self._ids, Lane({}), None
+        known, ids, lane, bus = self._states, self._ids, BusQueue({}), None
         for state in states:
             event = state.event
             id_, status = event.id, event.status
@@ -200,7 +200,7 @@ class FoldCore(BulkCore):
             else:
                 self._dead[id_] = None
 
-    def _forget_excess(self, lane: Lane, keep: int, limit: int | None = None) -> int:
+    def _forget_excess(self, lane: BusQueue, keep: int, limit: int | None = None) -> int:
         """What nobody asked to forget stays while a reader that saved its position has not come to its end.
 
         Replicas must forget alike, so whether to look again is read off the state: after each fifth of what is kept.

@@ -8,7 +8,14 @@ from functools import partial
 import msgspec
 
 from durabus.clock import Clock, monotonic
-from durabus.stores.replicated_log.transport import Entry, Manifest, Part, Position, PublicRecord, Transport
+from durabus.stores.replicated_log.transport import (
+    BrokerRecord,
+    Manifest,
+    Position,
+    PublicRecord,
+    SnapshotPart,
+    Transport,
+)
 
 STRETCH = 5.0
 """Seconds after which a bound counts once more, and then no more."""
@@ -108,16 +115,16 @@ class ToldTime:
     def public_seen(self) -> int:
         return self._transport.public_seen()
 
-    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+    async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
         await self._transport.follow(after, partial(_deliver_at_told_time, deliver))
 
     async def newest_snapshot(self) -> Manifest | None:
         return await self._transport.newest_snapshot()
 
-    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
         return self._transport.read_snapshot(manifest)
 
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         return await self._transport.write_snapshot(manifest, parts, fence=fence)
 
     async def trim(self, control: Position, public: Position) -> None:
@@ -127,6 +134,6 @@ class ToldTime:
         return {HEADER: repr(self._clock.now())}
 
 
-def _deliver_at_told_time(deliver: Callable[[Sequence[Entry]], None], entries: Sequence[Entry]) -> None:
+def _deliver_at_told_time(deliver: Callable[[Sequence[BrokerRecord]], None], entries: Sequence[BrokerRecord]) -> None:
     # A record that was told no time comes when the one before it did: the log's time never goes back.
     deliver([entry._replace(at_ts=msgspec.json.decode(entry.headers.get(HEADER, "0.0"))) for entry in entries])

@@ -18,7 +18,7 @@ import anyio
 from durabus.clock import monotonic
 from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
 from durabus.model.event import Event, NewEvent
-from durabus.stores.replicated_log.callers import Barriers, Call, Replies
+from durabus.stores.replicated_log.callers import Barriers, PendingCall, Replies
 from durabus.stores.replicated_log.commands import Join, Written, encode_command
 from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.own_loop import CLOSED, OwnLoop
@@ -26,7 +26,7 @@ from durabus.stores.replicated_log.records import GONE, Damage
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.sender import Sender
 from durabus.stores.replicated_log.snapshot import Loader, Snapshotter
-from durabus.stores.replicated_log.transport import Entry, GapError, Manifest, Position, Transport
+from durabus.stores.replicated_log.transport import BrokerRecord, GapError, Manifest, Position, Transport
 
 logger = logging.getLogger("durabus.fold")
 
@@ -60,7 +60,7 @@ class Node:
         self._pid = os.getpid()
         self._own = OwnLoop("durabus-fold")
         self._inbox_lock = threading.Lock()
-        self._inbox: list[Call] = []
+        self._inbox: list[PendingCall] = []
         self._kicked = False
         self._closing = False
         self._ended = False
@@ -90,22 +90,22 @@ class Node:
     async def command(self, command: Written) -> Any:
         """Append a command; answers as the replica did when the record came back."""
         self.check_open()
-        return await self._ask(Call("command", encode_command(command)))
+        return await self._ask(PendingCall("command", encode_command(command)))
 
     async def own_command(self, command: Written) -> Any:
         """As ``command``, for the node's own work, which goes on while it closes. In the node's thread only."""
-        return await self._ask(Call("command", encode_command(command)))
+        return await self._ask(PendingCall("command", encode_command(command)))
 
     async def publish(self, new: Sequence[NewEvent]) -> list[Event]:
         """Append events to the public lane; answers with what the replica stored."""
         self.check_open()
-        stored: list[Event] = await self._ask(Call("publish", new))
+        stored: list[Event] = await self._ask(PendingCall("publish", new))
         return stored
 
     async def catch_up(self) -> None:
         """Return when this replica has everything that was acknowledged anywhere before the call."""
         self.check_open()
-        await self._ask(Call("barrier", None))
+        await self._ask(PendingCall("barrier", None))
 
     async def verify(self) -> None:
         """Raise ``SchemaError`` if the broker's settings are not those that the store needs."""
@@ -126,7 +126,7 @@ class Node:
         if self._broken is not None:
             raise self._broken
 
-    async def _ask(self, call: Call) -> Any:
+    async def _ask(self, call: PendingCall) -> Any:
         call.expires = monotonic() + self._timeout
         with self._inbox_lock:
             if self._ended:
@@ -143,7 +143,7 @@ class Node:
                 await self._withdraw(call)
             raise
 
-    async def _withdraw(self, call: Call) -> None:
+    async def _withdraw(self, call: PendingCall) -> None:
         """A cancelled call is not sent any more; one that was is waited for, so that its effect does not come later."""
         with self._inbox_lock:
             waiting = call in self._inbox
@@ -245,7 +245,7 @@ class Node:
         self._barriers.reached(self.replica.position)
         self._replies.send()
 
-    def _deliver(self, entries: Sequence[Entry]) -> None:
+    def _deliver(self, entries: Sequence[BrokerRecord]) -> None:
         if self._broken is not None:
             return
         self.replica.clock.arrived(entries[-1].at_ts)

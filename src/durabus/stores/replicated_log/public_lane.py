@@ -28,7 +28,7 @@ from durabus.errors import DurabusError
 from durabus.model.event import DEFAULT_BUS, NewEvent, check_event_id, new_event
 from durabus.model.payload import decode_payload
 from durabus.stores.replicated_log.records import CRC, DamagedRecordError, check, checksum
-from durabus.stores.replicated_log.transport import Entry, PublicRecord
+from durabus.stores.replicated_log.transport import BrokerRecord, PublicRecord
 
 HEADER = "durabus"
 NAMESPACE = uuid.UUID("6f0e1c58-6d0c-5d6f-9d3f-5c8a1c5d7f10")
@@ -124,7 +124,7 @@ def travels_apart(new: NewEvent) -> bool:
     return new.metadata_json is not None and len(new.metadata_json) > APART_FROM
 
 
-def arrival(entry: Entry) -> Arrival:
+def arrival(entry: BrokerRecord) -> Arrival:
     """The event in a public record. Raises ``NoEventError`` if there is none, ``DamagedRecordError`` if it was ours."""
     if HEADER not in entry.headers and CRC not in entry.headers:
         try:
@@ -156,7 +156,7 @@ def arrival(entry: Entry) -> Arrival:
     return Arrival(new, rest)
 
 
-def _foreign(entry: Entry) -> NewEvent:
+def _foreign(entry: BrokerRecord) -> NewEvent:
     headers = {name.lower().replace("ce-", "ce_"): value for name, value in entry.headers.items()}
     payload = _ANY.decode(entry.body)
     place = "-".join(map(str, entry.position))

@@ -15,7 +15,7 @@ import msgspec
 
 from durabus.clock import monotonic
 from durabus.errors import DamagedLogError
-from durabus.stores.replicated_log.transport import Entry, Position
+from durabus.stores.replicated_log.transport import BrokerRecord, Position
 
 CRC = "durabus-crc"
 SETTLED_WITHIN = 10.0
@@ -98,7 +98,7 @@ def check(headers: Mapping[str, str], *contents: bytes) -> None:
         raise DamagedRecordError(f"the record was written with the checksum {written}, but its bytes have {found}")
 
 
-def fingerprint(entry: Entry) -> int:
+def fingerprint(entry: BrokerRecord) -> int:
     """The same for the same record at the same time, and hardly ever for another one."""
     around = f"{entry.at_ts!r} {entry.type} {entry.headers.get(CRC)}"
     return zlib.crc32(entry.body, zlib.crc32(around.encode(errors="replace")))

@@ -24,7 +24,7 @@ from durabus.stores.replicated_log.records import (
     place,
     unseal,
 )
-from durabus.stores.replicated_log.transport import BEGINNING, Entry, Position
+from durabus.stores.replicated_log.transport import BEGINNING, BrokerRecord, Position
 
 logger = logging.getLogger("durabus.fold")
 
@@ -36,7 +36,7 @@ ATTACHED_KEPT = 600.0
 """How long metadata that came before its event is kept, in the log's time: a publish is given up long before."""
 
 
-class Session:
+class SenderSession:
     """What is known of one sender."""
 
     __slots__ = ("last_ts", "low", "pieces", "seen")
@@ -80,7 +80,7 @@ class Attached(msgspec.Struct, frozen=True, array_like=True):
     at_ts: float
 
 
-class Mark(msgspec.Struct, frozen=True, array_like=True):
+class SnapshotMark(msgspec.Struct, frozen=True, array_like=True):
     """A snapshot that was made."""
 
     position: Position
@@ -104,18 +104,18 @@ class Replica:
         self.clock = clock
         self.core = FoldCore(clock)
         self.position: Position = BEGINNING
-        self.sessions: dict[str, Session] = {}
+        self.sessions: dict[str, SenderSession] = {}
         self.settings: Join | None = None
         self.attached: dict[str, Attached] = {}
         self.applied = 0
-        self.marks: list[Mark] = []
+        self.marks: list[SnapshotMark] = []
         """Snapshots, oldest first, that still tell how far the public lane may be trimmed."""
         self.skipped = 0
         """Records that were none, or failed: void on every replica alike."""
-        self.last: dict[str, Entry | int] = {}
+        self.last: dict[str, BrokerRecord | int] = {}
         """The newest record of each lane, or its fingerprint."""
 
-    def apply(self, entries: Sequence[Entry]) -> list[Answers]:
+    def apply(self, entries: Sequence[BrokerRecord]) -> list[Answers]:
         """Fold records in; one that was the last to be folded in must come back as it was.
 
         Raises ``SchemaError`` on a record from a newer durabus, ``Damage`` on one that is not as it was written, before
@@ -147,19 +147,19 @@ class Replica:
         """Of the newest record of each lane."""
         return {lane: last if isinstance(last, int) else fingerprint(last) for lane, last in self.last.items()}
 
-    def _compare(self, entry: Entry, lane: str) -> None:
+    def _compare(self, entry: BrokerRecord, lane: str) -> None:
         """The record where we are must be the one that we applied."""
         if fingerprint(entry) != self.fingerprints().get(lane):
             raise Damage(self.position, "another record is there than the one that this node has read")
 
-    def _damaged(self, entry: Entry, error: DamagedRecordError) -> Answers | None:
+    def _damaged(self, entry: BrokerRecord, error: DamagedRecordError) -> Answers | None:
         if entry.position == self._skipped_position:
             return self._skip(entry, error)
         lane = "control" if entry.type is None else "public"
         remedy = AGAIN.format(option=f"skip_record={place(entry.position)} in the URL")
         raise Damage(entry.position, f"a record of the {lane} lane is damaged: {error}", remedy)
 
-    def _control(self, entry: Entry) -> Answers | None:
+    def _control(self, entry: BrokerRecord) -> Answers | None:
         try:
             envelope = unseal(entry.body, entry.headers)
         except NoEnvelopeError as error:
@@ -184,7 +184,7 @@ class Replica:
         values = [self._do(command, entry) for command in commands]
         return Answers(envelope.number, values) if envelope.session == self._session else None
 
-    def _public(self, entry: Entry) -> Answers | None:
+    def _public(self, entry: BrokerRecord) -> Answers | None:
         try:
             new, rest = arrival(entry)
         except NoEventError as error:
@@ -206,7 +206,7 @@ class Replica:
         stored = finish(self.core.add_events(whole))
         return Answers(rest.number, [stored]) if rest.session == self._session else None
 
-    def _do(self, command: Written, entry: Entry) -> Any:
+    def _do(self, command: Written, entry: BrokerRecord) -> Any:
         try:
             if isinstance(command, Join):
                 return self._join(command)
@@ -237,18 +237,18 @@ class Replica:
     def _mark(self, made: Snapshotted) -> None:
         waiting = self.clock.log_ts - ATTACHED_KEPT
         self.attached = {key: one for key, one in self.attached.items() if one.at_ts > waiting}
-        self.marks.append(Mark(made.position, made.applied, made.at_ts))
+        self.marks.append(SnapshotMark(made.position, made.applied, made.at_ts))
         old = [mark for mark in self.marks if mark.at_ts <= self.clock.log_ts - made.public_kept]
         self.marks = self.marks[max(len(old) - 1, 0) :]
 
-    def _sender(self, name: str) -> Session:
+    def _sender(self, name: str) -> SenderSession:
         session = self.sessions.get(name)
         if session is None:
-            session = self.sessions[name] = Session()
+            session = self.sessions[name] = SenderSession()
         session.last_ts = self.clock.log_ts
         return session
 
-    def _skip(self, entry: Entry, error: Exception) -> Answers | None:
+    def _skip(self, entry: BrokerRecord, error: Exception) -> Answers | None:
         self.skipped += 1
         lane = "control" if entry.type is None else "public"
         logger.warning("skipped a record of the %s lane at %s: %s", lane, entry.position, error)

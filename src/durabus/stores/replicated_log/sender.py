@@ -11,7 +11,7 @@ from typing import Any
 
 from durabus.clock import monotonic
 from durabus.errors import DurabusError, InvalidEventError, StoreUnavailableError
-from durabus.stores.replicated_log.callers import Call, Replies, Send, Sent
+from durabus.stores.replicated_log.callers import PendingCall, Replies, Send, Sent
 from durabus.stores.replicated_log.commands import encode_commands
 from durabus.stores.replicated_log.public_lane import public_record
 from durabus.stores.replicated_log.records import label, seal
@@ -39,7 +39,7 @@ class Sender:
         self._spawn = spawn
         self._timeout = timeout
         self._number = 0
-        self._waiting: dict[str, list[Call]] = {"control": [], "public": []}
+        self._waiting: dict[str, list[PendingCall]] = {"control": [], "public": []}
         self._in_flight = {"control": 0, "public": 0}
         self._sent: dict[int, Sent] = {}
 
@@ -48,7 +48,7 @@ class Sender:
         """Whether nobody waits for anything."""
         return not (self._sent or self._waiting["control"] or self._waiting["public"])
 
-    def add(self, call: Call) -> None:
+    def add(self, call: PendingCall) -> None:
         """Take a call; ``pump`` sends it."""
         self._waiting["control" if call.kind == "command" else "public"].append(call)
 
@@ -110,7 +110,7 @@ class Sender:
                 self._replies.add(call, error)
             waiting.clear()
 
-    def _records(self, call: Call) -> list[PublicRecord]:
+    def _records(self, call: PendingCall) -> list[PublicRecord]:
         """Of one publish. Raises what its caller is to be told, so that those who wait beside it are not held up."""
         number, count = self._next([call], "public"), len(call.data)
         try:
@@ -125,7 +125,7 @@ class Sender:
             raise RefusedError(refusal)
         return made
 
-    def _next(self, calls: list[Call], lane: str) -> int:
+    def _next(self, calls: list[PendingCall], lane: str) -> int:
         self._number += 1
         self._sent[self._number] = Sent(calls, lane)
         return self._number

@@ -34,7 +34,7 @@ from durabus.stores.replicated_log.snapshot_rows import (
     session_of,
     session_row,
 )
-from durabus.stores.replicated_log.transport import BEGINNING, Manifest, Part, Position, Transport
+from durabus.stores.replicated_log.transport import BEGINNING, Manifest, Position, SnapshotPart, Transport
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ LEVEL = 1
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def dump(replica: Replica) -> AsyncIterator[Part]:
+def dump(replica: Replica) -> AsyncIterator[SnapshotPart]:
     """The replica as it is now; what it becomes while the parts are taken is not in them."""
     tables = replica.core.tables()
     sessions = [session_row(name, session) for name, session in replica.sessions.items()]
@@ -68,7 +68,7 @@ def dump(replica: Replica) -> AsyncIterator[Part]:
     return _parts(tables, fold, sessions)
 
 
-async def _parts(tables: CoreTables, fold: FoldRow, sessions: list[SessionRow]) -> AsyncIterator[Part]:
+async def _parts(tables: CoreTables, fold: FoldRow, sessions: list[SessionRow]) -> AsyncIterator[SnapshotPart]:
     known = {state.event.id: state.event for state in tables.states}
     rows: list[tuple[str, Iterable[tuple[int, list[Any]]]]] = [
         ("fold", [(0, [fold])]),
@@ -85,7 +85,7 @@ async def _parts(tables: CoreTables, fold: FoldRow, sessions: list[SessionRow]) 
     ]
     for table, blocks in rows:
         for key, block in blocks:
-            yield Part(table, str(key), zlib.compress(_ENCODER.encode(block), LEVEL))
+            yield SnapshotPart(table, str(key), zlib.compress(_ENCODER.encode(block), LEVEL))
             await asyncio.sleep(0)  # the node goes on between blocks
 
 
@@ -95,7 +95,7 @@ class Loader:
     def __init__(self) -> None:
         self._rows: dict[str, list[Any]] = {table: [] for table in TABLES}
 
-    def add(self, part: Part) -> None:
+    def add(self, part: SnapshotPart) -> None:
         """One part. Raises ``SchemaError`` if it is damaged or of a table this durabus does not know."""
         try:
             self._rows[part.table] += DECODERS[part.table].decode(zlib.decompress(part.rows))

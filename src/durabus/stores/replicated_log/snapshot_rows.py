@@ -17,13 +17,13 @@ from durabus.model.result import HandlerResult
 from durabus.model.statuses import Action, EventStatus
 from durabus.stores.replicated_log.commands import Join
 from durabus.stores.replicated_log.core import CoreTables
-from durabus.stores.replicated_log.replica import Attached, Mark, Session
+from durabus.stores.replicated_log.replica import Attached, SenderSession, SnapshotMark
 
 TABLES = ("event_buses", "event_handlers", "events", "event_results", "locks", "event_log", "sessions", "fold")
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True):
-    """A ``Session``."""
+    """A ``SenderSession``."""
 
     name: str
     low: int
@@ -39,7 +39,7 @@ class FoldRow(msgspec.Struct, frozen=True, kw_only=True):
     settings: Join | None
     applied: int
     skipped: int
-    marks: list[Mark]
+    marks: list[SnapshotMark]
     attached: list[Attached]
     next_id: int
     last_fence: int
@@ -297,7 +297,7 @@ def _record(row: LogRow, events: dict[int, Event]) -> Record:
     )
 
 
-def session_row(name: str, session: Session) -> SessionRow:
+def session_row(name: str, session: SenderSession) -> SessionRow:
     """Of a session."""
     pieces = [(number, place, piece) for number, have in session.pieces.items() for place, piece in have.items()]
     return SessionRow(
@@ -310,9 +310,9 @@ def session_row(name: str, session: Session) -> SessionRow:
     )
 
 
-def session_of(row: SessionRow) -> Session:
+def session_of(row: SessionRow) -> SenderSession:
     """The session again."""
-    session = Session()
+    session = SenderSession()
     session.low, session.seen, session.last_ts = row.low, set(row.seen), row.last_ts
     pieces: list[tuple[int, int, bytes | NewEvent]] = [*row.commands, *row.events]
     for number, place, piece in pieces:

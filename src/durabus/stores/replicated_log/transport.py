@@ -24,7 +24,7 @@ class PublicRecord(NamedTuple):
     body: bytes
 
 
-class Entry(NamedTuple):
+class BrokerRecord(NamedTuple):
     """One record as it was read back. ``type`` is None on the control lane."""
 
     position: Position
@@ -35,7 +35,7 @@ class Entry(NamedTuple):
     body: bytes
 
 
-class Part(NamedTuple):
+class SnapshotPart(NamedTuple):
     """A piece of a snapshot: a table of the state, a key in it, and some rows."""
 
     table: str
@@ -109,7 +109,7 @@ class Transport(Protocol):
         """Which public record a control record written now comes after, where the lanes need that to have one order."""
         ...
 
-    async def follow(self, after: Position, deliver: Callable[[Sequence[Entry]], None]) -> None:
+    async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
         """Deliver every record after ``after``, in order, for ever; ``deliver`` runs in this loop.
 
         Each time the reading begins, also after an interruption, it begins with the last record that was delivered (on
@@ -123,11 +123,11 @@ class Transport(Protocol):
         """The newest complete snapshot."""
         ...
 
-    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[Part]:
+    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
         """Its parts, in the order of writing. Raises ``GapError`` if a newer one replaced it meanwhile."""
         ...
 
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[Part], *, fence: int) -> bool:
+    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         """Replace the snapshot in one step. False if somebody with a larger fence, or a later position, was faster."""
         ...
 

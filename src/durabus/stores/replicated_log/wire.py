@@ -14,7 +14,7 @@ Ref = tuple[int, str, int]
 """A ``ClaimRef`` on its way."""
 
 
-class Completion(msgspec.Struct, frozen=True, array_like=True, tag="c", omit_defaults=True):
+class PackedCompletion(msgspec.Struct, frozen=True, array_like=True, tag="c", omit_defaults=True):
     """A ``Complete`` on its way."""
 
     ref: Ref
@@ -30,7 +30,7 @@ class Completion(msgspec.Struct, frozen=True, array_like=True, tag="c", omit_def
         return [Complete(ref, self.results, self.errors, ms, code, self.reason)]
 
 
-class Completions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
+class PackedCompletions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     """What one claim brought and is plainly done: most of what a busy log holds."""
 
     token: str
@@ -52,7 +52,7 @@ class Completions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
         ]
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True, tag="f", omit_defaults=True):
+class PackedFailure(msgspec.Struct, frozen=True, array_like=True, tag="f", omit_defaults=True):
     """A ``Fail`` on its way."""
 
     ref: Ref
@@ -81,7 +81,7 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r", omit_defau
         return [Release(ClaimRef(*self.ref), self.delay, self.results, self.reason)]
 
 
-Sent = Completion | Completions | Failure | Returned
+Sent = PackedCompletion | PackedCompletions | PackedFailure | Returned
 
 
 def wire(settlements: Sequence[Settlement]) -> tuple[Sent, ...]:
@@ -93,7 +93,7 @@ def wire(settlements: Sequence[Settlement]) -> tuple[Sent, ...]:
 
     def end_run() -> None:
         if ids:
-            sent.append(Completions(token, fence, tuple(ids), tuple(times)))
+            sent.append(PackedCompletions(token, fence, tuple(ids), tuple(times)))
             ids.clear()
             times.clear()
 
@@ -120,9 +120,9 @@ def _single(settlement: Settlement) -> Sent:
     ref = wire_ref(settlement.ref)
     match settlement:
         case Complete(results=results, errors=errors, execution_time_ms=ms, status_code=code, reason=reason):
-            return Completion(ref, ms, code, results, errors, reason)
+            return PackedCompletion(ref, ms, code, results, errors, reason)
         case Fail(error=error, delay=delay, results=results, execution_time_ms=ms, status_code=code):
-            return Failure(ref, error, delay, ms, code, results)
+            return PackedFailure(ref, error, delay, ms, code, results)
         case Release(delay=delay, results=results, reason=reason):
             return Returned(ref, delay, results, reason)
 

@@ -6,13 +6,13 @@ import msgspec
 
 from durabus.store.doctor import Finding
 from durabus.store.doctor import examine as examine_shard
-from durabus.store.guarantees import Card
+from durabus.store.guarantees import Guarantees
 from durabus.stores.sharded.address import parse_url
 
 SUITE = "conformance/test_sharded.py::TestMemoryShards"
 SHARDS = "sharded/test_store.py"
 
-CARD = Card(
+CARD = Guarantees(
     title="sharded",
     durability=(
         "where the event's shard keeps it: see the shards' own cards. The shard is the `event_id`, a UUID, read as a "

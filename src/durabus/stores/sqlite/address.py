@@ -12,7 +12,7 @@ from durabus.errors import ConfigurationError
 _SYNCHRONOUS = ("full", "normal")
 
 
-class Address(msgspec.Struct, frozen=True, kw_only=True):
+class SQLiteAddress(msgspec.Struct, frozen=True, kw_only=True):
     """Where the file is and how careful commits are."""
 
     path: Path
@@ -35,11 +35,11 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-def parse_url(url: str) -> Address:
+def parse_url(url: str) -> SQLiteAddress:
     """The address behind a URL; unknown options are refused."""
     parts = urlsplit(url)
     if parts.netloc == ":memory:":
-        return Address(path=Path(parts.netloc))
+        return SQLiteAddress(path=Path(parts.netloc))
     if parts.netloc or parts.fragment or "://" not in url:
         raise ConfigurationError(
             f"{url!r}: write sqlite:///app.db for a relative path, sqlite:////var/lib/app.db for an absolute one"
@@ -48,4 +48,4 @@ def parse_url(url: str) -> Address:
     synchronous = options.pop("synchronous", "full")
     if options:
         raise ConfigurationError(f"{url!r}: no such option {sorted(options)}; sqlite has only synchronous=full|normal")
-    return Address(path=Path(unquote(parts.path[1:])), synchronous=synchronous.lower())
+    return SQLiteAddress(path=Path(unquote(parts.path[1:])), synchronous=synchronous.lower())

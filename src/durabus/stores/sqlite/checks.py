@@ -11,7 +11,7 @@ from pathlib import Path
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.store.doctor import Finding
 from durabus.stores.sqlite import file_locks, schema
-from durabus.stores.sqlite.address import Address, parse_url
+from durabus.stores.sqlite.address import SQLiteAddress, parse_url
 from durabus.stores.sqlite.connection import connect_reader, store_error
 from durabus.stores.sqlite.file_identity import ADVICE, came_alone, file_system, is_from_open_store
 
@@ -28,7 +28,7 @@ async def examine(url: str) -> list[Finding]:
     return await asyncio.to_thread(_examine, parse_url(url))
 
 
-def _examine(address: Address) -> list[Finding]:
+def _examine(address: SQLiteAddress) -> list[Finding]:
     path = address.path.resolve()
     if not path.exists():
         raise StoreUnavailableError(f"{path} does not exist: `durabus db migrate` makes it")
@@ -36,7 +36,7 @@ def _examine(address: Address) -> list[Finding]:
     return [*_durability(address), *_contents(path, alone=alone), *_place(path)]
 
 
-def _durability(address: Address) -> list[Finding]:
+def _durability(address: SQLiteAddress) -> list[Finding]:
     found: list[Finding] = []
     if address.synchronous != "full":
         advice = "kill -9 loses nothing, a power cut may lose the newest events: leave it out, or say synchronous=full"

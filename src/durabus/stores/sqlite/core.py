@@ -14,7 +14,7 @@ from durabus.clock import Clock
 from durabus.errors import StoreClosedError
 from durabus.store.features import Features
 from durabus.stores.sqlite import schema
-from durabus.stores.sqlite.address import Address
+from durabus.stores.sqlite.address import SQLiteAddress
 from durabus.stores.sqlite.caller import run_in_transaction_of
 from durabus.stores.sqlite.connection import Operation, Transaction, Watch, check_version
 from durabus.stores.sqlite.database_file import OpenFile, Opening
@@ -28,7 +28,7 @@ _CLOSED = -1
 class SQLiteCore:
     """Opening, closing, and the way of a call to the writing or the reading thread."""
 
-    def __init__(self, address: Address, clock: Clock | None = None) -> None:
+    def __init__(self, address: SQLiteAddress, clock: Clock | None = None) -> None:
         self._path = address.path.resolve()
         self._address = replace(address, path=self._path)
         self._time = StoreTime(clock)

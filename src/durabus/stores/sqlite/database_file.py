@@ -14,11 +14,11 @@ from concurrent.futures import Future
 
 from durabus.errors import StoreClosedError, StoreUnavailableError
 from durabus.stores.sqlite import schema
-from durabus.stores.sqlite.address import Address
+from durabus.stores.sqlite.address import SQLiteAddress
 from durabus.stores.sqlite.connection import connect_reader, connect_writer, preparing, store_error, wait_for_others
 from durabus.stores.sqlite.file_identity import ADVICE, Identity, came_alone, is_from_open_store, refuse_second_name
 from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, Presence, WriteLock
-from durabus.stores.sqlite.reader import Reader
+from durabus.stores.sqlite.reader import SQLiteReader
 from durabus.stores.sqlite.store_time import StoreTime
 from durabus.stores.sqlite.writer import Writer
 
@@ -31,13 +31,13 @@ _FORK_WAITS = 1.0
 class OpenFile:
     """Made by one attempt to open, ended by one close."""
 
-    def __init__(self, address: Address, time: StoreTime, given_up: threading.Event) -> None:
+    def __init__(self, address: SQLiteAddress, time: StoreTime, given_up: threading.Event) -> None:
         self._path = address.path
         self.connections: list[sqlite3.Connection] = []
         self.lock = WriteLock(self._path)
         self._presence = Presence(self._path)
         self.writer = Writer(self._path, self.lock, time, self._let_go)
-        self.reader = Reader(self._path, time)
+        self.reader = SQLiteReader(self._path, time)
         alone = came_alone(self._path)
         self.lock.open()
         _OPEN.add(self)
@@ -75,7 +75,7 @@ class OpenFile:
                 raise StoreClosedError(f"the store on {self._path} was closed while it was being opened")
             raise self.lock.refusal()
 
-    def _connect(self, address: Address, time: StoreTime) -> Identity:
+    def _connect(self, address: SQLiteAddress, time: StoreTime) -> Identity:
         if self._path.exists():
             refuse_second_name(self._path)
         with preparing(self._path):

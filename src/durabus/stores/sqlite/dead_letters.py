@@ -17,7 +17,7 @@ from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.maintenance import forget_names, in_parts
 from durabus.stores.sqlite.publishing import counts, forget_dead_letters, get_event, note_live
 from durabus.stores.sqlite.rows import event_of, to_json
-from durabus.stores.sqlite.settlements import Stored, append, load_handlers, store_handlers
+from durabus.stores.sqlite.settlements import SQLiteStored, append, load_handlers, store_handlers
 from durabus.stores.sqlite.sql import statement
 
 _LIST = statement("list_dead_letters")
@@ -109,7 +109,7 @@ def _requeue_one(tx: Transaction, id_: int) -> Event:
     )
     forget_dead_letters(tx, [id_])
     note_live(tx, {event.bus: 1})
-    store_handlers(tx, Stored(before, None, has_results=True), after)
+    store_handlers(tx, SQLiteStored(before, None, has_results=True), after)
     if after.event.tags:
         tx.run(_READY_TAGS, {"ids": to_json([id_])})
     append(tx, applied.entries, after.event)

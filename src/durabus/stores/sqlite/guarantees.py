@@ -1,10 +1,10 @@
 """What the SQLite store promises."""
 
-from durabus.store.guarantees import CRASHES, Card
+from durabus.store.guarantees import CRASHES, Guarantees
 
 SUITE = "conformance/test_sqlite.py::TestSQLiteStore"
 
-CARD = Card(
+CARD = Guarantees(
     title="SQLite",
     durability="on the disk: WAL with `synchronous=FULL`, one commit shared by all who wait.",
     lost=(

@@ -16,7 +16,7 @@ _LOOK_AFTER = 1_000_000
 """Steps of SQLite's machine, some ten milliseconds, after which a search ends if nobody waits for it any more."""
 
 
-class Reader:
+class SQLiteReader:
     """A call sees every commit that was answered before it was made."""
 
     def __init__(self, path: Path, time: StoreTime) -> None:

@@ -17,7 +17,7 @@ from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.locks import grant
 from durabus.stores.sqlite.publishing import get_event
 from durabus.stores.sqlite.rows import handler_of
-from durabus.stores.sqlite.settlements import Stored, load, load_handlers, settle, store_handlers
+from durabus.stores.sqlite.settlements import SQLiteStored, load, load_handlers, settle, store_handlers
 from durabus.stores.sqlite.sql import statement
 
 _LIST = statement("list_results_by_name")
@@ -96,7 +96,7 @@ def _renew(tx: Transaction, claim: HandlerClaim, lease: float) -> float | LeaseL
     return expires
 
 
-def _known(tx: Transaction, claim: HandlerClaim) -> Stored:
+def _known(tx: Transaction, claim: HandlerClaim) -> SQLiteStored:
     """The event's state, also after its end: the repeat of a call is answered by what it left."""
     stored = load(tx, claim.id)
     if stored is not None:
@@ -104,10 +104,10 @@ def _known(tx: Transaction, claim: HandlerClaim) -> Stored:
     event = get_event(tx, claim.id)
     if event is None:
         raise LeaseLost(claim.id, _NO_EVENT)
-    return Stored(EventState(event, None, load_handlers(tx, claim.id)), None, has_results=True)
+    return SQLiteStored(EventState(event, None, load_handlers(tx, claim.id)), None, has_results=True)
 
 
-def _store(tx: Transaction, claim: HandlerClaim, stored: Stored, applied: Applied | Refused) -> EventState:
+def _store(tx: Transaction, claim: HandlerClaim, stored: SQLiteStored, applied: Applied | Refused) -> EventState:
     if isinstance(applied, Refused):
         raise LeaseLost(claim.id, applied.reason)
     store_handlers(tx, stored, applied.state)

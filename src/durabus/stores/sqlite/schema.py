@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from durabus.errors import SchemaError, StoreUnavailableError
-from durabus.stores.sqlite.address import Address
+from durabus.stores.sqlite.address import SQLiteAddress
 from durabus.stores.sqlite.connection import connect_reader, store_error
 
 _TABLE = (
@@ -23,7 +23,7 @@ _NAME = re.compile(r"(\d{4})_\w+\.sql")
 _OBJECTS = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
 
 
-class Migration(msgspec.Struct, frozen=True, kw_only=True):
+class SQLiteMigration(msgspec.Struct, frozen=True, kw_only=True):
     """One step and the way back."""
 
     number: int
@@ -38,7 +38,7 @@ class Migration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @cache
-def migrations() -> tuple[Migration, ...]:
+def migrations() -> tuple[SQLiteMigration, ...]:
     """All steps this version knows, in order."""
     folder = files(__package__).joinpath("migrations")
     steps = []
@@ -47,7 +47,9 @@ def migrations() -> tuple[Migration, ...]:
         if number:
             name = file.name.removesuffix(".sql")
             down = folder.joinpath(f"{name}.down.sql").read_text(encoding="utf-8")
-            steps.append(Migration(number=int(number[1]), name=name, up=file.read_text(encoding="utf-8"), down=down))
+            steps.append(
+                SQLiteMigration(number=int(number[1]), name=name, up=file.read_text(encoding="utf-8"), down=down)
+            )
     return tuple(steps)
 
 
@@ -115,7 +117,7 @@ def _applied(connection: sqlite3.Connection, path: Path) -> list[int]:
     return [row[0] for row in rows]
 
 
-async def applied_instants(address: Address) -> dict[int, float]:
+async def applied_instants(address: SQLiteAddress) -> dict[int, float]:
     """When each step was applied to the file, by number. Changes nothing, not even an outdated file."""
     path = address.path
     try:
@@ -132,7 +134,7 @@ async def applied_instants(address: Address) -> dict[int, float]:
     return dict(rows)
 
 
-def _run(connection: sqlite3.Connection, script: str, step: Migration, path: Path) -> None:
+def _run(connection: sqlite3.Connection, script: str, step: SQLiteMigration, path: Path) -> None:
     try:
         for sql in _split(script):
             connection.execute(sql)

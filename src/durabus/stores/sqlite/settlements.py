@@ -41,7 +41,7 @@ _FORGET_TAGS = statement("forget_event_tags")
 _NOT_THE_EVENT = (None,) * 7
 
 
-class Stored(msgspec.Struct, frozen=True):
+class SQLiteStored(msgspec.Struct, frozen=True):
     """A live event's state and the lock that its claim took along."""
 
     state: EventState
@@ -49,7 +49,7 @@ class Stored(msgspec.Struct, frozen=True):
     has_results: bool
 
 
-def load(tx: Transaction, id_: int) -> Stored | None:
+def load(tx: Transaction, id_: int) -> SQLiteStored | None:
     """The state of a live event."""
     row = tx.one(_GET, (id_,))
     if row is None:
@@ -58,7 +58,7 @@ def load(tx: Transaction, id_: int) -> Stored | None:
     event, handlers = event_of(tuple(columns)), load_handlers(tx, id_) if has_results else ()
     lost = abandoned_claims(tx, [id_]).get(id_) if event.status is EventStatus.PENDING and event.fence else None
     abandoned = None if lost is None else AbandonedClaim(lost[1], *lost[3:])
-    return Stored(EventState(event, token, handlers, None, abandoned), lock_key, bool(has_results))
+    return SQLiteStored(EventState(event, token, handlers, None, abandoned), lock_key, bool(has_results))
 
 
 def abandoned_claims(tx: Transaction, ids: list[int]) -> dict[int, Row]:
@@ -71,7 +71,7 @@ def load_handlers(tx: Transaction, id_: int) -> tuple[HandlerState, ...]:
     return tuple(handler_of(row) for row in tx.all(_GET_RESULTS, (id_,)))
 
 
-def store(tx: Transaction, before: Stored, applied: Applied, token: str | None = None) -> None:
+def store(tx: Transaction, before: SQLiteStored, applied: Applied, token: str | None = None) -> None:
     """Make a transition of a live event real.
 
     ``token`` is that of a settlement, for its exact repeat, or of an abandoned claim, which may still be settled.
@@ -113,7 +113,7 @@ def _bury(tx: Transaction, event: Event) -> None:
     )
 
 
-def store_handlers(tx: Transaction, before: Stored, after: EventState) -> None:
+def store_handlers(tx: Transaction, before: SQLiteStored, after: EventState) -> None:
     """Write the handlers that changed, drop those that are gone."""
     if after.handlers == before.state.handlers:
         return
@@ -159,7 +159,7 @@ def expire(tx: Transaction, rows: list[Row], max_attempts: int | None) -> int:
     return taken
 
 
-def free_lock(tx: Transaction, held: Stored) -> None:
+def free_lock(tx: Transaction, held: SQLiteStored) -> None:
     """Free the lock that came with a claim, which is about to end."""
     event = held.state.event
     free_event_lock(tx, held.lock_key, held.state.token, event.bus, but=event.id)

@@ -28,7 +28,7 @@ _EVENT = struct.Struct("iIII")
 _BUFFER = 4096
 
 
-class Notice:
+class FileWatch:
     """A thread that sleeps until the file is written to. It is started by the first ``watch``."""
 
     def __init__(self, file: Path, tell: Callable[[], None]) -> None:
@@ -94,12 +94,12 @@ class Notice:
         return False
 
 
-def notice(file: Path, tell: Callable[[], None]) -> Notice | None:
+def notice(file: Path, tell: Callable[[], None]) -> FileWatch | None:
     """A notice where the system can give one; None where looking must do."""
     if not sys.platform.startswith("linux"):
         return None
     try:
-        return Notice(file, tell)
+        return FileWatch(file, tell)
     except (OSError, AttributeError):  # too many inotify instances of this user, or no such call
         return None
 
@@ -114,10 +114,10 @@ _REMEMBERED_BUSES = 10_000
 _OUTLOOK = statement("outlook")
 
 
-class Wakeup:
+class SQLiteWakeup:
     """Hints, not promises: a bus forgotten here costs latency, nothing else."""
 
-    def __init__(self, connection: sqlite3.Connection, notice: Notice | None) -> None:
+    def __init__(self, connection: sqlite3.Connection, notice: FileWatch | None) -> None:
         self._connection = connection
         self._notice = notice
         self._version = self._data_version()

@@ -33,7 +33,7 @@ from durabus.stores.sqlite.file_identity import Identity
 from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, WriteLock
 from durabus.stores.sqlite.publishing import add_events
 from durabus.stores.sqlite.store_time import StoreTime
-from durabus.stores.sqlite.wakeup import Wakeup, notice
+from durabus.stores.sqlite.wakeup import SQLiteWakeup, notice
 
 _LOOK_EVERY = 1.0
 
@@ -121,7 +121,7 @@ class Writer:
         """Held while the connection is used: see ``open_file._before_fork``."""
         self._connection: sqlite3.Connection
         self._identity: Identity
-        self._wakeup: Wakeup
+        self._wakeup: SQLiteWakeup
 
     @property
     def commits(self) -> int:
@@ -132,7 +132,7 @@ class Writer:
         """Begin serving."""
         self._connection = connection
         self._identity = identity
-        self._wakeup = Wakeup(connection, notice(self._wal.path, lambda: self._queue.put(NOTICED)))
+        self._wakeup = SQLiteWakeup(connection, notice(self._wal.path, lambda: self._queue.put(NOTICED)))
         self._thread.start()
 
     def submit(self, operation: Operation | Watch) -> None:

@@ -17,7 +17,7 @@ from durabus.model.statuses import EventMode, EventStatus, HandlerMode, ResultSt
 from durabus.store.contract import EventStore
 
 
-class Step(msgspec.Struct, frozen=True):
+class SideStep(msgspec.Struct, frozen=True):
     """A verb and numbers that choose its subject and its details."""
 
     verb: str
@@ -70,7 +70,7 @@ class Side:
         """Remember which claims were settled."""
         self.current = [ref for ref in self.current if ref not in refs]
 
-    def ref(self, step: Step) -> ClaimRef:
+    def ref(self, step: SideStep) -> ClaimRef:
         """A claim given so far, mostly one not settled yet; sometimes with a wrong token or fence."""
         among = self.current if self.current and step.c % 6 else self.claims
         found = among[step.a % len(among)]
@@ -82,7 +82,7 @@ class Side:
             case _:
                 return found
 
-    def id(self, step: Step) -> int:
+    def id(self, step: SideStep) -> int:
         """An event published so far, or none."""
         return self.ids[step.a % len(self.ids)] if self.ids and step.c % 15 else 888_888
 
@@ -120,10 +120,10 @@ HANDLERS = ("a", "b", "c")
 OUTCOMES = (ResultStatus.SUCCEEDED, ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT, ResultStatus.UNRECOVERABLE)
 LEASE = 10.0
 
-Verb = Callable[[Side, Step], Awaitable[Any]]
+Verb = Callable[[Side, SideStep], Awaitable[Any]]
 
 
-async def _add(side: Side, step: Step) -> Any:
+async def _add(side: Side, step: SideStep) -> Any:
     new = [
         NewEvent(
             event_id=made_name("event", (step.a + n) % 40),
@@ -142,7 +142,7 @@ async def _add(side: Side, step: Step) -> Any:
     return side.learn(await side.store.add_events(new))
 
 
-def _request(side: Side, step: Step) -> ClaimRequest:
+def _request(side: Side, step: SideStep) -> ClaimRequest:
     if side.requests and step.c % 7 == 0:
         return side.requests[-1 - step.a % min(len(side.requests), 3)]
     request = ClaimRequest(
@@ -160,19 +160,19 @@ def _request(side: Side, step: Step) -> ClaimRequest:
     return request
 
 
-async def _claim(side: Side, step: Step) -> Any:
+async def _claim(side: Side, step: SideStep) -> Any:
     return side.granted(await side.store.claim_next_events(_request(side, step)))
 
 
-async def _start(side: Side, step: Step) -> Any:
+async def _start(side: Side, step: SideStep) -> Any:
     return await side.store.start_events([side.ref(step)])
 
 
-async def _renew(side: Side, step: Step) -> Any:
+async def _renew(side: Side, step: SideStep) -> Any:
     return await side.store.renew_event_claims([side.ref(step)], lease=LEASE + step.b % 5)
 
 
-def _settlement(side: Side, step: Step) -> Settlement:
+def _settlement(side: Side, step: SideStep) -> Settlement:
     if side.settled and step.b % 9 == 0:
         return side.settled[-1 - step.a % min(len(side.settled), 3)]
     ref, results = side.ref(step), _results(step)
@@ -192,11 +192,11 @@ def _settlement(side: Side, step: Step) -> Settlement:
     return made
 
 
-def _reason(step: Step) -> str | None:
+def _reason(step: SideStep) -> str | None:
     return (None, "no handler")[step.c % 2]
 
 
-async def _settle(side: Side, step: Step) -> Any:
+async def _settle(side: Side, step: SideStep) -> Any:
     made = [_settlement(side, step)]
     if step.a % 3 == 0:
         made.append(_settlement(side, msgspec.structs.replace(step, a=step.a + 1, b=step.b + 1)))
@@ -206,7 +206,7 @@ async def _settle(side: Side, step: Step) -> Any:
     return [answer.outcomes, side.granted(answer.claims)]
 
 
-async def _claim_handler(side: Side, step: Step) -> Any:
+async def _claim_handler(side: Side, step: SideStep) -> Any:
     request = HandlerClaimRequest(
         event=side.ref(step),
         handler_ids=HANDLERS[step.a % 3 :] + HANDLERS[: step.b % 2],
@@ -222,14 +222,14 @@ async def _claim_handler(side: Side, step: Step) -> Any:
     return claim
 
 
-def _handler(side: Side, step: Step) -> HandlerClaim:
+def _handler(side: Side, step: SideStep) -> HandlerClaim:
     ghost = HandlerClaim(id=999_999, handler_id="a", token=made_name("token", 0), fence=1, attempts=1, expires_ts=0.0)
     among = (side.running if side.running and step.c % 4 else side.handlers) or [ghost]
     found = among[step.a % len(among)]
     return msgspec.structs.replace(found, fence=found.fence + 1) if step.c % 9 == 0 else found
 
 
-async def _finish_handler(side: Side, step: Step) -> Any:
+async def _finish_handler(side: Side, step: SideStep) -> Any:
     if not side.running and step.c % 8:
         return await _claim_handler(side, step)
     claim = _handler(side, step)
@@ -246,11 +246,11 @@ async def _finish_handler(side: Side, step: Step) -> Any:
             return await side.store.complete_handler_result(claim, outcome)
 
 
-async def _complete_if_done(side: Side, step: Step) -> Any:
+async def _complete_if_done(side: Side, step: SideStep) -> Any:
     return await side.store.complete_event_if_done(side.ref(step), HANDLERS[: step.b % 4])
 
 
-async def _lock(side: Side, step: Step) -> Any:
+async def _lock(side: Side, step: SideStep) -> Any:
     if step.b % 3 == 0 or not side.locks:
         key = ("report", "event:bus:orders", "event:global")[step.a % 3]
         token = side.locks[-1].token if side.locks and step.c % 5 == 0 else side.token()
@@ -264,15 +264,15 @@ async def _lock(side: Side, step: Step) -> Any:
     return await side.store.release_lock(lock)
 
 
-async def _expire(side: Side, step: Step) -> Any:
+async def _expire(side: Side, step: SideStep) -> Any:
     return await side.store.expire_events(max_attempts=(None, 2)[step.a % 2])
 
 
-async def _reset(side: Side, step: Step) -> Any:
+async def _reset(side: Side, step: SideStep) -> Any:
     return await side.store.reset_event(side.id(step), reason="stuck")
 
 
-async def _requeue(side: Side, step: Step) -> Any:
+async def _requeue(side: Side, step: SideStep) -> Any:
     page = await side.store.list_dead_letters()
     if not page.events and step.b % 4:
         return None
@@ -281,7 +281,7 @@ async def _requeue(side: Side, step: Step) -> Any:
     return await side.store.requeue_dead_letters([side.id(step)])
 
 
-async def _forget(side: Side, step: Step) -> Any:
+async def _forget(side: Side, step: SideStep) -> Any:
     bus = BUSES[step.a % 2]
     match step.b % 6:
         case 0:
@@ -299,7 +299,7 @@ async def _forget(side: Side, step: Step) -> Any:
             return await side.store.remove_event(side.id(step))
 
 
-async def _look(side: Side, step: Step) -> Any:
+async def _look(side: Side, step: SideStep) -> Any:
     bus, store = BUSES[step.a % 2], side.store
     match step.b % 6:
         case 0:
@@ -317,7 +317,7 @@ async def _look(side: Side, step: Step) -> Any:
             return await store.read_event_log(side.id(step))
 
 
-def _results(step: Step) -> tuple[HandlerResult, ...]:
+def _results(step: SideStep) -> tuple[HandlerResult, ...]:
     if step.c % 3:
         return ()
     status = OUTCOMES[step.a % 4]

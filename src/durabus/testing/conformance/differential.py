@@ -1,6 +1,6 @@
 """Two stores, one random command sequence, every answer compared.
 
-A sequence is made of ``Step`` values and of nothing else: which claim, event or lock a step means is a number that is
+A sequence is made of ``SideStep`` values alone: which claim, event or lock a step means is a number that is
 counted among those that are there when the step runs. So any part of a sequence is a sequence, and a failing one can
 be shortened.
 """
@@ -16,21 +16,23 @@ from durabus.clock import ManualClock
 from durabus.errors import DurabusError
 from durabus.model.query import EventQuery
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.commands import LEASE, VERBS, Side, Step
+from durabus.testing.conformance.commands import LEASE, VERBS, Side, SideStep
 
 
 class Difference(AssertionError):  # noqa: N818  (reads as the sentence it is)
     """Two stores answered differently; the message has the steps so far and both answers."""
 
 
-def random_steps(seed: int, length: int) -> list[Step]:
+def random_steps(seed: int, length: int) -> list[SideStep]:
     """A sequence that is the same for the same seed, on every machine."""
     chance = random.Random(seed)
     verbs = ["add", "add", "claim", *chance.choices(list(VERBS), [w for _, w in VERBS.values()], k=length)][:length]
-    return [Step(verb, chance.randrange(60), chance.randrange(60), chance.randrange(60)) for verb in verbs]
+    return [SideStep(verb, chance.randrange(60), chance.randrange(60), chance.randrange(60)) for verb in verbs]
 
 
-async def compare(left: EventStore, right: EventStore, clocks: Sequence[ManualClock], steps: Sequence[Step]) -> None:
+async def compare(
+    left: EventStore, right: EventStore, clocks: Sequence[ManualClock], steps: Sequence[SideStep]
+) -> None:
     """Run ``steps`` on both stores, which must be new; raise ``Difference`` at the first answer that differs."""
     keys = left.features.ordering_keys and right.features.ordering_keys
     names = left.features.claims_by_event_id and right.features.claims_by_event_id
@@ -84,7 +86,7 @@ def _is_lost(entry: dict[str, Any]) -> bool:
     return str(entry["error"]).startswith("lease expired")
 
 
-async def _answer(side: Side, step: Step) -> Any:
+async def _answer(side: Side, step: SideStep) -> Any:
     try:
         return side.plain(await VERBS[step.verb][0](side, step))
     except DurabusError as error:
@@ -98,10 +100,10 @@ def _first_difference(part: str, one: list[Any], two: list[Any], which: int) -> 
     return f"{part}: {(len(one), len(two))[which]} of them; the shorter is the beginning of the longer"
 
 
-def _story(steps: Sequence[Step], sides: tuple[Side, Side], answers: Sequence[Any]) -> str:
+def _story(steps: Sequence[SideStep], sides: tuple[Side, Side], answers: Sequence[Any]) -> str:
     told = "\n".join(f"  {number:3} {step}" for number, step in enumerate(steps))
     left, right = (type(side.store).__name__ for side in sides)
     return f"after\n{told}\n{left} answered\n  {answers[0]}\n{right} answered\n  {answers[1]}"
 
 
-__all__ = ["Difference", "Step", "compare", "everything", "random_steps"]
+__all__ = ["Difference", "SideStep", "compare", "everything", "random_steps"]

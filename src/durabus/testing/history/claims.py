@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import Action, EventStatus
-from durabus.testing.history.history import FOREVER, Call, History, Violation
+from durabus.testing.history.history import FOREVER, History, RecordedCall, Violation
 from durabus.testing.history.lifecycle import FREES
 from durabus.testing.history.lines import Effect, Subject
 
@@ -22,7 +22,7 @@ EXPIRED = "lease expired"
 GIVEN_BACK = (Action.RELEASED, Action.RESET)
 
 
-class Held:
+class ClaimInterval:
     """A claim as the log has it: from its grant to its end."""
 
     def __init__(self, picked: LogEntry) -> None:
@@ -47,13 +47,13 @@ class Held:
             self.end = entry
 
 
-def held_claims(history: History) -> dict[tuple[int, int], Held]:
+def held_claims(history: History) -> dict[tuple[int, int], ClaimInterval]:
     """By event id and fence."""
-    claims: dict[tuple[int, int], Held] = {}
+    claims: dict[tuple[int, int], ClaimInterval] = {}
     for id_, trail in history.trails.items():
         for before, entry in pairwise([trail[0], *trail]):
             if entry.action is Action.PICKED:
-                claims.setdefault((id_, entry.fence), Held(entry))
+                claims.setdefault((id_, entry.fence), ClaimInterval(entry))
             elif entry.action in FREES and (id_, entry.fence) in claims:
                 claims[id_, entry.fence].ends_with(entry, before)
     return claims
@@ -83,7 +83,7 @@ def exclusive(history: History) -> Iterator[Violation]:
         yield from _cut_short(held, held.picked.at_ts + history.shortest_lease, slack)
 
 
-def _cut_short(held: Held, promised: float | None, slack: float) -> Iterator[Violation]:
+def _cut_short(held: ClaimInterval, promised: float | None, slack: float) -> Iterator[Violation]:
     if promised is not None and held.taken is not None and held.taken.at_ts < promised - slack:
         early = promised - held.taken.at_ts
         yield Violation(
@@ -115,7 +115,7 @@ def stale_writes(history: History) -> Iterator[Violation]:
 
 
 def _explained(
-    history: History, end: LogEntry, asked: list[tuple[Call, Subject, Subject | None]], slack: float
+    history: History, end: LogEntry, asked: list[tuple[RecordedCall, Subject, Subject | None]], slack: float
 ) -> Iterator[Violation]:
     """Somebody asked for this entry before it was written, and was not told that it was refused."""
     at = history.at(end.at_ts)
@@ -128,7 +128,7 @@ def _explained(
         yield Violation("stale write", f"event {end.id}, fence {end.fence}: {end.action} is logged, and was {what}")
 
 
-def _renewals(history: History, claims: dict[tuple[int, int], Held], slack: float) -> Iterator[Violation]:
+def _renewals(history: History, claims: dict[tuple[int, int], ClaimInterval], slack: float) -> Iterator[Violation]:
     for call in history.of("renew_event_claims", "start_events"):
         for asked, answer in call.answered():
             held = claims.get((asked.id or 0, asked.fence or 0))
@@ -168,7 +168,7 @@ def effects(history: History) -> Iterator[Violation]:
 
 
 def _overlaps(
-    history: History, runs: list[tuple[float, float, Effect]], claims: dict[tuple[int, int], Held]
+    history: History, runs: list[tuple[float, float, Effect]], claims: dict[tuple[int, int], ClaimInterval]
 ) -> Iterator[Violation]:
     """Only a frozen process may still be at it when the next one has begun."""
     for place, (_, end, older) in enumerate(runs):

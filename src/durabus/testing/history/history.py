@@ -19,7 +19,7 @@ from durabus.testing.history.lines import (
     Line,
     Logged,
     Ok,
-    Settings,
+    RunSettings,
     Subject,
     Unknown,
 )
@@ -37,7 +37,7 @@ class Violation(msgspec.Struct, frozen=True):
         return f"{self.check}: {self.text}"
 
 
-class Call(msgspec.Struct, frozen=True, gc=False):
+class RecordedCall(msgspec.Struct, frozen=True, gc=False):
     """A call from its beginning to its end, if that is known."""
 
     invoke: Invoke
@@ -75,7 +75,7 @@ class History:
         self.disturbed: list[Disturbed] = []
         self.log: list[LogEntry] = []
         self.finals: dict[int, Event] = {}
-        self.settings = Settings()
+        self.settings = RunSettings()
         for line in lines:
             match line:
                 case Invoke():
@@ -92,11 +92,11 @@ class History:
                     self.log.append(line.entry)
                 case Final():
                     self.finals[line.event.id] = line.event
-                case Settings():
+                case RunSettings():
                     self.settings = line
-        self.calls = [Call(invoke, ends.get(invoke.call)) for invoke in invokes]
+        self.calls = [RecordedCall(invoke, ends.get(invoke.call)) for invoke in invokes]
 
-    def of(self, *verbs: str) -> Iterator[Call]:
+    def of(self, *verbs: str) -> Iterator[RecordedCall]:
         """The calls of these verbs."""
         return (call for call in self.calls if call.invoke.verb in verbs)
 
@@ -113,14 +113,14 @@ class History:
         return trails
 
     @cached_property
-    def grants(self) -> list[tuple[Call, Subject]]:
+    def grants(self) -> list[tuple[RecordedCall, Subject]]:
         """Every claim that was answered."""
         return [(call, claim) for call in self.calls if call.ok is not None for claim in call.ok.claims]
 
     @cached_property
-    def settlements(self) -> dict[tuple[int, int], list[tuple[Call, Subject, Subject | None]]]:
+    def settlements(self) -> dict[tuple[int, int], list[tuple[RecordedCall, Subject, Subject | None]]]:
         """What was asked to settle a claim, by event id and fence, with the answers."""
-        found: dict[tuple[int, int], list[tuple[Call, Subject, Subject | None]]] = {}
+        found: dict[tuple[int, int], list[tuple[RecordedCall, Subject, Subject | None]]] = {}
         for call in self.of("settle_events"):
             answers = call.ok.subjects if call.ok is not None else (None,) * len(call.invoke.subjects)
             for asked, answer in zip(call.invoke.subjects, answers, strict=True):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from durabus.model.event import Event
 from durabus.model.statuses import DEAD_LETTER, EventStatus
-from durabus.testing.history.history import FOREVER, Call, History, Violation
+from durabus.testing.history.history import FOREVER, History, RecordedCall, Violation
 from durabus.testing.history.lines import Failed, Subject
 
 MAX_NODES = 40_000
@@ -36,7 +36,7 @@ class Op(NamedTuple):
     """None: not known."""
 
 
-class State(NamedTuple):
+class MachineState(NamedTuple):
     """The machine. ``settled`` is the newest settlement, whose exact repeat is answered and changes nothing.
 
     ``abandoned`` is the token of the claim whose lease ended, until the next grant: its settlement still counts.
@@ -80,8 +80,8 @@ class Search:
         """Whether there is such an order; None if that was not found out."""
         event = self._event
         goal = (event.status.value, event.fence, event.generation)
-        todo: list[tuple[int, State, float]] = [(0, State(), 0.0)]
-        earliest: dict[tuple[int, State], float] = {(0, State()): 0.0}
+        todo: list[tuple[int, MachineState, float]] = [(0, MachineState(), 0.0)]
+        earliest: dict[tuple[int, MachineState], float] = {(0, MachineState()): 0.0}
         for _ in range(MAX_NODES):
             if not todo:
                 return False
@@ -95,7 +95,7 @@ class Search:
                     todo.append(after)
         return None
 
-    def _next(self, done: int, state: State, now: float) -> Iterator[tuple[int, State, float]]:
+    def _next(self, done: int, state: MachineState, now: float) -> Iterator[tuple[int, MachineState, float]]:
         left = [place for place in range(len(self._ops)) if not done >> place & 1]
         horizon = min((self._ops[place].ends for place in left if self._ops[place].answer is not None), default=FOREVER)
         for after, at in self._by_itself(state, now):
@@ -108,7 +108,7 @@ class Search:
                 for after in self._apply(state, op):
                     yield done | 1 << place, after, at
 
-    def _by_itself(self, state: State, now: float) -> Iterator[tuple[State, float]]:
+    def _by_itself(self, state: MachineState, now: float) -> Iterator[tuple[MachineState, float]]:
         """What happens to an event without a call that names it: its lease ends, somebody unknown is given it."""
         if state.status == PROCESSING:
             over = max(now, state.expires)
@@ -131,7 +131,7 @@ class Search:
         elif state.status in DEAD and self._requeued and state.generation < self._event.generation:
             yield state._replace(status=PENDING, generation=state.generation + 1), now
 
-    def _apply(self, state: State, op: Op) -> Iterator[State]:
+    def _apply(self, state: MachineState, op: Op) -> Iterator[MachineState]:
         match op.kind:
             case "grant":
                 # The grant itself happens by itself; the answer must fit what then is.
@@ -146,7 +146,7 @@ class Search:
                 if op.answer is None or _shows(after, op.answer):
                     yield after
 
-    def _renew(self, state: State, op: Op) -> Iterator[State]:
+    def _renew(self, state: MachineState, op: Op) -> Iterator[MachineState]:
         if op.answer is None:
             return
         if op.answer.lost:
@@ -180,10 +180,10 @@ def _told_once(ops: Iterable[Op]) -> Iterator[Op]:
         yield op
 
 
-def _moved(state: State, kind: str) -> State:
+def _moved(state: MachineState, kind: str) -> MachineState:
     """By a call that needs no claim."""
     if kind == "add" and state.status is None:
-        return State(PENDING)
+        return MachineState(PENDING)
     if kind == "reset" and state.status == PROCESSING:
         return state._replace(status=PENDING, token=None)
     if kind == "requeue" and state.status in DEAD:
@@ -191,7 +191,7 @@ def _moved(state: State, kind: str) -> State:
     return state
 
 
-def _settle(state: State, op: Op) -> Iterator[State]:
+def _settle(state: MachineState, op: Op) -> Iterator[MachineState]:
     asked, answer = op.asked, op.answer
     this = (asked.token, asked.fence, asked.what)
     if not state.settles(asked):
@@ -206,7 +206,7 @@ def _settle(state: State, op: Op) -> Iterator[State]:
             yield state._replace(status=status, token=None, settled=this, abandoned=None)
 
 
-def _shows(state: State, answer: Subject) -> bool:
+def _shows(state: MachineState, answer: Subject) -> bool:
     return (state.status, state.fence, state.generation) == (answer.what, answer.fence or 0, answer.generation or 0)
 
 
@@ -231,7 +231,7 @@ def linearizable(history: History) -> Iterator[Violation]:
             yield Violation("linearizable", f"event {event.id}: no order of the calls on it explains their answers")
 
 
-def _ops(call: Call, *, repeats: bool) -> Iterator[Op]:
+def _ops(call: RecordedCall, *, repeats: bool) -> Iterator[Op]:
     """What a call is about, event by event. One that may have been repeated may also have happened before."""
     ok, kind = call.ok, _KINDS.get(call.invoke.verb)
     if ok is not None:

@@ -33,7 +33,7 @@ class Subject(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     bus: str | None = None
 
 
-class Asked(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class ClaimAsked(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The claim that a call asks for."""
 
     bus: str
@@ -52,7 +52,7 @@ class Invoke(msgspec.Struct, frozen=True, omit_defaults=True, tag="invoke", gc=F
     host: str
     verb: str
     subjects: tuple[Subject, ...] = ()
-    claim: Asked | None = None
+    claim: ClaimAsked | None = None
     lease: float | None = None
     after: str | None = None
     """Of a reader of the log: the position it has come to."""
@@ -133,7 +133,7 @@ class Final(msgspec.Struct, frozen=True, tag="final", gc=False):
     event: Event
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, tag="settings", gc=False):
+class RunSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings", gc=False):
     """What the checker may expect."""
 
     epoch: float = 0.0
@@ -151,7 +151,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, tag="settings", gc=Fal
     """Whether handlers are stopped when their lease ends, unless their process is frozen."""
 
 
-Line = Invoke | Ok | Failed | Unknown | Effect | Holding | Disturbed | Logged | Final | Settings
+Line = Invoke | Ok | Failed | Unknown | Effect | Holding | Disturbed | Logged | Final | RunSettings
 
 _ENCODER = msgspec.json.Encoder()
 _DECODER = msgspec.json.Decoder(Line)

@@ -45,7 +45,7 @@ def _overlaps(history: History, held: list[tuple[float, Holding]]) -> Iterator[V
                 )
 
 
-class Run(NamedTuple):
+class HandlerRun(NamedTuple):
     """A handler at work under a claim."""
 
     picked: LogEntry
@@ -97,7 +97,7 @@ def _are_one_claim(tokens: dict[tuple[int | None, int | None], str | None], one:
 
 
 def _handlers(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
-    runs: dict[str, list[Run]] = {}
+    runs: dict[str, list[HandlerRun]] = {}
     for run in _runs(history):
         if run.effect.id in of_bus:
             runs.setdefault(of_bus[run.effect.id], []).append(run)
@@ -119,7 +119,7 @@ def _handlers(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
                 )
 
 
-def _runs(history: History) -> Iterator[Run]:
+def _runs(history: History) -> Iterator[HandlerRun]:
     claims = held_claims(history)
     open_: dict[tuple[str, int, int, str], Effect] = {}
     for effect in history.effects:
@@ -128,8 +128,8 @@ def _runs(history: History) -> Iterator[Run]:
             open_[place] = effect
         elif place in open_ and (effect.id, effect.fence) in claims:
             begun = open_.pop(place)
-            yield Run(claims[effect.id, effect.fence].picked, begun.at, effect.at, begun)
+            yield HandlerRun(claims[effect.id, effect.fence].picked, begun.at, effect.at, begun)
     for begun in open_.values():
         if (begun.id, begun.fence) in claims:
             end = history.crashes.get(begun.host, FOREVER)
-            yield Run(claims[begun.id, begun.fence].picked, begun.at, end, begun)
+            yield HandlerRun(claims[begun.id, begun.fence].picked, begun.at, end, begun)

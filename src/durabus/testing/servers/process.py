@@ -63,7 +63,7 @@ def _first_client_port() -> int:
 CARD = "durabus-server.json"
 
 
-class Card(msgspec.Struct, frozen=True, kw_only=True):
+class FolderRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a kept folder remembers, so that its server comes back under the same URL."""
 
     kind: str
@@ -84,7 +84,7 @@ class Folder:
             self.close()
             raise
 
-    def _open(self, kind: str) -> Card:
+    def _open(self, kind: str) -> FolderRecord:
         card = self.path / CARD
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -98,19 +98,19 @@ class Folder:
             raise ServerError(f"cannot use the folder {self.path}: {error.strerror or error}") from error
         return self._read(kind)
 
-    def _read(self, kind: str) -> Card:
+    def _read(self, kind: str) -> FolderRecord:
         text = (self.path / CARD).read_bytes()
         if not text:
-            return Card(kind=kind)
+            return FolderRecord(kind=kind)
         try:
-            card = msgspec.json.decode(text, type=Card)
+            card = msgspec.json.decode(text, type=FolderRecord)
         except msgspec.MsgspecError as error:
             raise ServerError(f"{self.path / CARD} cannot be read ({error}): remove the folder") from error
         if card.kind != kind:
             raise ServerError(f"{self.path} holds a {card.kind} server, not {kind}: name another folder")
         return card
 
-    def remember(self, card: Card) -> None:
+    def remember(self, card: FolderRecord) -> None:
         """Keep what the next start needs. Written in place, because the lock is on this very file."""
         self.card = card
         if self._lock is not None:

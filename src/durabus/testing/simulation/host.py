@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Coroutine
 from typing import Any
 
-from durabus.testing.simulation.loop import LANE, Lane, SimulationError, VirtualLoop
+from durabus.testing.simulation.loop import LANE, SimulationError, ThreadQueue, VirtualLoop
 
 MAIN = "main"
 
@@ -25,7 +25,7 @@ class Host:
         """How far its wall clock is ahead of the store's."""
         self._started = started
         self._speed = speed
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, ThreadQueue] = {}
         self.crashed = False
         self.frozen = False
 

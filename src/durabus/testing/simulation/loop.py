@@ -23,7 +23,7 @@ class SimulationError(Exception):
     """The simulation itself cannot go on: it stands still, runs away, or something left its one thread."""
 
 
-class Lane:
+class ThreadQueue:
     """What one thread of one process has to run: in the order of scheduling, as its event loop promises.
 
     Only between lanes does the seed choose. Shuffled inside, callbacks would come in an order that cannot be.
@@ -44,20 +44,20 @@ class Lane:
         """What its monotonic clock showed when the simulation began."""
         self.speed = speed
         """Of its clocks, where 1.0 is right."""
-        self.tasks: list[Task] = []
+        self.tasks: list[SimulatedTask] = []
         """Kept here, because a task that nobody holds would run its ``finally`` when it is collected."""
 
-    def keep(self, task: Task) -> None:
+    def keep(self, task: SimulatedTask) -> None:
         """Hold a task, and let go of those that have ended now and then."""
         if len(self.tasks) % SWEEP_EVERY == SWEEP_EVERY - 1:
             self.tasks = [kept for kept in self.tasks if not kept.done()]
         self.tasks.append(task)
 
 
-LANE: contextvars.ContextVar[Lane] = contextvars.ContextVar("durabus_simulation_lane")
+LANE: contextvars.ContextVar[ThreadQueue] = contextvars.ContextVar("durabus_simulation_lane")
 
 
-class Task(asyncio.Task[Any]):
+class SimulatedTask(asyncio.Task[Any]):
     """Hashed by its number: the order of a set must not depend on addresses."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
@@ -72,9 +72,9 @@ class Task(asyncio.Task[Any]):
 
 
 class Future(asyncio.Future[Any]):
-    """As ``Task``."""
+    """As ``SimulatedTask``."""
 
-    def __init__(self, number: int, lane: Lane, *, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, number: int, lane: ThreadQueue, *, loop: asyncio.AbstractEventLoop) -> None:
         self._number = number
         self.lane = lane
         super().__init__(loop=loop)
@@ -98,25 +98,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._numbers = 0
         self._max_steps = max_steps
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._runnable: list[Lane] = []
+        self._runnable: list[ThreadQueue] = []
         self._closed = False
         self._thread = threading.get_ident()
-        self.outside = Lane("outside")
+        self.outside = ThreadQueue("outside")
         """Where everything runs that belongs to no process: the network, the store's server, the director."""
         self._outside_context = self.context_of(self.outside)
         self.current = self.outside
-        self.lanes: list[Lane] = [self.outside]
+        self.lanes: list[ThreadQueue] = [self.outside]
         self.steps = 0
         self.errors: list[str] = []
         """What nobody caught."""
 
-    def lane(self, name: str, *, owner: object, started: float = 0.0, speed: float = 1.0) -> Lane:
+    def lane(self, name: str, *, owner: object, started: float = 0.0, speed: float = 1.0) -> ThreadQueue:
         """A new thread of a process."""
-        made = Lane(name, owner=owner, started=started, speed=speed)
+        made = ThreadQueue(name, owner=owner, started=started, speed=speed)
         self.lanes.append(made)
         return made
 
-    def context_of(self, lane: Lane) -> contextvars.Context:
+    def context_of(self, lane: ThreadQueue) -> contextvars.Context:
         """A context whose callbacks and tasks belong to ``lane``."""
         context = contextvars.Context()
         context.run(LANE.set, lane)
@@ -136,20 +136,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self._drop_everything()
         return task.result()
 
-    def kill(self, lane: Lane) -> None:
+    def kill(self, lane: ThreadQueue) -> None:
         """Nothing of it runs from now on."""
         lane.dead = True
         lane.ready.clear()
         if lane in self._runnable:
             self._runnable.remove(lane)
 
-    def freeze(self, lane: Lane) -> None:
+    def freeze(self, lane: ThreadQueue) -> None:
         """What it has to run waits until ``thaw``."""
         lane.held = True
         if lane in self._runnable:
             self._runnable.remove(lane)
 
-    def thaw(self, lane: Lane) -> None:
+    def thaw(self, lane: ThreadQueue) -> None:
         """Go on."""
         if lane.held and not lane.dead:
             lane.held = False
@@ -209,8 +209,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if len(lane.ready) == 1 and not lane.held:
             self._runnable.append(lane)
 
-    def _lane_of(self, handle: asyncio.Handle) -> Lane:
-        lane: Lane = handle._context.get(LANE, self.outside)  # type: ignore[attr-defined]  # noqa: SLF001
+    def _lane_of(self, handle: asyncio.Handle) -> ThreadQueue:
+        lane: ThreadQueue = handle._context.get(LANE, self.outside)  # type: ignore[attr-defined]  # noqa: SLF001
         return lane
 
     def _drop_everything(self) -> None:
@@ -310,7 +310,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """A task of the lane that its context belongs to."""
         self._numbers += 1
         context = contextvars.copy_context() if context is None else context
-        task = Task(coro, self._numbers, loop=self, name=str(name or f"task-{self._numbers}"), context=context)
+        task = SimulatedTask(coro, self._numbers, loop=self, name=str(name or f"task-{self._numbers}"), context=context)
         context.get(LANE, self.outside).keep(task)
         return task
 

@@ -15,7 +15,7 @@ from durabus.testing.simulation.scenario import Scenario
 from durabus.testing.simulation.world import WorldClock
 
 
-class Place(ABC):
+class StorePlace(ABC):
     """A store as a simulated fleet sees it: at the other end of a network."""
 
     def __init__(self, network: Network) -> None:
@@ -50,7 +50,7 @@ class Place(ABC):
         """The run is over."""
 
 
-MakePlace = Callable[[VirtualLoop, Scenario], Place]
+MakePlace = Callable[[VirtualLoop, Scenario], StorePlace]
 
 
 def network_to(
@@ -68,7 +68,7 @@ def network_to(
     )
 
 
-class ServerPlace(Place):
+class ServerPlace(StorePlace):
     """One store object, which stands for a server: it outlives the processes that use it."""
 
     def __init__(self, server: EventStore, loop: VirtualLoop, scenario: Scenario, *, waits: Container[str]) -> None:
@@ -76,11 +76,11 @@ class ServerPlace(Place):
         self._server = server
 
     def store_for(self, host: Host) -> EventStore:  # noqa: ARG002  (all hosts are equal to it)
-        """See ``Place``."""
+        """See ``StorePlace``."""
         return remote_store(self._network, self._server.features)
 
     def auditor(self) -> EventStore:
-        """See ``Place``."""
+        """See ``StorePlace``."""
         return self._server
 
 

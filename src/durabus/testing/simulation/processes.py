@@ -160,7 +160,7 @@ class QueueWorker(Process):
                 return
 
 
-class Publisher(Process):
+class PublisherProcess(Process):
     """Publishes its share. ``left`` outlives it, as an outbox on its disk would: what was not acknowledged is there."""
 
     def __init__(self, *args: Any, left: dict[int, str]) -> None:
@@ -196,7 +196,7 @@ class Publisher(Process):
             self._left.pop(plan.number, None)  # one that shuts down and its successor may both have sent it
 
 
-class Reader(Process):
+class LogReaderProcess(Process):
     """Follows the log. ``place`` outlives it: the position it has come to."""
 
     def __init__(self, *args: Any, place: list[str], seed: int) -> None:

@@ -14,21 +14,21 @@ from durabus.errors import StoreError
 from durabus.model.event import new_event_id
 from durabus.store.contract import EventStore
 from durabus.testing.history.completeness import remains
-from durabus.testing.history.lines import Disturbed, Line, Settings, encode
+from durabus.testing.history.lines import Disturbed, Line, RunSettings, encode
 from durabus.testing.history.recorder import recorded_store
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import VirtualLoop
-from durabus.testing.simulation.places import MakePlace, Place
+from durabus.testing.simulation.places import MakePlace, StorePlace
 from durabus.testing.simulation.processes import (
     BUS,
     TRY_AGAIN,
     Administrator,
     BusWorker,
     Locker,
+    LogReaderProcess,
     Process,
-    Publisher,
+    PublisherProcess,
     QueueWorker,
-    Reader,
 )
 from durabus.testing.simulation.scenario import STORE_RESTART, Disturbance, Scenario, plan_of
 from durabus.testing.simulation.world import EPOCH, world
@@ -38,7 +38,7 @@ PATIENCE = 400.0
 LOOK_EVERY = 0.5
 
 
-class Outcome(msgspec.Struct, kw_only=True):
+class RunOutcome(msgspec.Struct, kw_only=True):
     """What a run left behind."""
 
     scenario: Scenario
@@ -67,10 +67,10 @@ class Seat:
         self.process: Process | None = None
 
 
-class Run:
+class SimulationRun:
     """The director. It stands outside of the fleet and is not disturbed."""
 
-    def __init__(self, loop: VirtualLoop, scenario: Scenario, place: Place) -> None:
+    def __init__(self, loop: VirtualLoop, scenario: Scenario, place: StorePlace) -> None:
         self._loop = loop
         self._scenario = scenario
         self._place = place
@@ -86,8 +86,11 @@ class Run:
         worker = QueueWorker if scenario.queue else BusWorker
         self._seats = [
             *(Seat(f"worker-{n}", self._maker(worker)) for n in range(scenario.workers)),
-            *(Seat(f"publisher-{n}", self._maker(Publisher, left=self._left[n])) for n in range(scenario.publishers)),
-            Seat("reader", self._maker(Reader, place=self._read, seed=scenario.seed)),
+            *(
+                Seat(f"publisher-{n}", self._maker(PublisherProcess, left=self._left[n]))
+                for n in range(scenario.publishers)
+            ),
+            Seat("reader", self._maker(LogReaderProcess, place=self._read, seed=scenario.seed)),
             *(Seat(f"locker-{n}", self._maker(Locker)) for n in range(scenario.lockers)),
             Seat("administrator", self._maker(Administrator)),
         ]
@@ -110,14 +113,14 @@ class Run:
         self.lines.append(self._settings(drained=drained))
         self.lines += await remains(auditor, BUS)
 
-    def _settings(self, *, drained: bool) -> Settings:
+    def _settings(self, *, drained: bool) -> RunSettings:
         scenario = self._scenario
         handlers = tuple(f"handler-{number}" for number in range(scenario.handlers))
         if scenario.queue:
             handlers = ("queue",)
         elif scenario.split:
             handlers = ()  # an event may end before the worker with the other one is known
-        return Settings(epoch=EPOCH, drained=drained, handlers=handlers, stops_in_time=not scenario.queue)
+        return RunSettings(epoch=EPOCH, drained=drained, handlers=handlers, stops_in_time=not scenario.queue)
 
     def _maker(self, kind: type[Process], **options: object) -> Callable[[str, EventStore], Process]:
         def make(host: str, store: EventStore) -> Process:
@@ -196,7 +199,7 @@ class Run:
             if host is None or process is None:
                 continue
             self._thaw(host)
-            if host.crashed or (process.done and isinstance(process, BusWorker | QueueWorker | Reader)):
+            if host.crashed or (process.done and isinstance(process, BusWorker | QueueWorker | LogReaderProcess)):
                 self._start(seat)
 
     async def _come_to_rest(self, auditor: EventStore) -> bool:
@@ -226,17 +229,17 @@ class Run:
                 self.alarms.append(f"a shutdown failed: {end.exception()!r}")
 
 
-def simulate(scenario: Scenario, make_place: MakePlace) -> Outcome:
+def simulate(scenario: Scenario, make_place: MakePlace) -> RunOutcome:
     """Play a scenario to its end. The same one always gives the same outcome."""
     loop = VirtualLoop(scenario.seed)
     with world(loop, scenario.seed) as alarms:
         place = make_place(loop, scenario)
         try:
-            run = Run(loop, scenario, place)
+            run = SimulationRun(loop, scenario, place)
             loop.run(run.direct())
         finally:
             place.close()
-    return Outcome(
+    return RunOutcome(
         scenario=scenario,
         lines=run.lines,
         steps=loop.steps,

@@ -19,7 +19,7 @@ from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
 from durabus.worker.serial import free_lock, keep_lock, take_lock
-from durabus.worker.slots import EventLock, Running
+from durabus.worker.slots import ClaimedEvent, EventLock
 
 logger = logging.getLogger("durabus.worker")
 
@@ -110,15 +110,15 @@ class Runner(Protocol):
 
     async def run_at_once(
         self, request: ClaimRequest, under: tuple[EventLock, ...], is_wanted: Callable[[], Awaitable[bool]]
-    ) -> Running | None:
+    ) -> ClaimedEvent | None:
         """Claim it and run it before all others."""
         ...
 
-    def holds(self, running: Running) -> bool:
+    def holds(self, running: ClaimedEvent) -> bool:
         """Whether the claim is neither lost nor settled."""
         ...
 
-    async def take_back(self, running: Running) -> None:
+    async def take_back(self, running: ClaimedEvent) -> None:
         """Put it back into the queue if it has not ended."""
         ...
 
@@ -163,7 +163,7 @@ class AwaitedRuns:
                 self.tasks.add(task)
                 task.add_done_callback(self.tasks.discard)
 
-    async def _watch(self, running: Running) -> None:
+    async def _watch(self, running: ClaimedEvent) -> None:
         """Nobody may wait for it any more, and then its parent's lock is no excuse: stop."""
         withdrawn = asyncio.create_task(
             until_withdrawn(self._store, self._bus, running.claim.event.event_id, self._lease)

@@ -10,7 +10,7 @@ from durabus.errors import ConfigurationError
 from durabus.model.claim import event_lock_key
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
-from durabus.worker.slots import PLACE, EventLock, Running
+from durabus.worker.slots import PLACE, ClaimedEvent, EventLock
 from durabus.worker.threads import CALL
 
 
@@ -20,7 +20,7 @@ def event_lock(store: EventStore, mode: EventMode, bus: str) -> EventLock | None
     return None if key is None else (store, key)
 
 
-def handled_here() -> Running | None:
+def handled_here() -> ClaimedEvent | None:
     """The claim inside whose handler this is called; None outside of handlers."""
     place = PLACE.get()
     return None if place is None or place.running is None or place.running.task is None else place.running
@@ -58,7 +58,7 @@ def waiting_for(event_id: str) -> Iterator[None]:
             _call(slots.loop, slots.take_back, running)
 
 
-def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Running], None], running: Running) -> None:
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[[ClaimedEvent], None], running: ClaimedEvent) -> None:
     """Slots belong to their loop; a handler may wait for an event of a bus that lives on another one."""
     if loop is asyncio.get_running_loop():
         function(running)
