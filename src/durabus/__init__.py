@@ -1,5 +1,7 @@
 """durabus: a durable event bus for Python."""
 
+from importlib.metadata import version
+
 from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
 from durabus.bus.sync_bus import SyncEventBus
@@ -106,3 +108,5 @@ __all__ = [
     "new_event",
     "open_store",
 ]
+
+__version__ = version("durabus")
