@@ -1,4 +1,4 @@
-"""Every row of every guarantee card names the tests that prove it, and each of them is there."""
+"""Every row of every guarantees table names the tests that prove it, and each of them is there."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from durabus import ConfigurationError, EventBus, new_event, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Complete
 from durabus.store.connect import make_store
-from durabus.store.guarantees import LABELS, NOT_TESTED, URLS, cards, page
+from durabus.store.guarantees import LABELS, NOT_TESTED, URLS, all_guarantees, page
 
 
 def proofs() -> Iterator[tuple[str, str]]:
-    for name, card in cards().items():
+    for name, promised in all_guarantees().items():
         for field in LABELS:
-            for test in card.shown_by[field]:
+            for test in promised.shown_by[field]:
                 if not test.startswith(NOT_TESTED):
                     yield f"{name}: {field}", test
 
@@ -36,7 +36,9 @@ def named(test: str) -> Any:
 
 @pytest.mark.parametrize("name", URLS)
 def test_every_row_is_shown_by_something(name: str) -> None:
-    assert {field: bool(shown) for field, shown in cards()[name].shown_by.items()} == dict.fromkeys(LABELS, True)
+    assert {field: bool(shown) for field, shown in all_guarantees()[name].shown_by.items()} == dict.fromkeys(
+        LABELS, True
+    )
 
 
 def test_every_test_that_is_named_exists() -> None:
@@ -67,8 +69,8 @@ def test_a_lease_that_a_store_cannot_judge_is_refused(name: str) -> None:
 
 def test_the_table_promises_nothing_that_a_card_takes_back() -> None:
     rows = {row.split(" | ")[0].strip("| "): row for row in page().splitlines() if row.startswith("| ")}
-    for card in cards().values():
-        if "kill -9 of the server" in card.lost:
-            killed = rows[card.title].split(" | ")[1]
-            assert killed != "yes", f"{card.title}: {card.lost}"
+    for promised in all_guarantees().values():
+        if "kill -9 of the server" in promised.lost:
+            killed = rows[promised.title].split(" | ")[1]
+            assert killed != "yes", f"{promised.title}: {promised.lost}"
             assert "server" in killed

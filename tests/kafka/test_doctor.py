@@ -9,7 +9,7 @@ from confluent_kafka.admin._resource import ResourceType
 
 from durabus import open_store
 from durabus.errors import StoreUnavailableError
-from durabus.store.doctor import examine
+from durabus.store.checks import examine
 
 
 def alter(kafka_url: str, topic: str, setting: str, value: str) -> None:

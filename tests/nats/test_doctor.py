@@ -7,7 +7,7 @@ import pytest
 
 from durabus import open_store
 from durabus.errors import StoreUnavailableError
-from durabus.store.doctor import Level, examine
+from durabus.store.checks import Level, examine
 
 
 async def findings(url: str) -> dict[str, tuple[Level, str]]:

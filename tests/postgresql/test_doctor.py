@@ -4,7 +4,7 @@ import psycopg
 import pytest
 
 from durabus.errors import StoreUnavailableError
-from durabus.store.doctor import Level, examine
+from durabus.store.checks import Level, examine
 from durabus.stores.postgresql import checks
 from durabus.stores.postgresql.store import PostgreSQLStore
 

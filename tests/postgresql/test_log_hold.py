@@ -12,7 +12,7 @@ from durabus.http.metrics import HttpMetrics
 from durabus.model.event import new_event
 from durabus.model.log_entry import HELD_AFTER, LogHold
 from durabus.model.query import Counts
-from durabus.store.doctor import examine
+from durabus.store.checks import examine
 from durabus.store.log import START
 from durabus.stores.postgresql import checks, log
 from durabus.stores.postgresql.log import Holds

@@ -8,7 +8,7 @@ from tests.redis.server import prompt
 
 from durabus import open_store
 from durabus.errors import StoreUnavailableError
-from durabus.store.doctor import examine
+from durabus.store.checks import examine
 from durabus.stores.redis.schema import library
 from durabus.stores.redis.store import RedisStore
 from durabus.testing.servers.redis import RedisServer

@@ -10,7 +10,7 @@ import pytest
 from durabus import open_store
 from durabus.errors import StoreUnavailableError
 from durabus.model.event import new_event
-from durabus.store.doctor import Level, examine
+from durabus.store.checks import Level, examine
 from durabus.stores.sqlite import file_identity, file_locks
 from durabus.stores.sqlite.backup import back_up
 from durabus.stores.sqlite.store import SQLiteStore

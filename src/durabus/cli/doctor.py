@@ -13,7 +13,7 @@ from durabus.cli.store_files import refuse_absent_file
 from durabus.store.connect import make_store
 
 if TYPE_CHECKING:
-    from durabus.store.doctor import Finding
+    from durabus.store.checks import Finding
 
 STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -25,7 +25,7 @@ async def doctor(*, common: Common = DEFAULTS) -> int:
 
     Example: durabus doctor --store postgresql://localhost/shop
     """
-    from durabus.store.doctor import examine
+    from durabus.store.checks import examine
 
     url = store_url(common)
     refuse_absent_file(url)
@@ -49,7 +49,7 @@ async def doctor(*, common: Common = DEFAULTS) -> int:
 
 async def _missing_handlers(url: str) -> list[Finding]:
     """Handlers that no live node has, on a store that others can see."""
-    from durabus.store.doctor import Finding
+    from durabus.store.checks import Finding
 
     store = make_store(url)
     if not store.features.shared_between_processes:
@@ -76,9 +76,9 @@ def guarantees(*, common: Common = DEFAULTS) -> None:
 
     Example: durabus guarantees
     """
-    from durabus.store.guarantees import cards, page
+    from durabus.store.guarantees import all_guarantees, page
 
     if common.json:
-        print_json(cards())
+        print_json(all_guarantees())
     else:
         print(page(), end="")

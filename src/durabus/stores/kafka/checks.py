@@ -8,7 +8,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from durabus.errors import SchemaError, StoreUnavailableError
-from durabus.store.doctor import Finding
+from durabus.store.checks import Finding
 from durabus.stores.kafka.layout import LARGEST, KafkaLayout
 from durabus.stores.kafka.store import KafkaAddress, place
 from durabus.stores.kafka.topics import QUIET, Topics

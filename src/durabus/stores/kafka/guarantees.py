@@ -6,7 +6,7 @@ SUITE = "conformance/test_kafka.py::TestKafkaStore"
 BROKER = "kafka/test_broker.py::TestKafka"
 DAMAGE = "kafka/test_damage.py::TestKafkaDamage"
 
-CARD = Guarantees(
+GUARANTEES = Guarantees(
     title="Kafka",
     durability=(
         "acknowledged by all replicas in sync (`acks=all`, idempotent producer): with one broker in its page cache."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from durabus.store.doctor import Finding
+from durabus.store.checks import Finding
 from durabus.store.guarantees import Guarantees
 
 SUITE = "conformance/test_memory.py::TestMemoryStore"
 
-CARD = Guarantees(
+GUARANTEES = Guarantees(
     title="memory",
     durability="in the memory of this process.",
     lost="everything, when the process ends.",

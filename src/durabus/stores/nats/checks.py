@@ -11,7 +11,7 @@ from nats.errors import Error as NATSError
 
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.model.limits import MAX_PAYLOAD_BYTES
-from durabus.store.doctor import Finding, Level
+from durabus.store.checks import Finding, Level
 from durabus.stores.nats.layout import NatsLayout
 from durabus.stores.nats.store import REPLICAS, server_url
 from durabus.stores.nats.stream import api, verify_log

@@ -6,7 +6,7 @@ SUITE = "conformance/test_nats.py::TestNatsStore"
 BROKER = "nats/test_broker.py::TestNats"
 DAMAGE = "nats/test_damage.py::TestNatsDamage"
 
-CARD = Guarantees(
+GUARANTEES = Guarantees(
     title="NATS",
     durability="in a JetStream stream: with one server in its page cache, with `replicas=3` on a majority of servers.",
     lost=(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from durabus.errors import SchemaError
 from durabus.model.log_entry import HELD_AFTER, LogHold
-from durabus.store.doctor import Finding, Level
+from durabus.store.checks import Finding, Level
 from durabus.stores.postgresql import schema
 from durabus.stores.postgresql.address import PostgreSQLAddress, parse_url
 from durabus.stores.postgresql.connection import DRIVER_ERRORS, Connection, connect, let_go, store_error

@@ -4,7 +4,7 @@ from durabus.store.guarantees import CRASHES, Guarantees
 
 SUITE = "conformance/test_postgresql.py::TestPostgreSQLStore"
 
-CARD = Guarantees(
+GUARANTEES = Guarantees(
     title="PostgreSQL",
     durability=(
         "committed by the server: on its disk with `fsync=on` and `synchronous_commit=on`, which are its defaults."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
-from durabus.store.doctor import Finding, Level
+from durabus.store.checks import Finding, Level
 from durabus.stores.redis.connection import Connector, ask, disconnect, parse_url, refused, unreachable
 from durabus.stores.redis.schema import library
 

@@ -4,7 +4,7 @@ from durabus.store.guarantees import CRASHES, Guarantees
 
 SUITE = "conformance/test_redis.py::TestRedisStore"
 
-CARD = Guarantees(
+GUARANTEES = Guarantees(
     title="Redis and Valkey",
     durability=(
         "in the server's memory, and in its append-only file as `appendfsync` says: always, within two seconds, or "

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from durabus.store.doctor import Finding
-from durabus.store.doctor import examine as examine_shard
+from durabus.store.checks import Finding
+from durabus.store.checks import examine as examine_shard
 from durabus.store.guarantees import Guarantees
 from durabus.stores.sharded.address import parse_url
 
 SUITE = "conformance/test_sharded.py::TestMemoryShards"
 SHARDS = "sharded/test_store.py"
 
-CARD = Guarantees(
+GUARANTEES = Guarantees(
     title="sharded",
     durability=(
-        "where the event's shard keeps it: see the shards' own cards. The shard is the `event_id`, a UUID, read as a "
-        "number, modulo N; `id % N` gives the same shard."
+        "where the event's shard keeps it: see the guarantees of that store. The shard is the `event_id`, a UUID, read "
+        "as a number, modulo N; `id % N` gives the same shard."
     ),
     lost=(
         "what its shards lose. While a shard is down its events wait and lists and counts raise; the events of the "

@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from durabus.errors import SchemaError, StoreUnavailableError
-from durabus.store.doctor import Finding
+from durabus.store.checks import Finding
 from durabus.stores.sqlite import file_locks, schema
 from durabus.stores.sqlite.address import SQLiteAddress, parse_url
 from durabus.stores.sqlite.connection import connect_reader, store_error

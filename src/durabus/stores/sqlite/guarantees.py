@@ -4,7 +4,7 @@ from durabus.store.guarantees import CRASHES, Guarantees
 
 SUITE = "conformance/test_sqlite.py::TestSQLiteStore"
 
-CARD = Guarantees(
+GUARANTEES = Guarantees(
     title="SQLite",
     durability="on the disk: WAL with `synchronous=FULL`, one commit shared by all who wait.",
     lost=(

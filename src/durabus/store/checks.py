@@ -1,4 +1,4 @@
-"""What the operator of a store should know about it: settings that lose events, and those that may."""
+"""Checks of a store and its server, for ``durabus doctor``: settings that lose events, and settings that may."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from durabus.errors import UnsupportedByStore
 from durabus.store.connect import make_store
 
-DOCTORS = {
+CHECKS = {
     "kafka": "durabus.stores.kafka.checks",
     "memory": "durabus.stores.memory.guarantees",
     "nats": "durabus.stores.nats.checks",
@@ -27,25 +27,25 @@ Level = Literal["error", "warning", "note"]
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing about a store or its server."""
+    """One problem or note about a store or its server."""
 
     level: Level
-    """``error`` loses events or stops work, ``warning`` may do so, ``note`` is good to know."""
+    """``error``: the store loses events or stops work. ``warning``: it may do so. ``note``: worth knowing."""
     setting: str
     value: str
     advice: str
-    """What follows from it, and what to do."""
+    """What the setting leads to, and what to do about it."""
 
 
 async def examine(url: str) -> list[Finding]:
-    """What there is to say about the store behind ``url``; empty if all is well. Changes nothing there.
+    """Check the store behind ``url`` and return the findings, errors first. The list is empty if all is well.
 
-    Raises ``StoreError`` if it cannot be reached.
+    The checks change nothing in the store. Raises ``StoreError`` if the store cannot be reached.
     """
-    make_store(url)  # refuses what no store could be opened by
+    make_store(url)  # refuses a URL that no store can be opened with
     scheme = urlsplit(url).scheme
-    if scheme not in DOCTORS:
-        raise UnsupportedByStore(f"no doctor for {scheme}:// stores: known are {', '.join(DOCTORS)}")
-    look: Callable[[str], Awaitable[list[Finding]]] = import_module(DOCTORS[scheme]).examine
+    if scheme not in CHECKS:
+        raise UnsupportedByStore(f"no checks for {scheme}:// stores: there are checks for {', '.join(CHECKS)}")
+    look: Callable[[str], Awaitable[list[Finding]]] = import_module(CHECKS[scheme]).examine
     order: tuple[Level, ...] = ("error", "warning", "note")
     return sorted(await look(url), key=lambda finding: order.index(finding.level))
