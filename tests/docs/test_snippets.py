@@ -1,4 +1,4 @@
-"""Every snippet and command in README.md and docs/ works.
+"""Every snippet and command in README.md, CONTRIBUTING.md and docs/ works.
 
 ```python            a script of its own, run in an empty folder
 ```python continue   goes on where the previous python block of the page ended
@@ -20,7 +20,7 @@ import pytest
 from durabus.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [page for page in [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md"))] if page.is_file()]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 TIMEOUT_SECONDS = 50
 
 FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
