@@ -16,7 +16,7 @@ from benchmarks.growth import claim_milliseconds
 from benchmarks.processes import Child
 from benchmarks.results import Row, Target
 from durabus import EventQueue, new_event, open_store
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.testing.servers.known import make_server
 
 BATCH = 1_000
@@ -160,7 +160,7 @@ def _drain(kind: str, arguments: list[str], count: int, processes: int) -> float
 async def _snapshot(place: str) -> None:
     """After filling a broker: let no run pay for what the filling left to be done."""
     store = await open_store(f"{place}&timeout=600")
-    if isinstance(store, FoldStore):
+    if isinstance(store, ReplicatedLogStore):
         while not await store.snapshot():  # noqa: ASYNC110  (the node is at it by itself)
             await asyncio.sleep(0.1)
     await store.close()

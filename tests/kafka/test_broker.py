@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tests.fold.broker_tests import Broker, BrokerTests
+from tests.replicated_log.broker_tests import Broker, BrokerTests
 
 from durabus import new_event, open_store
 from durabus.errors import ConfigurationError, DamagedLogError, SchemaError, StoreUnavailableError
@@ -185,7 +185,7 @@ class TestKafka(BrokerTests):
 
     def _state_records(self, broker: Broker) -> int:
         consumer = Consumer({**bootstrap(broker), "group.id": "x"})
-        topics = (f"{broker.prefix}.{table}" for table in ("events", "event_log", "locks", "fold"))
+        topics = (f"{broker.prefix}.{table}" for table in ("events", "event_log", "locks", "replica"))
         total = sum(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1] for topic in topics)
         consumer.close()
         return total

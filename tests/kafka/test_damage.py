@@ -7,9 +7,9 @@ import pytest
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from tests.fold.broker_tests import Broker
-from tests.fold.damage_tests import BrokerDamageTests, told
 from tests.kafka.test_broker import bootstrap
+from tests.replicated_log.broker_tests import Broker
+from tests.replicated_log.damage_tests import BrokerDamageTests, told
 
 from durabus import new_event
 from durabus.stores.kafka.layout import KEPT, KafkaLayout

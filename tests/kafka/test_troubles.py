@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from tests.fold.trouble_tests import BrokerTroubleTests
+from tests.replicated_log.trouble_tests import BrokerTroubleTests
 from tests.servers.presence import installed
 from tests.servers.proxy import Proxy
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import nats
 import pytest
 from nats.js.api import DiscardPolicy, StreamConfig
-from tests.fold.broker_tests import Broker, BrokerTests, read_again, stop_reading
-from tests.fold.pictures import pictures
+from tests.replicated_log.broker_tests import Broker, BrokerTests, read_again, stop_reading
+from tests.replicated_log.pictures import pictures
 from tests.servers.presence import installed
 
 from durabus import new_event

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import nats
 import pytest
 from nats.aio.client import Client
-from tests.fold.broker_tests import Broker, read_again, stop_reading
-from tests.fold.damage_tests import BrokerDamageTests, told
+from tests.replicated_log.broker_tests import Broker, read_again, stop_reading
+from tests.replicated_log.damage_tests import BrokerDamageTests, told
 
 from durabus import new_event
 from durabus.errors import DamagedLogError, SchemaError

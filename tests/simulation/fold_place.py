@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from tests.fold.simulated_log import SimulatedLog
-from tests.fold.simulated_store import FEATURES
+from tests.replicated_log.simulated_log import SimulatedLog
+from tests.replicated_log.simulated_store import FEATURES
 
 import durabus.stores.replicated_log.node
 from durabus.errors import StoreUnavailableError
 from durabus.store.contract import EventStore
 from durabus.stores.replicated_log.options import Options
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import (
     BrokerRecord,
     GapError,
@@ -216,4 +216,4 @@ class FoldPlace(StorePlace):
     def _store(self, network: Network) -> EventStore:
         with patch.object(durabus.stores.replicated_log.node, "OwnLoop", LaneLoop):
             options = Options(timeout=self._timeout, snapshot_every=SNAPSHOT_EVERY)
-            return FoldStore(BrokerTransport(network), options, FEATURES)
+            return ReplicatedLogStore(BrokerTransport(network), options, FEATURES)

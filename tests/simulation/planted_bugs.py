@@ -36,7 +36,7 @@ from durabus.stores.memory.core import MemoryCore
 from durabus.stores.memory.log import MemoryLog
 from durabus.stores.memory.ordering_keys import Lines
 from durabus.stores.memory.store import MemoryStore
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.testing.simulation.host import Host, host_here
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.worker import attempt, dispatcher, heartbeat
@@ -229,9 +229,9 @@ def cursor_by_event_id() -> AbstractContextManager[Any]:
 
 def broker_ack_as_truth() -> AbstractContextManager[Any]:
     """The broker has the record, so it has taken effect."""
-    original = FoldStore.settle_events
+    original = ReplicatedLogStore.settle_events
 
-    async def settle(self: FoldStore, settlements: Any, **options: Any) -> SettleAnswer:
+    async def settle(self: ReplicatedLogStore, settlements: Any, **options: Any) -> SettleAnswer:
         answer = await original(self, settlements, **options)
         outcomes: list[Settled | LeaseLost] = [
             Settled(one.ref.id, EventStatus.COMPLETED) if isinstance(outcome, LeaseLost) else outcome
@@ -239,7 +239,7 @@ def broker_ack_as_truth() -> AbstractContextManager[Any]:
         ]
         return SettleAnswer(outcomes, answer.claims)
 
-    return patch.object(FoldStore, "settle_events", settle)
+    return patch.object(ReplicatedLogStore, "settle_events", settle)
 
 
 def reset_all_at_start() -> AbstractContextManager[Any]:

@@ -1,15 +1,15 @@
-"""The fold on a broker with a damaged copy of a record: the node that reads it stops, and the others go on alike."""
+"""The replicated log on a broker with a damaged copy of a record: the node that reads it stops, the others go on."""
 
 import asyncio
 
 import pytest
-from tests.fold.pictures import pictures
+from tests.replicated_log.pictures import pictures
 from tests.simulation.fold_place import FoldPlace
 from tests.simulation.judge import scenario_of
 
 from durabus import new_event
 from durabus.errors import DamagedLogError
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.world import world
 
@@ -20,13 +20,13 @@ def test_a_node_that_reads_a_damaged_copy_stops_and_does_not_diverge(seed: int, 
     loop = VirtualLoop(seed)
     place = FoldPlace(loop, scenario_of(seed, "fold"))
 
-    async def open_store() -> FoldStore:
+    async def open_store() -> ReplicatedLogStore:
         store = place.auditor()
-        assert isinstance(store, FoldStore)
+        assert isinstance(store, ReplicatedLogStore)
         await store.open()
         return store
 
-    async def write(store: FoldStore) -> None:
+    async def write(store: ReplicatedLogStore) -> None:
         await (store.stop_bus("b") if lane == "control" else store.add_events([new_event("t")]))
 
     async def main() -> None:

@@ -5,7 +5,7 @@
     events.shop          (events)             public lane: one record is one event, keyed by its id, its type a header
     shop.control         (durabus.control)    control lane: one record is a batch of commands, and says up to which
                                               public record it has read: those come before it in the order of all
-    shop.event_buses, .event_handlers, .events, .event_results, .locks, .event_log, .sessions, .fold, .snapshots
+    shop.event_buses, .event_handlers, .events, .event_results, .locks, .event_log, .sessions, .replica, .snapshots
                                               compacted: the newest snapshot by table and key, written in transactions
 """
 

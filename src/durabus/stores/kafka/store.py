@@ -11,7 +11,7 @@ from durabus.store.features import Features
 from durabus.stores.kafka.layout import KafkaLayout
 from durabus.stores.kafka.transport import KafkaTransport
 from durabus.stores.replicated_log.options import Options, options_from_url
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 
 FEATURES = Features(
     scheme="kafka",
@@ -28,7 +28,7 @@ DRIVER = "client."
 MOST_REPLICAS = 9
 
 
-class KafkaStore(FoldStore):
+class KafkaStore(ReplicatedLogStore):
     """A store on Kafka. ``kafka://host:9092,host2:9092?prefix=shop&replication=3&client.security.protocol=SSL``.
 
     ``client.…`` options go to librdkafka as they are.

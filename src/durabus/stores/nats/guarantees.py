@@ -42,18 +42,18 @@ GUARANTEES = Guarantees(
         "order": (
             f"{SUITE}::test_larger_priority_goes_first",
             f"{SUITE}::test_events_come_in_the_order_they_were_published",
-            "fold/test_replicas.py::test_two_nodes_never_hold_the_same_event",
+            "replicated_log/test_replicas.py::test_two_nodes_never_hold_the_same_event",
         ),
         "unknown_outcome": (
             "nats/test_troubles.py::TestNatsTroubles::test_a_network_that_is_cut_between_request_and_reply_does_nothing_twice",
-            "fold/test_node.py::test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown",
-            "fold/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
+            "replicated_log/test_node.py::test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown",
+            "replicated_log/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
         ),
         "clock": (f"{BROKER}::test_a_lease_ends_by_the_brokers_clock_and_its_holder_is_refused",),
         "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
         "limits": (
-            "fold/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
-            "fold/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
+            "replicated_log/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
+            "replicated_log/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
             f"{BROKER}::test_a_full_stream_is_told_at_once",
         ),
         "not_for": (

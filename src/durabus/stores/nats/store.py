@@ -10,7 +10,7 @@ from durabus.store.features import Features
 from durabus.stores.nats.layout import NatsLayout
 from durabus.stores.nats.transport import NatsTransport
 from durabus.stores.replicated_log.options import options_from_url
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 
 FEATURES = Features(
     scheme="nats",
@@ -27,7 +27,7 @@ REPLICAS = {"replicas": "copies of each stream"}
 MOST_REPLICAS = 5
 
 
-class NatsStore(FoldStore):
+class NatsStore(ReplicatedLogStore):
     """A store on a NATS server with JetStream. ``nats://user:password@host:4222?prefix=shop&replicas=3``."""
 
     @classmethod

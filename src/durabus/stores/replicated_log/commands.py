@@ -13,7 +13,7 @@ from durabus.model.handler import HandlerInfo
 from durabus.model.result import HandlerResult
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
-from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.core import ReplicatedLogCore
 from durabus.stores.replicated_log.wire import Ref, Sent
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ LOG_FORMAT = 1
 class Command(msgspec.Struct, frozen=True, array_like=True):
     """A verb with its arguments."""
 
-    def apply(self, core: FoldCore) -> Any:
+    def apply(self, core: ReplicatedLogCore) -> Any:
         """Do it, and give the answer of the contract or raise its error."""
         verb = getattr(core, str(self.__struct_config__.tag))
         return finish(verb(**msgspec.structs.asdict(self)))
@@ -93,7 +93,7 @@ class StartEvents(Command, frozen=True, tag="start_events"):
 
     refs: tuple[Ref, ...]
 
-    def apply(self, core: FoldCore) -> Any:
+    def apply(self, core: ReplicatedLogCore) -> Any:
         """As the contract says."""
         return finish(core.start_events([ClaimRef(*ref) for ref in self.refs]))
 
@@ -104,7 +104,7 @@ class RenewEventClaims(Command, frozen=True, tag="renew_event_claims"):
     refs: tuple[Ref, ...]
     lease: float
 
-    def apply(self, core: FoldCore) -> Any:
+    def apply(self, core: ReplicatedLogCore) -> Any:
         """As the contract says."""
         return finish(core.renew_event_claims([ClaimRef(*ref) for ref in self.refs], lease=self.lease))
 
@@ -115,7 +115,7 @@ class SettleEvents(Command, frozen=True, tag="settle_events"):
     settlements: tuple[Sent, ...]
     then_claim: ClaimRequest | None
 
-    def apply(self, core: FoldCore) -> SettleAnswer:
+    def apply(self, core: ReplicatedLogCore) -> SettleAnswer:
         """As the contract says."""
         return core.settle(self.settlements, self.then_claim)
 
@@ -166,7 +166,7 @@ class CompleteEventIfDone(Command, frozen=True, tag="complete_event_if_done"):
     ref: Ref
     handler_ids: tuple[str, ...]
 
-    def apply(self, core: FoldCore) -> Any:
+    def apply(self, core: ReplicatedLogCore) -> Any:
         """As the contract says."""
         return finish(core.complete_event_if_done(ClaimRef(*self.ref), self.handler_ids))
 
@@ -330,4 +330,4 @@ def finish(verb: Coroutine[Any, Any, T]) -> T:
         answer: T = ended.value
         return answer
     verb.close()
-    raise RuntimeError("a verb of the memory store waited: it cannot be folded")
+    raise RuntimeError("a verb of the memory store waited: the replicated log cannot apply it")

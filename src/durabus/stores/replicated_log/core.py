@@ -133,7 +133,7 @@ class CoreTables(NamedTuple):
     max_history: int
 
 
-class FoldCore(BulkCore):
+class ReplicatedLogCore(BulkCore):
     """Beside the contract, a few looks that spare the log a record."""
 
     def tables(self) -> CoreTables:

@@ -72,10 +72,10 @@ class LogClock:
         self._log_ts = log_ts
 
 
-HEADER = "durabus-told-time"
+HEADER = "durabus-manual-time"
 
 
-class ToldTime:
+class ManualTime:
     """``Transport`` on another one."""
 
     def __init__(self, transport: Transport, clock: Clock) -> None:
@@ -103,11 +103,11 @@ class ToldTime:
         return self._transport.refusal(record)
 
     async def publish(self, records: Sequence[PublicRecord]) -> None:
-        told = self._told()
-        await self._transport.publish([one._replace(headers={**one.headers, **told}) for one in records])
+        header = self._manual_time()
+        await self._transport.publish([one._replace(headers={**one.headers, **header}) for one in records])
 
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
-        await self._transport.append(record, key, {**headers, **self._told()})
+        await self._transport.append(record, key, {**headers, **self._manual_time()})
 
     async def head(self) -> Position:
         return await self._transport.head()
@@ -116,7 +116,7 @@ class ToldTime:
         return self._transport.public_seen()
 
     async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
-        await self._transport.follow(after, partial(_deliver_at_told_time, deliver))
+        await self._transport.follow(after, partial(_deliver_at_manual_time, deliver))
 
     async def newest_snapshot(self) -> Manifest | None:
         return await self._transport.newest_snapshot()
@@ -130,10 +130,10 @@ class ToldTime:
     async def trim(self, control: Position, public: Position) -> None:
         await self._transport.trim(control, public)
 
-    def _told(self) -> dict[str, str]:
+    def _manual_time(self) -> dict[str, str]:
         return {HEADER: repr(self._clock.now())}
 
 
-def _deliver_at_told_time(deliver: Callable[[Sequence[BrokerRecord]], None], entries: Sequence[BrokerRecord]) -> None:
-    # A record that was told no time comes when the one before it did: the log's time never goes back.
+def _deliver_at_manual_time(deliver: Callable[[Sequence[BrokerRecord]], None], entries: Sequence[BrokerRecord]) -> None:
+    # A record without the header gets the time of the record before it: the time of the log never goes back.
     deliver([entry._replace(at_ts=msgspec.json.decode(entry.headers.get(HEADER, "0.0"))) for entry in entries])

@@ -28,7 +28,7 @@ from durabus.stores.replicated_log.sender import Sender
 from durabus.stores.replicated_log.snapshot import Loader, Snapshotter
 from durabus.stores.replicated_log.transport import BrokerRecord, GapError, Manifest, Position, Transport
 
-logger = logging.getLogger("durabus.fold")
+logger = logging.getLogger("durabus.replicated_log")
 
 LOOK_EVERY = 0.25
 CLOSE_EVERY = 0.005
@@ -58,7 +58,7 @@ class Node:
         self.session = secrets.token_hex(8)
         self.replica = Replica(self.session, clock, skip=skip)
         self._pid = os.getpid()
-        self._own = OwnLoop("durabus-fold")
+        self._own = OwnLoop("durabus-replicated-log")
         self._inbox_lock = threading.Lock()
         self._inbox: list[PendingCall] = []
         self._kicked = False

@@ -11,7 +11,7 @@ import msgspec
 from durabus.errors import DurabusError, SchemaError, StoreError
 from durabus.model.event import NewEvent
 from durabus.stores.replicated_log.commands import Attach, Join, Snapshotted, Written, decode_commands, finish
-from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.core import ReplicatedLogCore
 from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.public_lane import NoEventError, arrival
 from durabus.stores.replicated_log.records import (
@@ -26,7 +26,7 @@ from durabus.stores.replicated_log.records import (
 )
 from durabus.stores.replicated_log.transport import BEGINNING, BrokerRecord, Position
 
-logger = logging.getLogger("durabus.fold")
+logger = logging.getLogger("durabus.replicated_log")
 
 SESSION_KEPT = 7 * 86_400.0
 """How long a session that wrote nothing is remembered, in the log's time: no broker delivers a record so late."""
@@ -102,7 +102,7 @@ class Replica:
         self._session = session
         self._skipped_position = skip
         self.clock = clock
-        self.core = FoldCore(clock)
+        self.core = ReplicatedLogCore(clock)
         self.position: Position = BEGINNING
         self.sessions: dict[str, SenderSession] = {}
         self.settings: Join | None = None

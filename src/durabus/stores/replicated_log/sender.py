@@ -18,7 +18,7 @@ from durabus.stores.replicated_log.records import label, seal
 from durabus.stores.replicated_log.replica import Answers
 from durabus.stores.replicated_log.transport import PublicRecord, RefusedError, Transport
 
-logger = logging.getLogger("durabus.fold")
+logger = logging.getLogger("durabus.replicated_log")
 
 IN_FLIGHT = 4
 """Records of each lane on their way at a time; what comes meanwhile shares the next one."""

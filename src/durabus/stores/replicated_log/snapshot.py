@@ -24,7 +24,7 @@ from durabus.stores.replicated_log.snapshot_rows import (
     DECODERS,
     TABLES,
     EventBlock,
-    FoldRow,
+    ReplicaRow,
     SessionRow,
     bus_rows,
     event_block,
@@ -50,7 +50,7 @@ def dump(replica: Replica) -> AsyncIterator[SnapshotPart]:
     """The replica as it is now; what it becomes while the parts are taken is not in them."""
     tables = replica.core.tables()
     sessions = [session_row(name, session) for name, session in replica.sessions.items()]
-    fold = FoldRow(
+    replica_row = ReplicaRow(
         settings=replica.settings,
         applied=replica.applied,
         skipped=replica.skipped,
@@ -65,13 +65,15 @@ def dump(replica: Replica) -> AsyncIterator[SnapshotPart]:
         positions=tables.positions,
         fingerprints=replica.fingerprints(),
     )
-    return _parts(tables, fold, sessions)
+    return _parts(tables, replica_row, sessions)
 
 
-async def _parts(tables: CoreTables, fold: FoldRow, sessions: list[SessionRow]) -> AsyncIterator[SnapshotPart]:
+async def _parts(
+    tables: CoreTables, replica_row: ReplicaRow, sessions: list[SessionRow]
+) -> AsyncIterator[SnapshotPart]:
     known = {state.event.id: state.event for state in tables.states}
     rows: list[tuple[str, Iterable[tuple[int, list[Any]]]]] = [
-        ("fold", [(0, [fold])]),
+        ("replica", [(0, [replica_row])]),
         ("sessions", [(0, list(sessions))]),
         ("event_buses", _bucketed(bus_rows(tables), lambda row: row.info.bus)),
         ("event_handlers", _bucketed(handler_rows(tables), lambda row: row.bus)),
@@ -107,9 +109,9 @@ class Loader:
         rows = self._rows
         if manifest.format != FORMAT:
             raise SchemaError(f"a snapshot of format {manifest.format}, this durabus reads {FORMAT}: upgrade it")
-        if len(rows["fold"]) != 1:
-            raise SchemaError("the snapshot is not complete: its table fold is missing")
-        fold: FoldRow = rows["fold"][0]
+        if len(rows["replica"]) != 1:
+            raise SchemaError("the snapshot is not complete: its table replica is missing")
+        replica_row: ReplicaRow = rows["replica"][0]
         handlers = dict(rows["event_results"])
         states = sorted((state for block in rows["events"] for state in block.states()), key=attrgetter("event.id"))
         if handlers:
@@ -121,28 +123,32 @@ class Loader:
         replica = Replica(session, clock, skip=skip)
         clock.restore(manifest.at_ts)
         replica.position = manifest.position
-        replica.last = dict(fold.fingerprints)
-        replica.settings, replica.applied, replica.skipped = fold.settings, fold.applied, fold.skipped
-        replica.marks = list(fold.marks)
-        replica.attached = {one.event_id: one for one in fold.attached}
+        replica.last = dict(replica_row.fingerprints)
+        replica.settings, replica.applied, replica.skipped = (
+            replica_row.settings,
+            replica_row.applied,
+            replica_row.skipped,
+        )
+        replica.marks = list(replica_row.marks)
+        replica.attached = {one.event_id: one for one in replica_row.attached}
         replica.sessions = {row.name: session_of(row) for row in rows["sessions"]}
         buses = sorted(rows["event_buses"], key=attrgetter("place"))
         registered = sorted(rows["event_handlers"], key=attrgetter("place"))
         replica.core.restore(
             CoreTables(
-                next_id=fold.next_id,
-                last_fence=fold.last_fence,
-                last_revision=fold.last_revision,
-                last_number=fold.last_number,
+                next_id=replica_row.next_id,
+                last_fence=replica_row.last_fence,
+                last_revision=replica_row.last_revision,
+                last_number=replica_row.last_number,
                 states=states,
-                held=fold.held,
+                held=replica_row.held,
                 locks=rows["locks"],
-                event_locks=fold.event_locks,
+                event_locks=replica_row.event_locks,
                 log=list(numbered_records(sorted(rows["event_log"], key=attrgetter("number")), events)),
-                positions=fold.positions,
+                positions=replica_row.positions,
                 buses=[(row.info, row.revision) for row in buses],
                 handlers=[(row.bus, row.info, row.kept_until) for row in registered],
-                max_history=0 if fold.settings is None else fold.settings.max_history,
+                max_history=0 if replica_row.settings is None else replica_row.settings.max_history,
             ),
             now=manifest.at_ts,
         )
@@ -174,7 +180,7 @@ def _bucketed(rows: Iterable[T], name: Callable[[T], str]) -> Iterator[tuple[int
     yield from buckets.items()
 
 
-logger = logging.getLogger("durabus.fold")
+logger = logging.getLogger("durabus.replicated_log")
 
 LOOK_EVERY = 1.0
 LEASE = 600.0

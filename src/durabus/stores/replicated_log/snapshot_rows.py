@@ -19,7 +19,7 @@ from durabus.stores.replicated_log.commands import Join
 from durabus.stores.replicated_log.core import CoreTables
 from durabus.stores.replicated_log.replica import Attached, SenderSession, SnapshotMark
 
-TABLES = ("event_buses", "event_handlers", "events", "event_results", "locks", "event_log", "sessions", "fold")
+TABLES = ("event_buses", "event_handlers", "events", "event_results", "locks", "event_log", "sessions", "replica")
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True):
@@ -33,7 +33,7 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True):
     events: list[tuple[int, int, NewEvent]]
 
 
-class FoldRow(msgspec.Struct, frozen=True, kw_only=True):
+class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     """What there is once."""
 
     settings: Join | None
@@ -154,7 +154,7 @@ DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
     "locks": msgspec.msgpack.Decoder(list[LockState]),
     "event_log": msgspec.msgpack.Decoder(list[LogRow]),
     "sessions": msgspec.msgpack.Decoder(list[SessionRow]),
-    "fold": msgspec.msgpack.Decoder(list[FoldRow]),
+    "replica": msgspec.msgpack.Decoder(list[ReplicaRow]),
 }
 
 

@@ -21,8 +21,8 @@ from durabus.store.events import EventRef
 from durabus.store.features import Features, require
 from durabus.store.log import START
 from durabus.stores.replicated_log import commands as c
-from durabus.stores.replicated_log.core import FoldCore
-from durabus.stores.replicated_log.log_clock import LogClock, ToldTime
+from durabus.stores.replicated_log.core import ReplicatedLogCore
+from durabus.stores.replicated_log.log_clock import LogClock, ManualTime
 from durabus.stores.replicated_log.node import Node
 from durabus.stores.replicated_log.options import Options
 from durabus.stores.replicated_log.public_lane import travels_apart
@@ -30,16 +30,16 @@ from durabus.stores.replicated_log.transport import Transport
 from durabus.stores.replicated_log.wire import wire, wire_ref
 
 
-class FoldReads:
+class ReplicatedLogReads:
     """Each catches up with the log, then asks the replica in the caller's own thread."""
 
     _node: Node
 
     @property
-    def _core(self) -> FoldCore:
+    def _core(self) -> ReplicatedLogCore:
         return self._node.replica.core
 
-    async def _current(self) -> FoldCore:
+    async def _current(self) -> ReplicatedLogCore:
         await self._node.catch_up()
         return self._node.replica.core
 
@@ -104,12 +104,12 @@ class FoldReads:
         return await (await self._current()).list_dead_letters(bus=bus, limit=limit, offset=offset)
 
 
-class FoldStore(FoldReads):
+class ReplicatedLogStore(ReplicatedLogReads):
     """``EventStore`` on any ``Transport``."""
 
     def __init__(self, transport: Transport, options: Options, features: Features, clock: Clock | None = None) -> None:
         self.features = features
-        self._transport = transport if clock is None else ToldTime(transport, clock)
+        self._transport = transport if clock is None else ManualTime(transport, clock)
         self._options = options
         self._clock = clock
         self._node = self._new_node()

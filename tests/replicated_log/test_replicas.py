@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.fold.pictures import picture, pictures
-from tests.fold.simulated_log import SimulatedLog, Trouble
-from tests.fold.simulated_store import simulated_store
+from tests.replicated_log.pictures import picture, pictures
+from tests.replicated_log.simulated_log import SimulatedLog, Trouble
+from tests.replicated_log.simulated_store import simulated_store
 
 from durabus.clock import ManualClock
 from durabus.errors import DurabusError
@@ -19,7 +19,7 @@ from durabus.store.connect import open_store
 from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.snapshot import FORMAT, Loader, dump
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import Manifest
 from durabus.testing.conformance.commands import VERBS, Side
 from durabus.testing.conformance.differential import compare, random_steps
@@ -33,13 +33,13 @@ async def stack() -> AsyncIterator[AsyncExitStack]:
         yield opened
 
 
-async def opened(stack: AsyncExitStack, store: FoldStore) -> FoldStore:
+async def opened(stack: AsyncExitStack, store: ReplicatedLogStore) -> ReplicatedLogStore:
     await store.open()
     stack.push_async_callback(store.close)
     return store
 
 
-async def random_commands(store: FoldStore, clock: ManualClock, seed: int, length: int) -> None:
+async def random_commands(store: ReplicatedLogStore, clock: ManualClock, seed: int, length: int) -> None:
     """Whatever a worker may do, right or wrong."""
     side, chance = Side(store, keys=True, names=True), random.Random(seed)
     for step in random_steps(seed, length):
@@ -52,12 +52,12 @@ async def random_commands(store: FoldStore, clock: ManualClock, seed: int, lengt
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_the_fold_answers_random_commands_as_memory_does(seed: int, stack: AsyncExitStack) -> None:
+async def test_the_replicated_log_answers_random_commands_as_memory_does(seed: int, stack: AsyncExitStack) -> None:
     clocks = [ManualClock(), ManualClock()]
     memory = await open_store("memory://", clock=clocks[0])
     log = SimulatedLog(clocks[1])
-    fold = await opened(stack, simulated_store(log, clock=clocks[1], trouble=Trouble(seed, **TROUBLE)))
-    await compare(memory, fold, clocks, random_steps(seed, 40))
+    replicated = await opened(stack, simulated_store(log, clock=clocks[1], trouble=Trouble(seed, **TROUBLE)))
+    await compare(memory, replicated, clocks, random_steps(seed, 40))
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -132,7 +132,7 @@ async def test_two_nodes_never_hold_the_same_event(stack: AsyncExitStack) -> Non
     await nodes[0].add_events([new_event("t", {"n": n}) for n in range(300)])
     done: list[int] = []
 
-    async def work(node: FoldStore) -> None:
+    async def work(node: ReplicatedLogStore) -> None:
         while True:
             claims = await node.claim_next_events(
                 ClaimRequest(bus="default", worker_id=node._node.session, token=new_token(), limit=7)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.fold.broker_tests import read_again, request, stop_reading
-from tests.fold.pictures import pictures
-from tests.fold.simulated_log import SimulatedLog, SimulatedTransport
-from tests.fold.simulated_store import FEATURES
+from tests.replicated_log.broker_tests import read_again, request, stop_reading
+from tests.replicated_log.pictures import pictures
+from tests.replicated_log.simulated_log import SimulatedLog, SimulatedTransport
+from tests.replicated_log.simulated_store import FEATURES
 
 from durabus.errors import ConfigurationError, DamagedLogError, DurabusError
 from durabus.model.event import new_event
@@ -16,7 +16,7 @@ from durabus.stores.replicated_log.commands import StopBus, encode_command, enco
 from durabus.stores.replicated_log.options import Options, options_from_url
 from durabus.stores.replicated_log.public_lane import public_record
 from durabus.stores.replicated_log.records import label, seal
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import BrokerRecord, Position
 
 
@@ -27,8 +27,8 @@ class Nodes:
         self.log = SimulatedLog()
         self._stack = stack
 
-    async def open(self, transport: SimulatedTransport | None = None, **options: object) -> FoldStore:
-        store = FoldStore(transport or SimulatedTransport(self.log), Options(**options), FEATURES)  # type: ignore[arg-type]
+    async def open(self, transport: SimulatedTransport | None = None, **options: object) -> ReplicatedLogStore:
+        store = ReplicatedLogStore(transport or SimulatedTransport(self.log), Options(**options), FEATURES)  # type: ignore[arg-type]
         self._stack.push_async_callback(store.close)
         await store.open()
         return store
@@ -135,7 +135,7 @@ def test_a_place_that_cannot_be_is_refused(place: str) -> None:
         options_from_url(f"nats://h?skip_record={place}")
 
 
-async def read_on(store: FoldStore) -> None:
+async def read_on(store: ReplicatedLogStore) -> None:
     """As after an interruption of the connection."""
     await store._node._own.run(stop_reading(store._node))
     await store._node._own.run(read_again(store._node))
@@ -150,7 +150,7 @@ async def test_after_an_interruption_the_same_log_is_read_on(nodes: Nodes) -> No
     assert (await store.counts()).pending == 1
 
 
-async def refused(store: FoldStore) -> DurabusError:
+async def refused(store: ReplicatedLogStore) -> DurabusError:
     async def count_on() -> None:
         while True:  # until the node has looked
             await store.counts()

@@ -17,13 +17,13 @@ from durabus.model.statuses import EventMode, HandlerMode, ResultStatus
 from durabus.store.claims import SettleAnswer
 from durabus.stores.memory.claims import MemoryClaims
 from durabus.stores.replicated_log.commands import decode_commands, encode_commands, finish
-from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.core import ReplicatedLogCore
 from durabus.stores.replicated_log.wire import PackedCompletions, Sent, wire
 
 BUSES = ("a", "b")
 
 
-class ByKernel(FoldCore):
+class ByKernel(ReplicatedLogCore):
     """The same core without the bulk."""
 
     def settle(self, sent: Sequence[Sent], then_claim: ClaimRequest | None) -> SettleAnswer:
@@ -39,7 +39,7 @@ class Pair:
 
     def __init__(self, max_history: int) -> None:
         self.clocks = [ManualClock(), ManualClock()]
-        self.cores = [FoldCore(self.clocks[0]), ByKernel(self.clocks[1])]
+        self.cores = [ReplicatedLogCore(self.clocks[0]), ByKernel(self.clocks[1])]
         for core in self.cores:
             core._max_history = max_history
 
@@ -51,7 +51,7 @@ class Pair:
         assert finish(one.counts()) == finish(two.counts())
         return first
 
-    def _do(self, core: FoldCore, verb: str, *arguments: Any, **options: Any) -> Any:
+    def _do(self, core: ReplicatedLogCore, verb: str, *arguments: Any, **options: Any) -> Any:
         try:
             answer = getattr(core, verb)(*arguments, **options)
             return answer if verb == "settle" else finish(answer)

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.fold.simulated_log import SimulatedLog, SimulatedTransport, Trouble
-from tests.fold.simulated_store import FEATURES, simulated_store
+from tests.replicated_log.simulated_log import SimulatedLog, SimulatedTransport, Trouble
+from tests.replicated_log.simulated_store import FEATURES, simulated_store
 
 from durabus.errors import (
     ConfigurationError,
@@ -23,12 +23,12 @@ from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.handler import HandlerInfo
 from durabus.stores.replicated_log.commands import StopBus, encode_command, encode_commands
-from durabus.stores.replicated_log.core import FoldCore
+from durabus.stores.replicated_log.core import ReplicatedLogCore
 from durabus.stores.replicated_log.options import Options
 from durabus.stores.replicated_log.public_lane import APART_FROM
 from durabus.stores.replicated_log.records import Envelope, label, unseal
 from durabus.stores.replicated_log.replica import Replica
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import BrokerRecord, PublicRecord, RefusedError, UnknownOutcomeError
 
 SHORT = Options(timeout=0.3)
@@ -78,7 +78,7 @@ async def test_foreign_records_are_skipped_counted_and_reported(caplog: pytest.L
     log = SimulatedLog()
     store = simulated_store(log)
     await store.open()
-    with caplog.at_level(logging.WARNING, "durabus.fold"):
+    with caplog.at_level(logging.WARNING, "durabus.replicated_log"):
         for body in (b"", b"hello", b"{}", bytes(200)):
             log.store(None, {}, body)
         log.store("t", {}, b"not json")
@@ -93,10 +93,10 @@ async def test_foreign_records_are_skipped_counted_and_reported(caplog: pytest.L
 
 
 async def test_a_command_that_fails_is_void_and_its_sender_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def stop_bus(core: FoldCore, bus: str) -> None:
+    async def stop_bus(core: ReplicatedLogCore, bus: str) -> None:
         raise ZeroDivisionError(bus)
 
-    monkeypatch.setattr(FoldCore, "stop_bus", stop_bus)
+    monkeypatch.setattr(ReplicatedLogCore, "stop_bus", stop_bus)
     store = simulated_store(SimulatedLog())
     await store.open()
     with pytest.raises(StoreError, match="StopBus failed and is void: ZeroDivisionError: b"):
@@ -181,8 +181,8 @@ class Silent(SimulatedTransport):
         await super().publish(records)
 
 
-async def opened(transport: SimulatedTransport, options: Options = SHORT) -> FoldStore:
-    store = FoldStore(transport, options, FEATURES)
+async def opened(transport: SimulatedTransport, options: Options = SHORT) -> ReplicatedLogStore:
+    store = ReplicatedLogStore(transport, options, FEATURES)
     await store.open()
     return store
 
@@ -308,7 +308,7 @@ async def test_metadata_that_travels_apart_shares_records() -> None:
     await store.close()
 
 
-def code_of_a_child(store: FoldStore) -> int:
+def code_of_a_child(store: ReplicatedLogStore) -> int:
     child = os.fork()
     if child == 0:
         try:

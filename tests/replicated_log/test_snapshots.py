@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from tests.fold.pictures import pictures
-from tests.fold.simulated_log import SimulatedLog, SimulatedTransport
-from tests.fold.simulated_store import FEATURES, simulated_store
+from tests.replicated_log.pictures import pictures
+from tests.replicated_log.simulated_log import SimulatedLog, SimulatedTransport
+from tests.replicated_log.simulated_store import FEATURES, simulated_store
 
 from durabus.clock import ManualClock
 from durabus.errors import DamagedLogError, LeaseLost, SchemaError, StoreUnavailableError
@@ -19,7 +19,7 @@ from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.options import Options
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.snapshot import Loader, Snapshotter
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import Manifest, Position, SnapshotPart
 
 
@@ -33,7 +33,7 @@ def log(clock: ManualClock) -> SimulatedLog:
     return SimulatedLog(clock)
 
 
-async def a_life(store: FoldStore, clock: ManualClock) -> None:
+async def a_life(store: ReplicatedLogStore, clock: ManualClock) -> None:
     """Something in every table."""
     await store.register_handlers("default", "n1", [HandlerInfo(handler_id="a", pattern="*")], kept_for=60)
     await store.stop_bus("default")
@@ -131,7 +131,7 @@ async def test_a_node_far_behind_begins_anew(
 ) -> None:
     monkeypatch.setattr(node, "RESTORE_PAUSE", 0.01)
     transport = Sleeper(log)
-    sleeper = FoldStore(transport, Options(public_kept=0), FEATURES, clock)
+    sleeper = ReplicatedLogStore(transport, Options(public_kept=0), FEATURES, clock)
     await sleeper.open()
     store = simulated_store(log, clock=clock, options=Options(public_kept=0))
     await store.open()
@@ -254,7 +254,7 @@ class Slow(SimulatedTransport):
 
 async def test_closing_in_the_middle_of_a_snapshot_leaves_it_to_others(log: SimulatedLog, clock: ManualClock) -> None:
     transport = Slow(log)
-    store = FoldStore(transport, Options(snapshot_every=1), FEATURES, clock)
+    store = ReplicatedLogStore(transport, Options(snapshot_every=1), FEATURES, clock)
     await store.open()
     async with asyncio.timeout(30):
         while not transport.begun:  # noqa: ASYNC110  (in the store's own thread)

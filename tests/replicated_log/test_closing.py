@@ -4,12 +4,12 @@ import asyncio
 import threading
 
 import pytest
-from tests.fold.simulated_log import POLL, SimulatedLog, SimulatedTransport
-from tests.fold.simulated_store import FEATURES
+from tests.replicated_log.simulated_log import POLL, SimulatedLog, SimulatedTransport
+from tests.replicated_log.simulated_store import FEATURES
 
 from durabus.errors import StoreClosedError, StoreUnavailableError
 from durabus.stores.replicated_log.options import Options
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import Position
 
 
@@ -41,9 +41,9 @@ class Halting(SimulatedTransport):
                 await asyncio.sleep(POLL)
 
 
-async def halted(verb: str, **options: float) -> tuple[FoldStore, Halting]:
+async def halted(verb: str, **options: float) -> tuple[ReplicatedLogStore, Halting]:
     transport = Halting(SimulatedLog(), verb)
-    store = FoldStore(transport, Options(**options), FEATURES)  # type: ignore[arg-type]
+    store = ReplicatedLogStore(transport, Options(**options), FEATURES)  # type: ignore[arg-type]
     await store.open()
     transport.halts = True
     return store, transport

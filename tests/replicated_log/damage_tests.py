@@ -5,17 +5,17 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.fold.broker_tests import Broker, read_again, stop_reading
-from tests.fold.pictures import pictures
+from tests.replicated_log.broker_tests import Broker, read_again, stop_reading
+from tests.replicated_log.pictures import pictures
 
 from durabus import new_event
 from durabus.errors import DamagedLogError
 from durabus.stores.replicated_log.public_lane import public_record
 from durabus.stores.replicated_log.records import label, seal
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 
 
-async def told(store: FoldStore, within: float = 20) -> str:
+async def told(store: ReplicatedLogStore, within: float = 20) -> str:
     """What a stopped store says to whoever asks it."""
 
     async def ask_on() -> None:

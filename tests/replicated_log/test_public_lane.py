@@ -4,8 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from tests.fold.simulated_log import SimulatedLog
-from tests.fold.simulated_store import simulated_store
+from tests.replicated_log.simulated_log import SimulatedLog
+from tests.replicated_log.simulated_store import simulated_store
 
 from durabus.model.event import DEFAULT_BUS, NewEvent, new_event, new_event_id
 from durabus.stores.replicated_log.public_lane import NoEventError, arrival, public_record

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.fold.broker_tests import Broker, publish_for_certain, work
-from tests.fold.pictures import pictures
+from tests.replicated_log.broker_tests import Broker, publish_for_certain, work
+from tests.replicated_log.pictures import pictures
 from tests.servers.proxy import Proxy
 
 from durabus import new_event

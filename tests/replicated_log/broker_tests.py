@@ -13,8 +13,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from tests.fold.pictures import pictures
 from tests.processes.fleet import Fleet, judge
+from tests.replicated_log.pictures import pictures
 
 from durabus import EventBus, EventQueue, new_event, open_store
 from durabus.errors import LeaseLost, SchemaError, StoreUnavailableError
@@ -23,7 +23,7 @@ from durabus.model.event import NewEvent
 from durabus.model.query import Counts
 from durabus.model.settlement import Complete, Settled
 from durabus.stores.replicated_log.node import Node
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.testing.servers.server import Server
 
 
@@ -39,10 +39,10 @@ class Broker:
     def url(self) -> str:
         return f"{self.server_url}?prefix={self.prefix}"
 
-    async def open(self, **options: object) -> FoldStore:
+    async def open(self, **options: object) -> ReplicatedLogStore:
         extra = "".join(f"&{name}={value}" for name, value in options.items())
         store = await open_store(self.url + extra)
-        assert isinstance(store, FoldStore)
+        assert isinstance(store, ReplicatedLogStore)
         self._stack.push_async_callback(store.close)
         return store
 
@@ -51,7 +51,7 @@ def request(limit: int = 10, **options: Any) -> ClaimRequest:
     return ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=limit, **options)
 
 
-async def publish_for_certain(store: FoldStore, new: list[NewEvent]) -> None:
+async def publish_for_certain(store: ReplicatedLogStore, new: list[NewEvent]) -> None:
     """As the contract says: repeat the same call until it is answered."""
     while True:
         try:
@@ -61,7 +61,7 @@ async def publish_for_certain(store: FoldStore, new: list[NewEvent]) -> None:
         return
 
 
-async def work(store: FoldStore, done: list[int], total: int) -> None:
+async def work(store: ReplicatedLogStore, done: list[int], total: int) -> None:
     """Claim and complete until all are done; what is not answered is repeated."""
     while len(done) < total:
         asked = request(lease=10.0)
@@ -159,7 +159,7 @@ class BrokerTests:
                 broker,
                 "public",
                 [
-                    ("shop.opened", {"durabus-told-time": "9000000000.0"}, '{"n": 1}'),
+                    ("shop.opened", {"durabus-manual-time": "9000000000.0"}, '{"n": 1}'),
                     ("shop.closed", {"event_id": "0190f0e4-0000-7000-8000-000000000001"}, "[2]"),
                     ("shop.broken", {}, "no json"),
                     ("shop.closed", {"event_id": "0190f0e4-0000-7000-8000-000000000001"}, "[2]"),
@@ -169,7 +169,7 @@ class BrokerTests:
                 while len(got) < 2:  # noqa: ASYNC110  (the bus has its own loop for it)
                     await asyncio.sleep(0.01)
             assert sorted(got) == [("shop.closed", [2]), ("shop.opened", {"n": 1})]
-            assert isinstance(bus.store, FoldStore)
+            assert isinstance(bus.store, ReplicatedLogStore)
             assert bus.store.skipped_records == 1
             assert await bus.store.now() == pytest.approx(time(), abs=60)  # strangers do not set the clock
 

@@ -1,11 +1,11 @@
 """Stores on a simulated log."""
 
-from tests.fold.simulated_log import SimulatedLog, SimulatedTransport, Trouble
+from tests.replicated_log.simulated_log import SimulatedLog, SimulatedTransport, Trouble
 
 from durabus.clock import Clock
 from durabus.store.features import Features
 from durabus.stores.replicated_log.options import Options
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 
 FEATURES = Features(
     scheme="simulated",
@@ -21,5 +21,5 @@ FEATURES = Features(
 
 def simulated_store(
     log: SimulatedLog, *, clock: Clock | None = None, trouble: Trouble | None = None, options: Options | None = None
-) -> FoldStore:
-    return FoldStore(SimulatedTransport(log, trouble), options or Options(), FEATURES, clock)
+) -> ReplicatedLogStore:
+    return ReplicatedLogStore(SimulatedTransport(log, trouble), options or Options(), FEATURES, clock)

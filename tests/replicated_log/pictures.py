@@ -2,7 +2,7 @@
 
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.snapshot import dump
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 
 Picture = dict[tuple[str, str], bytes]
 
@@ -11,7 +11,7 @@ async def picture(replica: Replica) -> Picture:
     return {(part.table, part.key): part.rows async for part in dump(replica)}
 
 
-async def pictures(*stores: FoldStore) -> list[Picture]:
+async def pictures(*stores: ReplicatedLogStore) -> list[Picture]:
     """Of all of them, at the same place in the log."""
     for store in stores:
         await store.counts()

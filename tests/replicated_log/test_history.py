@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from tests.fold.pictures import pictures
-from tests.fold.simulated_log import SimulatedLog
-from tests.fold.simulated_store import simulated_store
+from tests.replicated_log.pictures import pictures
+from tests.replicated_log.simulated_log import SimulatedLog
+from tests.replicated_log.simulated_store import simulated_store
 
 from durabus import Action, new_event
 from durabus.lifecycle.state import EventState
@@ -12,18 +12,18 @@ from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete
 from durabus.stores.replicated_log.options import Options
-from durabus.stores.replicated_log.store import FoldStore
+from durabus.stores.replicated_log.store import ReplicatedLogStore
 
 KEPT = 10
 
 
-async def opened(log: SimulatedLog) -> FoldStore:
+async def opened(log: SimulatedLog) -> ReplicatedLogStore:
     store = simulated_store(log, options=Options(max_history=KEPT))
     await store.open()
     return store
 
 
-async def complete(store: FoldStore, count: int) -> None:
+async def complete(store: ReplicatedLogStore, count: int) -> None:
     for _ in range(count):
         await store.add_events([new_event("t")])
         request = ClaimRequest(bus="default", worker_id="w", token=new_token())
@@ -31,7 +31,7 @@ async def complete(store: FoldStore, count: int) -> None:
         await store.settle_events([Complete(claim.ref)])
 
 
-async def completed_in_log(store: FoldStore) -> list[int]:
+async def completed_in_log(store: ReplicatedLogStore) -> list[int]:
     return [entry.id for entry in (await store.read_log()).entries if entry.action is Action.COMPLETED]
 
 
