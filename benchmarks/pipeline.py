@@ -224,7 +224,7 @@ def main() -> None:
     print(made.text())
     if options.rows >= QUOTED_ROWS:
         made.write(PIPELINE)
-        print(f"table for docs/benchmarks.md in {PIPELINE}")
+        print(f"table for docs/proof/benchmarks.md in {PIPELINE}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The one table, on the terminal and as docs/benchmarks.md."""
+"""The one table, on the terminal and as docs/proof/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.table import Table
 from benchmarks.processes import ROOT
 from benchmarks.results import Published, Report, Row, Target
 
-DOCS = ROOT / "docs" / "benchmarks.md"
+DOCS = ROOT / "docs" / "proof" / "benchmarks.md"
 COLUMNS = ("measurement", "durabus", "compared with", "ratio", "target", "")
 
 _PAGE = """# Benchmarks

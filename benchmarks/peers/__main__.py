@@ -71,7 +71,7 @@ def main() -> int:
     if not options.quick:
         made = Published(markdown=_markdown(found), finished=this_moment(), commit=commit, load=load)
         made.write(PEERS)
-        console.print(f"table for docs/benchmarks.md in {PEERS}", style="dim")
+        console.print(f"table for docs/proof/benchmarks.md in {PEERS}", style="dim")
     return 0
 
 

@@ -14,7 +14,7 @@ from durabus.http import TokenFile
 from durabus.http.auth.access import Scope
 from durabus.http.problems import STATUS, Code, code_of
 
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "http.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "reference" / "http.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\d{3}) \| [A-Z].*\. \|$", re.MULTILINE)
 JSON = {"Content-Type": "application/json"}
 PROOF = {"token": "0" * 32, "fence": 1}

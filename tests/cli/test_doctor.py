@@ -8,7 +8,7 @@ from tests.cli.conftest import Durabus
 from durabus import EventQueue, EventStore
 from durabus.store.guarantees import URLS
 
-GUARANTEES = Path(__file__).parents[2] / "docs" / "guarantees.md"
+GUARANTEES = Path(__file__).parents[2] / "docs" / "proof" / "guarantees.md"
 
 
 async def test_a_store_without_errors_is_0(durabus: Durabus, queue: EventQueue) -> None:
@@ -44,5 +44,5 @@ def test_memory_is_warned_about(durabus: Durabus) -> None:
 def test_the_page_of_guarantees_is_the_one_that_the_code_gives(durabus: Durabus) -> None:
     done = durabus("guarantees", store=None)
     assert done.code == 0
-    assert done.out == GUARANTEES.read_text(), "run: durabus guarantees > docs/guarantees.md"
+    assert done.out == GUARANTEES.read_text(), "run: durabus guarantees > docs/proof/guarantees.md"
     assert list(durabus("guarantees", "--json", store=None).json) == list(URLS)

@@ -1,4 +1,4 @@
-"""The commands of docs/cli.md and of the README's shell section do what they say, one after the other."""
+"""The commands of docs/reference/cli.md and of the README's shell section do what they say, one after the other."""
 
 import re
 import shlex
@@ -8,7 +8,7 @@ import pytest
 from tests.cli.conftest import Durabus
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = {"docs/cli.md": "# The command line", "README.md": "## From the shell"}
+PAGES = {"docs/reference/cli.md": "# The command line", "README.md": "## From the shell"}
 
 
 def commands(page: str, heading: str) -> list[list[str]]:

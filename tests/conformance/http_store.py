@@ -1,7 +1,7 @@
 """A store whose publishers, workers and administrators speak HTTP to a server; who looks on, looks at its store.
 
 Over HTTP: publish, claim, renew, settle, requeue, reset, counts and dead letters of a bus. What the API cannot say
-(it is listed in docs/http.md) ends a test, with the reason.
+(it is listed in docs/reference/http.md) ends a test, with the reason.
 """
 
 import re

@@ -50,7 +50,7 @@ DIFFERENT = {
     ],
     "a request claims a thousand events at most": ["test_ten_thousand_events_are_one_batch"],
 }
-"""Where the API says something else than the store, and the tests of that. docs/http.md tells it to its users."""
+"""Where the API differs from the store, and the tests of that. docs/reference/http.md lists it for users."""
 
 
 class Worked(StoreUnderTest, DedupeTests, ClaimTests, SettlementTests, StaleWriterTests, RepeatTests):

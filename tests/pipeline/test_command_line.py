@@ -65,7 +65,7 @@ def test_a_command_prints_its_answer_and_nothing_else(tmp_path: Path) -> None:
 
 def documented_commands() -> list[str]:
     """Of both pages, in their order; what both name is typed once."""
-    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/pipeline.md")]
+    pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/reference/pipeline.md")]
     typed = [line.removeprefix("$ ") for page in pages for line in page.splitlines()]
     return list(dict.fromkeys(line for line in typed if line.startswith(("durabus pipeline", "durabus events show"))))
 

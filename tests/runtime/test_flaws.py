@@ -1,4 +1,4 @@
-"""Flaws of the runtime that this one took its words from, each shown not to be here. docs/runtime.md has the others."""
+"""Flaws of the runtime that this one extends, each shown to be absent here. docs/proof/runtime.md has the others."""
 
 import asyncio
 import threading

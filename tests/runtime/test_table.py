@@ -1,11 +1,11 @@
-"""docs/runtime.md names every test in this folder, and no other."""
+"""docs/proof/runtime.md names every test in this folder, and no other."""
 
 import ast
 import re
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-PAGE = FOLDER.parents[1] / "docs" / "runtime.md"
+PAGE = FOLDER.parents[1] / "docs" / "proof" / "runtime.md"
 NAME = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m tests.simulation.mutants                 all of them: the table of docs/reliability.md
+    python -m tests.simulation.mutants                 all of them: the table of docs/proof/reliability.md
     python -m tests.simulation.mutants 'retry at once'  one of them
 """
 

@@ -71,7 +71,7 @@ class EventBus(Subscribing):
     ``mode`` says which events exclude each other, in every process that serves the bus; ``handler_mode`` whether the
     handlers of one event run one by one or side by side; ``completion`` whether it needs all of them or the first
     answer. ``event_timeout`` bounds one attempt of an event, all its handlers together; ``max_depth`` how many levels
-    of children a chain of events may have. docs/runtime.md tells the rest.
+    of children a chain of events may have. docs/proof/runtime.md tells the rest.
     """
 
     def __init__(

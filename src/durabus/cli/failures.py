@@ -86,7 +86,7 @@ def _from_store_error(error: StoreError) -> CommandFailed:
     what = "cannot use the store"
     hint = "check --store (a file: path, permissions, free space; a server: is it up), then try again"
     if isinstance(error, DamagedLogError):
-        what, hint = "the broker's log is damaged", 'docs/stores.md says under "A damaged log" how to go on'
+        what, hint = "the broker's log is damaged", "docs/howto/repair-a-damaged-log.md says what to do"
     return CommandFailed(what, str(error), hint, code=Exit.STORE)
 
 

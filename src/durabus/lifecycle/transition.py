@@ -1,4 +1,4 @@
-"""The lifecycle of an event: every row of the table in docs/lifecycle.md is one function here."""
+"""The lifecycle of an event: every row of the table in docs/reference/lifecycle.md is one function here."""
 
 from __future__ import annotations
 

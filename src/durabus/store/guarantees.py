@@ -40,7 +40,7 @@ These promises hold on every store, as long as the store keeps its data (each ta
 - Once another worker has claimed an event, everything that the former holder still writes is refused (`LeaseLost`).
 - An exact repeat of a call takes effect once. A publish is one if it has the same `event_id` or `idempotency_key`.
 
-One [conformance suite](../src/durabus/testing/conformance) tests all of this on every store. The
+One [conformance suite](../../src/durabus/testing/conformance) tests all of this on every store. The
 [crash lab](reliability.md#the-crash-lab) also kills workers and servers, on SQLite, PostgreSQL, Redis, NATS and Kafka.
 Promises without a test are marked *not tested*. No test cuts the power: where the table says that a store survives it,
 the store acknowledges a write only after the disk has confirmed it.
@@ -95,7 +95,7 @@ def all_guarantees() -> dict[str, Guarantees]:
 
 
 def page() -> str:
-    """Return the text of ``docs/guarantees.md``."""
+    """Return the text of ``docs/proof/guarantees.md``."""
     known = all_guarantees()
     features = {name: make_store(url).features for name, url in URLS.items()}
     parts = [HEAD, _table(known, features)]
@@ -127,4 +127,4 @@ def _link(test: str) -> str:
         return f"*{test}*"
     file, _, name = test.partition("::")
     sentence = name.rpartition("::")[2].partition("[")[0].removeprefix("test_").replace("_", " ")
-    return f"[{sentence}](../tests/{file})"
+    return f"[{sentence}](../../tests/{file})"

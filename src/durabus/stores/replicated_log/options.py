@@ -37,7 +37,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     public_kept: float = 7 * 86_400.0
     """How long the public lane keeps what all replicas have, in seconds."""
     skip_record: str = ""
-    """The position of a damaged record that shall count on no node, as the error names it. See docs/stores.md."""
+    """The position of the damaged record that no node shall apply. See docs/howto/repair-a-damaged-log.md."""
 
     @property
     def skipped_position(self) -> Position | None:

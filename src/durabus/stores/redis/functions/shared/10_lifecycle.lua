@@ -1,4 +1,4 @@
--- The rules of durabus.lifecycle.transition, one function for each row of docs/lifecycle.md.
+-- The rules of durabus.lifecycle.transition, one function for each row of docs/reference/lifecycle.md.
 
 local lifecycle = {}
 
