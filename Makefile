@@ -87,7 +87,7 @@ lock: ## Rewrite requirements.lock from pyproject.toml (ARGS=--upgrade takes new
 	$(PYTHON) -m venv "$$tools/venv"; \
 	"$$tools/venv/bin/pip" install --quiet '$(UV)'; \
 	"$$tools/venv/bin/uv" pip compile pyproject.toml --extra postgres --extra redis --extra nats --extra kafka --extra server --extra client \
-		--extra spark --extra servers --extra cli --extra dev --extra bench \
+		--extra spark --extra servers --extra cli --group dev --group bench \
 		--universal --python-version 3.11 --generate-hashes \
 		--python "$$tools/venv/bin/python" --no-config --cache-dir "$$tools/cache" \
 		--custom-compile-command 'make lock' --output-file requirements.lock --quiet $(ARGS)
@@ -115,11 +115,12 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 	@$(BIN)/pip check --quiet
 	@touch $@
 
-# The newest peers, so no lock. oban is left out below Python 3.12; arq and saq need an older redis-py.
+# The newest peers, so no lock; the newest pip, because older ones know no groups. oban is left out below Python 3.12; arq
+# and saq need an older redis-py.
 $(PEERS)/.installed: pyproject.toml
 	rm -rf $(PEERS)
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --editable '.[bench,cli,peers,postgres,redis,servers]'
+	$(PYTHON) -m venv --upgrade-deps $(PEERS)
+	$(PEERS)/bin/pip install --quiet --editable '.[cli,postgres,redis,servers]' --group bench --group peers
 	$(PYTHON) -m venv $(PEERS)/older
 	$(PEERS)/older/bin/pip install --quiet --editable . arq 'saq[redis,hiredis]'
 	@touch $@

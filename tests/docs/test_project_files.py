@@ -1,6 +1,7 @@
 """The files that a code host reads are well formed, and run what a developer runs."""
 
 import re
+import tomllib
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -69,3 +70,9 @@ def test_an_issue_form_is_well_formed(form: Path) -> None:
     fields = [field for field in found["body"] if field["type"] != "markdown"]
     assert all({"id", "attributes"} <= set(field) and field["attributes"]["label"] for field in fields)
     assert len({field["id"] for field in fields}) == len(fields) > 0
+
+
+def test_the_extra_all_brings_every_extra_but_spark() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert everything == f"durabus[{','.join(sorted(extras.keys() - {'all', 'spark'}))}]"
