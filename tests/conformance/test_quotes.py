@@ -19,18 +19,18 @@ TESTS = [(name, test) for name, test in inspect.getmembers(StoreConformance) if 
 NOT_SEEN_FROM_OUTSIDE = {
     "a repeat is harmless": "said once more in the sentence before it",
     "Everything a bus needs from a store": "a summary",
-    "Who serves which bus": "a summary",
+    "Which nodes have which handlers for which bus": "a summary",
     "The history of what was published": "a summary",
     "What each handler did": "a summary",
     "Every event, claim, result and retry": "a summary",
-    "A result exists only where it carries news": "a matter of cost",
+    "A result is stored only if it adds information": "a matter of cost",
     "Connect, install or upgrade the schema, verify it": "every test opens a store; the back end tests its upgrades",
     "Raises ``SchemaError``": "the back end tests how its own schema can be damaged",
-    "The store's clock": "proved with the leases",
+    "Return the present time by the store's clock": "proved with the leases",
     "runs them one at a time, in their order": "the worker's part: tests/runtime/test_serial_batches.py",
-    "Such entries are committed, but neither": "only PostgreSQL's: tests/postgresql/test_log_hold.py",
-    "Only where the log waits for open transactions": "only PostgreSQL's: tests/postgresql/test_log_hold.py",
-    "Whether ``get_event`` would answer with an event": "proved with get_event",
+    "Such entries are committed, but": "only PostgreSQL's: tests/postgresql/test_log_hold.py",
+    "This happens only on PostgreSQL": "only PostgreSQL's: tests/postgresql/test_log_hold.py",
+    "Return whether ``get_event`` would return an event": "proved with get_event",
 }
 
 

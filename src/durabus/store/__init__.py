@@ -1,5 +1,7 @@
-"""What a store promises. The docstrings of these protocols are the law; ``durabus.testing.conformance``
-quotes and tests it.
+"""What every store promises.
+
+The docstrings of these protocols are binding. Every test of ``durabus.testing.conformance`` quotes the sentence that
+it proves.
 """
 
 from durabus.store.contract import EventStore

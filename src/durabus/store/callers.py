@@ -1,7 +1,7 @@
-"""What a caller may hand over as ``connection=…``: the connections of drivers, and of the libraries that wrap them.
+"""What a caller may pass as ``connection=…``: a connection of a driver, or of a library that wraps a driver.
 
-Nothing of these libraries is imported: a connection is recognised by where its class was defined. What is underneath is
-always the connection of a driver, and the store asks that one directly.
+This module imports none of these libraries: it recognises a connection by the package that defines its class. The store
+uses the driver's connection underneath.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Any
 from durabus.errors import StoreError
 
 WRAPPED = "a SQLAlchemy Session, AsyncSession, Connection or AsyncConnection over one of them"
-"""What every store with ``caller_transactions`` accepts beside the connections of its drivers."""
+"""What every store with ``caller_transactions`` accepts besides the connections of its drivers."""
 NO_TRANSACTION = "connection has no open transaction and does not begin one by itself: begin a transaction first"
 
 
 async def driver_of(connection: object, vendor: str) -> Any:
-    """The driver's connection behind what a library gave, with that library's transaction begun.
+    """Return the driver's connection behind ``connection``, after the wrapping library has begun its transaction.
 
-    ``vendor`` is Django's name for the database; what is no connection of a known library is returned as it is.
+    ``vendor`` is Django's name for the database. An object of no known library is returned as it is.
     """
     found: Any = connection
     kinds = {kind.__name__ for kind in type(found).__mro__ if is_from(kind, "sqlalchemy")}
@@ -42,7 +42,7 @@ async def driver_of(connection: object, vendor: str) -> Any:
 
 
 def is_from(kind: type, package: str) -> bool:
-    """Whether a class, or one that it is made from, was defined in a package."""
+    """Return whether a class, or one of its base classes, is defined in a package."""
     return any(base.__module__.partition(".")[0] == package for base in kind.__mro__)
 
 
@@ -50,7 +50,7 @@ def _driver_of_django(connection: Any) -> Any:
     # attributes, because Django refuses its own methods inside an event loop
     if connection.connection is None or not (connection.in_atomic_block or not connection.autocommit):
         raise StoreError(
-            f"{NO_TRANSACTION} (with transaction.atomic(): …), and hand over transaction.get_connection(): "
-            "django.db.connection is another one inside an event loop"
+            f"{NO_TRANSACTION} (with transaction.atomic(): …), and pass transaction.get_connection(): "
+            "inside an event loop, django.db.connection is a different connection"
         )
     return connection.connection

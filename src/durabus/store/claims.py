@@ -1,4 +1,4 @@
-"""Claims on events: who may work on what, and until when."""
+"""Claims on events: which worker may work on which event, and until when."""
 
 from __future__ import annotations
 
@@ -15,54 +15,58 @@ from durabus.store.events import EventRef
 
 
 class SettleAnswer(msgspec.Struct, frozen=True):
-    """One outcome per settlement, in their order, and the claims that ``then_claim`` brought."""
+    """One outcome for each settlement, in the same order, and the claims that ``then_claim`` granted."""
 
     outcomes: list[Settled | LeaseLost]
     claims: list[Claim]
 
 
 class Claims(Protocol):
-    """Every write is one conditional step on (status, token, fence). What does not match changes no byte."""
+    """Every write is one conditional step on (status, token, fence). A write that does not match changes nothing."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
-        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: empty if there are none.
+        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none.
 
-        - First, every event of the bus whose lease is over is taken from its claim: PENDING again with its ABANDONED
-          entry and the error ``lease expired (worker …)``, or FAILED if its attempts are used up (its own
-          ``max_attempts``, else the request's).
-        - Eligible are then the PENDING events that are due; with ``request.tags``, only those that carry one of them;
-          with ``request.event_id``, only that one. (Refused without ``claims_by_event_id``.)
-        - Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible, and
-          only while none of them is PROCESSING: one that waits for its retry holds up its key and nothing else.
-        - Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it.
-        - Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token, worker and lease; a
-          PICKED entry each.
-        - A second caller never gets an event whose lease is not over, however many race.
-        - ``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is free
-          or expired; the lock is taken in the same step under the claim's token and lease. All events of the claim
-          share it: it is renewed with any of them, never to end before one of their leases, and freed when the last of
-          them is settled, reset or taken away. A lock that its holder let expire is taken together with all events of
-          the holder's token: they are taken from their claims as above, whatever bus they are on. Whoever claims
-          several runs them one at a time, in their order. (Refused without ``serial_modes``.)
-        - A repeat with the same token answers the claims that the token still holds, in the same order, and does
-          nothing else. If it holds none any more, it is a new request: abandoned claims are not held.
-        - ``Claim.results`` holds what the event's handlers did in earlier attempts, ``Claim.revision`` the revision of
-          the bus's handlers at this moment: who knows that revision knows every handler that was registered before.
+        - First, the store takes back every event of the bus whose lease is over. The claim is abandoned: the event
+          becomes PENDING again, with an ABANDONED entry and the error ``lease expired (worker …)``. If its attempts are
+          used up (its own ``max_attempts``, else the request's), it becomes FAILED instead.
+        - Then every PENDING event that is due is eligible. With ``request.tags``, only events that carry one of them
+          are eligible; with ``request.event_id``, only that event. (Refused without ``claims_by_event_id``.)
+        - Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+          eligible, and only while none of them is PROCESSING. An event that waits for its retry delays its own key
+          only.
+        - Order: larger ``priority`` first, then smaller ``id``. The returned list has this order.
+        - In one atomic step, each event gets status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token,
+          worker and lease, and a PICKED entry.
+        - A second caller never gets an event whose lease is not over, however many callers race.
+        - With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
+          ``event:global`` is free or expired. The same step takes the lock under the claim's token and lease. All
+          events of the claim share the lock. Renewing any of them renews the lock, and the lock never ends before one
+          of their leases. It is freed when the last of them is settled, reset or taken back. Taking an expired lock
+          also takes back all events of the former holder's token, as above, on every bus. A worker that claims several
+          events runs them one at a time, in their order. (Refused without ``serial_modes``.)
+        - A repeat with the same token returns the claims that the token still holds, in the same order, and does
+          nothing else. If the token holds none any more, the call is a new request. An abandoned claim is not held.
+        - ``Claim.results`` holds what the event's handlers did in earlier attempts. ``Claim.revision`` is the revision
+          of the bus's handlers at this moment: a worker that has read that revision knows every handler that was
+          registered before.
         """
         ...
 
     async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
-        """Record that work began: a STARTED entry each. A repeat records nothing. ``LeaseLost`` if not current.
+        """Record that work began, with a STARTED entry for each event. A repeat records nothing.
 
-        An abandoned claim is not current, though it may still be settled: to all others the event is free.
+        The outcome is ``LeaseLost`` if the claim is not current. An abandoned claim is not current, although it may
+        still be settled: other workers can claim the event.
         """
         ...
 
     async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
-        """Extend leases to ``lease`` seconds from the store's now; answers the new expiry for each.
+        """Extend each lease to ``lease`` seconds from the store's present time, and return the new expiry of each.
 
-        Judged by the token alone: a claim whose lease is over but that nobody took is extended. Not logged.
-        ``LeaseLost`` if not current: a claim that was abandoned is not held any more, whoever comes next.
+        Only the token decides: a lease that is over is extended if the event was not taken back. Not logged.
+        The outcome is ``LeaseLost`` if the claim is not current. An abandoned claim is not current, even while no other
+        worker has claimed the event.
         """
         ...
 
@@ -73,50 +77,54 @@ class Claims(Protocol):
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
     ) -> SettleAnswer:
-        """End claims in one step, each judged by itself; then claim the next ones in the same step.
+        """End claims in one step and judge each one on its own. The same step then claims the next events.
 
-        - ``Complete``: COMPLETED, or COMPLETED_WITH_ERRORS if it carries errors or an UNRECOVERABLE result. The event
-          leaves the queue; its entry carries payload, results, errors, times and status code. Refused as ``LeaseLost``
-          while a handler result is none of SUCCEEDED, CANCELLED, ABORTED and UNRECOVERABLE, unless one is the latter.
-        - ``Fail``: one more error; PENDING and due after ``delay``, or FAILED if ``delay`` is None or the event's own
-          ``max_attempts`` are used up. A FAILED entry either way (its ``status`` and ``next_retry_ts`` tell which).
-        - ``Release``: PENDING and due after ``delay``, the attempt given back; a RELEASED entry.
-        - The entry of a ``Complete`` or ``Release`` that gives a ``reason`` carries it.
-        - Errors and reasons are kept as ``durabus.model.limits.stored_text`` makes them: what no database can hold is
-          replaced, what is too long is cut, with a note.
-        - ``results`` overwrite the stored ones of the same handlers.
-        - Late but not overtaken counts: a claim that was taken away because its lease was over (ABANDONED) may still be
-          settled, until somebody claims the event again. It ends as if it had been settled in time: the error of the
-          abandonment goes, the attempt is not counted as lost, the entry names the worker that had the claim.
-        - A claim that is not current, nor late but not overtaken, gets ``LeaseLost`` as its outcome (a value, not
-          raised); nothing of it is written.
-        - An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the first
-          time did and writes nothing. A store that lost the answer repeats by itself; if the event was settled again
-          since, that repeat too is answered with ``LeaseLost``.
-        - ``connection``: as in ``add_events``; effect and completion are one commit. Not together with ``then_claim``.
+        - ``Complete``: the event becomes COMPLETED, or COMPLETED_WITH_ERRORS if the settlement carries errors or an
+          UNRECOVERABLE result. The event leaves the queue; its entry carries payload, results, errors, times and status
+          code. Refused as ``LeaseLost`` while a handler result is not SUCCEEDED, CANCELLED, ABORTED or UNRECOVERABLE,
+          unless one of the results is UNRECOVERABLE.
+        - ``Fail``: the event gets one more error. It becomes PENDING and due after ``delay``, or FAILED if ``delay`` is
+          None or its own ``max_attempts`` are used up. Both write a FAILED entry; its ``status`` and ``next_retry_ts``
+          tell them apart.
+        - ``Release``: the event becomes PENDING and due after ``delay`` and gets its attempt back. A RELEASED entry is
+          written.
+        - The entry of a ``Complete`` or ``Release`` carries the ``reason`` if one is given.
+        - Errors and reasons are kept as ``durabus.model.limits.stored_text`` makes them: it replaces what some database
+          cannot hold, cuts what is too long, and notes the cut.
+        - ``results`` overwrite the stored results of the same handlers.
+        - Late but not overtaken counts: an abandoned claim may still be settled until the event is claimed again. It
+          ends as if it had been settled in time: the error of the abandonment is removed, the attempt is not counted as
+          lost, and the entry names the worker that had the claim.
+        - Any other claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised), and nothing of it
+          is written.
+        - An exact repeat of the newest settlement of an event (same token and fence, same kind) returns the outcome of
+          the first call and writes nothing. A store that lost the server's reply repeats the call by itself. If the
+          event was settled again in the meantime, the outcome of that repeat is ``LeaseLost`` too.
+        - ``connection``: as in ``add_events``. The caller's writes and the settlement are one commit. Not together with
+          ``then_claim``.
         """
         ...
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
-        """What a settlement of each of these events must carry now; None for an event that nobody can settle.
+        """Return the claim that a settlement of each event must carry now; None for an event that cannot be settled.
 
-        That is the claim of a PROCESSING event, or the one that a PENDING event lost if nobody has claimed it since.
-        For a server that speaks for workers which keep no token. It tells secrets: check first who asks.
+        It is the current claim of a PROCESSING event, or the abandoned claim of a PENDING event that was not claimed
+        again. A server uses it for workers that keep no token. The result holds secrets: authenticate the caller first.
         """
         ...
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
-        """Take events of any bus from claims whose lease is over, as ``claim_next_events`` does, and claim none.
+        """Take back events of any bus whose lease is over, as ``claim_next_events`` does, and claim nothing.
 
-        Returns how many were taken. Safe to run anywhere, any number of times.
+        Returns how many were taken back. Any process may call this at any time, any number of times.
         """
         ...
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        """An administrator takes a PROCESSING event from its worker.
+        """Take a PROCESSING event from its worker, on behalf of an administrator.
 
-        PENDING and due, the attempt given back, a RESET entry with the ``reason``. The worker's token is dead at once.
-        An event that is not PROCESSING is answered unchanged. The reason is kept as in ``settle_events``. Raises
-        ``EventNotFound``.
+        The event becomes PENDING and due and gets its attempt back; a RESET entry carries the ``reason``. The worker's
+        token is invalid at once. An event that is not PROCESSING is returned unchanged. The reason is kept as in
+        ``settle_events``. Raises ``EventNotFound``.
         """
         ...

@@ -1,4 +1,4 @@
-"""From a URL to an open store. Back ends are imported only when their scheme is asked for."""
+"""Open a store by its URL. The module of a store is imported only when its scheme is used."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ DEFAULT_URL = "sqlite:///durabus.db"
 
 
 def default_url() -> str:
-    """The URL for a caller that names no store: ``DURABUS_STORE``, or else a SQLite file in the working folder.
+    """Return the URL for a caller that names no store: ``DURABUS_STORE``, or else a SQLite file in the working folder.
 
-    A store in memory is never the default: it forgets what it acknowledged.
+    The memory store is never the default, because it loses acknowledged events when the process ends.
     """
     return os.environ.get(STORE_VARIABLE) or DEFAULT_URL
 
@@ -40,8 +40,8 @@ async def open_store(url: str | None = None, *, clock: Clock | None = None) -> E
     """Open the store behind ``url``: ``memory://``, ``sqlite:///path/to/file.db`` (four slashes: absolute path),
     ``postgresql://``, ``redis://``, ``nats://``, ``kafka://``, or ``sharded://`` with several of them.
 
-    Without a ``url`` it is the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
-    ``clock`` is for tests, on stores that declare ``manual_clock``.
+    Without a ``url``, the environment variable ``DURABUS_STORE`` names the store, or else it is
+    ``sqlite:///durabus.db``. ``clock`` is for tests, on stores that declare ``manual_clock``.
     """
     store = make_store(url, clock=clock)
     await store.open()
@@ -49,7 +49,7 @@ async def open_store(url: str | None = None, *, clock: Clock | None = None) -> E
 
 
 def make_store(url: str | None = None, *, clock: Clock | None = None) -> EventStore:
-    """The store object behind ``url``, not opened yet."""
+    """Return the store object for ``url``. It is not open yet."""
     url = default_url() if url is None else url
     scheme = urlsplit(url).scheme
     factory = _factory(scheme, url)
@@ -66,7 +66,7 @@ def _factory(scheme: str, url: str) -> Callable[..., EventStore]:
                 raise
             extra = f"pip install 'durabus[{EXTRAS[scheme]}]'"
             raise UnknownStoreError(
-                f"{scheme}:// needs the package {error.name}, which is not here: {extra}"
+                f"{scheme}:// needs the package {error.name}, which is not installed: {extra}"
             ) from error
         return found
     third_party = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
@@ -75,4 +75,4 @@ def _factory(scheme: str, url: str) -> Callable[..., EventStore]:
         return loaded
     known = ", ".join(f"{name}://" for name in sorted({*BACKENDS, *third_party}))
     shown = f"{scheme}://" if scheme else repr(url)
-    raise UnknownStoreError(f"no store for {shown}: known are {known} (others install an entry point {ENTRY_POINTS!r})")
+    raise UnknownStoreError(f"no store for {shown}: known are {known} (add one as an entry point of {ENTRY_POINTS!r})")

@@ -15,20 +15,24 @@ from durabus.store.results import Results
 
 
 class EventStore(Registrations, Events, Claims, Results, Locks, Log, DeadLetters, Protocol):
-    """Everything a bus needs from a store. Batch first: one is a batch of one; an empty batch is answered empty.
+    """Everything a bus needs from a store.
 
-    Every call is safe to repeat with the same arguments after a lost reply: it either takes effect once, or answers
-    as the first time did. Leases are judged by the store's own clock; durations cross the wire, instants do not.
+    Calls take batches: one item is a batch of one, and an empty batch returns an empty list. Every call is safe to
+    repeat with the same arguments after a lost reply: it either takes effect once, or returns what the first call
+    returned. Only the store's own clock judges leases: callers send durations, never instants.
     """
 
     features: Features
 
     async def open(self) -> None:
-        """Connect, install or upgrade the schema, verify it. Raises ``SchemaError`` on a newer or damaged one."""
+        """Connect, install or upgrade the schema, verify it. Raises ``SchemaError`` if it is newer or damaged."""
         ...
 
     async def close(self) -> None:
-        """Finish what was accepted, then let go of everything. Repeatable; other calls raise ``StoreClosedError``."""
+        """Finish the calls that were accepted, then release every resource.
+
+        A repeat does nothing. Any other call afterwards raises ``StoreClosedError``.
+        """
         ...
 
     async def verify(self) -> None:
@@ -36,14 +40,14 @@ class EventStore(Registrations, Events, Claims, Results, Locks, Log, DeadLetters
         ...
 
     async def now(self) -> float:
-        """The store's clock."""
+        """Return the present time by the store's clock."""
         ...
 
-    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (it answers, it does not raise)
-        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds; False if nothing was heard.
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (at its end it returns False)
+        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came.
 
-        What is there already ends the wait at once. A hint: it may come too early, for nothing, or not at all; with all
-        hints lost only latency changes. It also comes when an event of ``bus`` becomes due or its lease ends, if this
-        store object knows of it.
+        The call returns at once if there is something to claim already. A hint may come too early, for nothing, or not
+        at all: if every hint is lost, only latency suffers. A hint also comes when an event of ``bus`` becomes due or
+        its lease ends, if this store object knows of the event.
         """
         ...

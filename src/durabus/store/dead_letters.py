@@ -11,33 +11,33 @@ from durabus.store.events import EventRef
 
 
 class DeadLetters(Protocol):
-    """Kept, with one error per attempt, until somebody retries or purges them."""
+    """The store keeps dead letters, with one error for each attempt, until they are requeued, purged or removed."""
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
-        """Dead letters newest ``created_ts`` first (then larger ``id``), and how many there are in all."""
+        """Return dead letters, newest ``created_ts`` first (then larger ``id``), and their total number."""
         ...
 
     async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
-        """Bring dead letters back, all or none.
+        """Put dead letters back into the queue, all or none.
 
-        - PENDING and due, no attempts, no errors, ``generation + 1``, a REQUEUED entry each.
-        - Results of handlers that succeeded are kept, the others are dropped; only a fence they had is remembered.
+        - Each becomes PENDING and due, with no attempts, no errors, ``generation + 1``, and a REQUEUED entry.
+        - Results of handlers that succeeded are kept. The other results are dropped; only their fences are kept.
         - An event that was requeued before and has not ended since is returned unchanged: a repeat is harmless.
-        - Raises ``EventNotFound``, or ``NotADeadLetter`` for any other event, such as one that is COMPLETED.
+        - Raises ``EventNotFound`` for an unknown event, ``NotADeadLetter`` for any other, such as a COMPLETED one.
         """
         ...
 
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
         """Delete dead letters with ``created_ts <= created_until_ts`` (inclusive), oldest first. Returns how many.
 
-        Their ids and keys are free again; their log entries stay.
+        Their ids and keys can be used again; their log entries stay.
         """
         ...
 
     async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
-        """Delete those of these events that are dead letters now, and answer their ids.
+        """Delete those of these events that are dead letters now, and return their ids.
 
-        One that was requeued meanwhile is left alone, as is what was never a dead letter or is unknown. What becomes of
-        their ids, keys and log entries is as above.
+        Events that were requeued in the meantime, were never dead letters or are unknown stay as they are. Ids, keys
+        and log entries are treated as in ``purge_dead_letters``.
         """
         ...

@@ -1,4 +1,4 @@
-"""What a back end can do, declared as data: the suite and the refusals are derived from it."""
+"""What a store can do, declared as data. The conformance suite and the refusals of calls are derived from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from durabus.model.event import ordering_key_of
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
-    """A feature that is False is refused with ``UnsupportedByStore``, never faked."""
+    """What a store declares. It refuses a call that needs a feature it lacks with ``UnsupportedByStore``."""
 
     scheme: str
     survives_process_kill: bool
@@ -22,7 +22,7 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     manual_clock: bool
     """The store can be opened on a ``ManualClock``; otherwise the suite waits in real time."""
     ordering_keys: bool = False
-    """Claims keep the order of events with one ``ordering_key``."""
+    """Claims keep the order of events that have the same ``ordering_key``."""
     claims_by_event_id: bool = False
     """``ClaimRequest.event_id`` is obeyed."""
     idempotency_keys: bool = True
@@ -30,19 +30,20 @@ class Features(msgspec.Struct, frozen=True, kw_only=True):
     serial_modes: bool = True
     """``ClaimRequest.mode`` may be bus-serial or global-serial."""
     one_order: bool = True
-    """Ids, claims and log have one order, and batches are all or none. This one cannot be refused: where it is False,
-    both hold among events of one shard, and a batch of several that fails half-way raises, to be repeated."""
+    """Ids, claims and log have one order, and batches are all or none. No call is refused where this is False: both
+    then hold among the events of one shard, and a batch across shards that fails half-way raises and must be repeated.
+    """
     minimum_lease: float = 0.0
-    """Shortest lease the store can judge, in seconds."""
+    """The shortest lease that the store can judge, in seconds."""
 
 
 def require(features: Features, feature: str, what: str) -> None:
-    """Refuse ``what`` with a clear error unless the store declares ``feature``."""
+    """Raise ``UnsupportedByStore``, naming ``what`` was asked for, unless the store declares ``feature``."""
     if not getattr(features, feature):
         raise UnsupportedByStore(f"{what} is not possible on {features.scheme}:// (it declares {feature}=False)")
 
 
 def refuse_unordered(features: Features, metadata: Iterable[str | None]) -> None:
-    """Refuse events with an ordering key on a store that would hand them out in any order."""
+    """Refuse events with an ordering key on a store that does not keep the order of keys."""
     if not features.ordering_keys and any(one is not None and ordering_key_of(one) for one in metadata):
         require(features, "ordering_keys", "an ordering_key")

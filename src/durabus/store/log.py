@@ -13,66 +13,68 @@ START = ""
 
 
 class Log(Protocol):
-    """Append-only; each entry is written in the same atomic step as the transition it records."""
+    """The log is append-only. Each entry is written in the same atomic step as the transition it records."""
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
-        """Entries after position ``after``, up to and with ``until``, in commit order, at most ``limit``.
+        """Return the entries after position ``after``, up to and including ``until``, in commit order, at most
+        ``limit``.
 
-        Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write. With nothing
-        new, ``next`` is ``after``. A position is opaque, stays valid, and is never given to a second entry.
-        Raises ``InvalidEventError`` for a position this store did not make.
+        A reader that follows ``LogPage.next`` gets every entry once, in order, even while others write. If there is
+        nothing new, ``next`` is ``after``. A position is opaque, stays valid, and is never given to a second entry.
+        Raises ``InvalidEventError`` for a position that this store did not make.
         """
         ...
 
     async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
-        """The entries that ``read_log`` would give, undecoded: for readers of millions, and of what was damaged.
+        """Return the entries of ``read_log`` undecoded: for readers of millions of entries, or of damaged ones.
 
-        Each is a tuple in the order of ``LOG_COLUMNS``; a column that does not decode comes as it is.
+        Each row is a tuple in the order of ``LOG_COLUMNS``. A column that does not decode is returned as it is.
         """
         ...
 
     async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
-        """Cut what lies after ``after``, up to and with ``until``, into pieces of ``rows`` entries; answer their ends.
+        """Divide the entries after ``after``, up to and including ``until``, into pieces of ``rows`` entries.
 
-        In commit order; the last piece may be shorter; at most the first ``limit``. No entries, no pieces. Pieces can
-        be read side by side. Raises ``InvalidEventError`` for a position this store did not make.
+        Returns the end position of each piece, in commit order, at most the first ``limit``. The last piece may be
+        shorter. Without entries the list is empty. Pieces can be read in parallel. Raises ``InvalidEventError`` for a
+        position that this store did not make.
         """
         ...
 
     async def log_head(self) -> str:
-        """The position of the newest readable entry; ``START`` if there is none."""
+        """Return the position of the newest readable entry; ``START`` if there is none."""
         ...
 
     async def log_lag(self, after: str) -> int:
-        """How many readable entries lie after ``after``."""
+        """Return how many readable entries there are after position ``after``."""
         ...
 
     async def log_hold(self) -> LogHold | None:
-        """The transaction that has kept entries from readers for ``HELD_AFTER`` seconds or more; None if none does.
+        """Return the transaction that has hidden entries from readers for ``HELD_AFTER`` seconds or more, or None.
 
-        Such entries are committed, but neither ``read_log`` nor ``log_head`` nor ``log_lag`` knows of them. Only where
-        the log waits for open transactions (PostgreSQL); elsewhere None.
+        Such entries are committed, but ``read_log``, ``log_head`` and ``log_lag`` do not see them yet. This happens
+        only on PostgreSQL, where the log waits for open transactions; other stores return None.
         """
         ...
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
-        """The audit trail of one event, oldest first; empty if it is unknown."""
+        """Return the entries of one event, oldest first. The list is empty if the event is unknown."""
         ...
 
     async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
-        """Remember how far the reader ``name`` has come. Raises ``LeaseLost`` unless ``lock`` is held by its token."""
+        """Save how far the reader ``name`` has read. Raises ``LeaseLost`` unless ``lock`` is held by its token."""
         ...
 
     async def read_position(self, name: str) -> str:
-        """What ``save_position`` last kept; ``START`` if nothing."""
+        """Return the position that ``save_position`` saved last; ``START`` if there is none."""
         ...
 
     async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
-        """Forget what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus.
+        """Delete what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus.
 
-        - COMPLETED events go with all their entries, as in ``trim_event_history``. Entries that purged or removed
-          events left there go too. Live events and dead letters keep all of theirs.
-        - Oldest position first, at most ``limit`` events of each kind in one call. Returns how many entries went.
-        - Raises ``InvalidEventError`` for a position this store did not make.
+        - COMPLETED events are deleted with all their entries, as in ``trim_event_history``. Entries that purged or
+          removed events left there are deleted too. Live events and dead letters keep all their entries.
+        - Oldest position first, at most ``limit`` events of each kind in one call. Returns how many entries it deleted.
+        - Raises ``InvalidEventError`` for a position that this store did not make.
         """
         ...

@@ -1,4 +1,4 @@
-"""Buses and handlers: metadata that travels, while code stays on its machine."""
+"""Buses and handlers. The store holds their metadata, never their code."""
 
 from __future__ import annotations
 
@@ -9,48 +9,50 @@ from durabus.model.handler import BusInfo, HandlerInfo, Registered
 
 
 class Registrations(Protocol):
-    """Who serves which bus."""
+    """Which nodes have which handlers for which bus."""
 
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
     ) -> None:
-        """Make ``bus`` known, and that ``node`` has exactly these handlers for it.
+        """Register ``bus``, and exactly these handlers of ``node`` for it.
 
-        - What other nodes registered, under the same handler ids too, stays as it is.
+        - The registrations of other nodes stay as they are, even under the same handler ids.
         - A handler that the node had already keeps its ``created_ts``; pattern and ``last_seen_ts`` are replaced.
-        - ``last_seen_ts`` is the store's clock. A stopped bus becomes active again. A repeat changes nothing else.
-        - A registration that was not repeated for ``kept_for`` seconds is over, as if withdrawn; None: it has no end.
+        - ``last_seen_ts`` is the store's present time. A stopped bus becomes active again. A repeat changes nothing
+          else.
+        - A registration that is not repeated for ``kept_for`` seconds ends, as if it were withdrawn. With None it has
+          no end.
         """
         ...
 
     async def unregister_handler(self, bus: str, handler_id: str) -> bool:
-        """Forget a handler, whichever nodes have it. False if it was not known: a repeat is harmless."""
+        """Delete a handler's registrations on every node. Returns False if there were none: a repeat is harmless."""
         ...
 
     async def list_handlers(self, bus: str) -> Registered:
-        """The handlers of ``bus`` in order of ``handler_id``, then ``node``.
+        """Return the handlers of ``bus`` in order of ``handler_id``, then ``node``.
 
-        ``revision`` is another one, never seen before, after a handler appeared, went or changed its pattern on any
-        node (for one whose time is over: after the next registration); a repeated registration keeps it. It is empty
-        for an unknown bus.
+        ``revision`` becomes a new value, never used before, when a handler is added, is removed or changes its pattern
+        on any node. A handler whose ``kept_for`` is over changes it with the next registration. A repeated registration
+        keeps it. It is empty for an unknown bus.
         """
         ...
 
     async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
-        """Registered buses with a name above ``after``, in order of name."""
+        """Return registered buses with a name above ``after``, in order of name."""
         ...
 
     async def active_buses(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """Names above ``after`` of the buses that have PENDING or PROCESSING events, without scanning cold ones."""
+        """Return the names above ``after`` of buses with PENDING or PROCESSING events, without scanning others."""
         ...
 
     async def stop_bus(self, bus: str) -> None:
-        """Mark a bus as stopped now. Its events stay; they can still be claimed. Unknown bus: nothing happens."""
+        """Mark a bus as stopped now. Its events stay and can still be claimed. An unknown bus is ignored."""
         ...
 
     async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
-        """Forget buses, and their handlers, that were stopped ``stopped_for`` seconds ago or longer.
+        """Delete buses that were stopped ``stopped_for`` seconds ago or longer, and their handlers.
 
-        A bus with PENDING or PROCESSING events is never forgotten. Returns how many were.
+        A bus with PENDING or PROCESSING events is never deleted. Returns how many were deleted.
         """
         ...

@@ -13,54 +13,60 @@ from durabus.store.events import EventRef
 
 
 class Results(Protocol):
-    """What each handler did. A result exists only where it carries news."""
+    """What each handler did. A result is stored only if it adds information."""
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
-        """The stored results of an event, in order of ``handler_id``; empty if there are none.
+        """Return the stored results of an event, in order of ``handler_id``; an empty list if there are none.
 
-        They stay after the event ended until ``cleanup_results``, and with a dead letter until it is purged.
+        After the event has ended, they stay until ``cleanup_results``; those of a dead letter until it is purged.
         """
         ...
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
-        """Claim the first of ``request.handler_ids`` that is not settled nor under an unexpired claim; else None.
+        """Claim the first of ``request.handler_ids`` that is neither settled nor under an unexpired claim, or None.
 
-        - None too if ``request.event`` is not the event's current claim.
-        - Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, token and lease of its own.
-        - ``mode`` serial: only if the lock ``handler:event:{event_id}`` is free or expired; it is taken in the same
-          step under the claim's token and lease, renewed with it and freed with it. Who lets it expire and loses it to
-          another handler has lost the handler claim too. ``mode`` parallel: no lock.
-        - A repeat with the same token answers the claim that the token holds.
+        - Returns None too if ``request.event`` is not the event's current claim.
+        - In one atomic step, the handler gets status PROCESSING, ``attempts + 1``, ``fence + 1``, its own token and
+          lease.
+        - With ``mode`` serial, a claim needs the lock ``handler:event:{event_id}`` to be free or expired.
+          The same step takes the lock under the claim's token and lease; it is renewed and freed with the claim. If the
+          lock expires and another handler takes it, the handler claim is lost too. With ``mode`` parallel, there is no
+          lock.
+        - A repeat with the same token returns the claim that the token holds.
         """
         ...
 
     async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
-        """Extend handler leases; as ``renew_event_claims``."""
+        """Extend the leases of handler claims, as ``renew_event_claims`` does for events."""
         ...
 
     async def release_handler_claim(self, claim: HandlerClaim) -> None:
-        """Give a handler claim back: PENDING, the attempt given back, its lock freed. A repeat changes nothing.
+        """Give up a handler claim: the handler becomes PENDING and gets its attempt back, and its lock is freed.
 
-        Raises ``LeaseLost`` if the claim is not current.
+        A repeat changes nothing. Raises ``LeaseLost`` if the claim is not current.
         """
         ...
 
     async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
-        """Write status, error, value and time of ``outcome``; attempts and fence stay the claim's; its lock is freed.
+        """Write status, error, value and time of ``outcome``; keep the claim's attempts and fence; free its lock.
 
-        A repeat with the same status answers as the first time did. Raises ``LeaseLost`` if the claim is not current.
-        Late but not overtaken counts here too: under an abandoned event, until somebody claims the event again, a
-        handler claim may be completed or released, but not renewed.
+        A repeat with the same status returns what the first call returned. Raises ``LeaseLost`` if the claim is not
+        current. Late but not overtaken counts here too: while an event is abandoned and not claimed again, its handler
+        claims may be completed or released, but not renewed.
         """
         ...
 
     async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
         """Complete the event if all of ``handler_ids`` are settled, or one of its results is UNRECOVERABLE; else None.
 
-        As ``settle_events`` with ``Complete``, repeat included. Raises ``LeaseLost`` if the claim is not current.
+        It works as ``settle_events`` with ``Complete``, also for a repeat. Raises ``LeaseLost`` if the claim is not
+        current.
         """
         ...
 
     async def cleanup_results(self, *, limit: int = 10_000) -> int:
-        """Delete results of COMPLETED events (trim, purge and remove take theirs along). Returns how many results."""
+        """Delete the results of COMPLETED events, and return how many.
+
+        Trimming, purging or removing an event deletes its results at once.
+        """
         ...

@@ -21,8 +21,8 @@ class ClaimTests:
     """Claiming, starting and renewing."""
 
     async def test_a_claim_moves_the_event_in_one_step(self, lab: Lab, other_node: EventStore) -> None:
-        """Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token, worker and lease; a
-        PICKED entry each.
+        """In one atomic step, each event gets status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token,
+        worker and lease, and a PICKED entry.
         """
         event = await lab.publish_one()
         await lab.advance(2 * lab.moment)
@@ -41,13 +41,13 @@ class ClaimTests:
         assert (picked.action, picked.attempt, picked.fence, picked.worker_id) == (Action.PICKED, 1, 1, ALICE)
 
     async def test_an_empty_queue_is_answered_at_once_with_an_empty_list(self, lab: Lab) -> None:
-        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: empty if there are none."""
+        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none."""
         with anyio.fail_after(30):
             assert await lab.claim(limit=10) == []
 
     @pytest.mark.parametrize(("limit", "expected"), [(1, 1), (3, 3), (5, 5), (50, 5)])
     async def test_a_claim_is_bounded_by_its_limit(self, lab: Lab, limit: int, expected: int) -> None:
-        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: empty if there are none."""
+        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none."""
         await lab.publish(5)
         assert numbers(await lab.claim(limit=limit)) == list(range(expected))
         assert (await lab.store.counts()).processing == expected
@@ -56,7 +56,7 @@ class ClaimTests:
     async def test_the_current_claim_of_an_event_can_be_looked_up(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """What a settlement of each of these events must carry now; None for an event that nobody can settle."""
+        """Return the claim that a settlement of each event must carry now; None for an event that cannot be settled."""
         claim, event = await lab.claimed(), await lab.ended(status, bus=OTHER_BUS)
         found = await other_node.current_claims([event.id, claim.event.id, 10**9])
         assert found[1:] == [claim.ref, None]
@@ -65,7 +65,7 @@ class ClaimTests:
         assert await other_node.current_claims([claim.event.id]) == [None]
 
     async def test_a_looked_up_claim_is_all_that_a_write_needs(self, lab: Lab, other_node: EventStore) -> None:
-        """For a server that speaks for workers which keep no token. It tells secrets: check first who asks."""
+        """A server uses it for workers that keep no token. The result holds secrets: authenticate the caller first."""
         event = await lab.publish_one()
         await lab.claim(worker_id=BOB)
         (ref,) = await other_node.current_claims([event.id])
@@ -77,7 +77,7 @@ class ClaimTests:
     async def test_only_pending_events_are_claimed_while_no_lease_is_over(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """Eligible are then the PENDING events that are due."""
+        """Then every PENDING event that is due is eligible."""
         event = await lab.ended(status)
         claims = await lab.claim(other_node, worker_id=BOB)
         assert [claim.event.id for claim in claims] == ([event.id] if status is EventStatus.PENDING else [])
@@ -91,7 +91,7 @@ class ClaimTests:
         assert (await lab.claim_one()).event.id == event.id
 
     async def test_a_claim_takes_events_of_its_bus_only(self, lab: Lab) -> None:
-        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: empty if there are none."""
+        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none."""
         await lab.publish(2, bus=OTHER_BUS)
         mine = await lab.publish_one()
         assert [claim.event.id for claim in await lab.claim(limit=10)] == [mine.id]
@@ -103,7 +103,7 @@ class ClaimTests:
     async def test_a_claim_by_tags_takes_events_that_carry_one_of_them(
         self, lab: Lab, tags: tuple[str, ...], expected: list[int]
     ) -> None:
-        """With ``request.tags``, only those that carry one of them."""
+        """With ``request.tags``, only events that carry one of them are eligible."""
         for n, carried in enumerate([[], ["eu"], ["us"], ["eu", "vip"], ["asia"]]):
             await lab.publish_one(kind=f"kind.{n}", tags=carried)
         claims = await lab.claim(limit=10, tags=tags)
@@ -113,7 +113,7 @@ class ClaimTests:
     async def test_of_many_tasks_racing_for_one_event_exactly_one_gets_it(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """A second caller never gets an event whose lease is not over, however many race."""
+        """A second caller never gets an event whose lease is not over, however many callers race."""
         for _ in range(5):
             event = await lab.publish_one()
             nodes = [lab.store, other_node] * 8
@@ -121,7 +121,7 @@ class ClaimTests:
             assert [claim.event.id for claims in answers for claim in claims] == [event.id]
 
     async def test_racing_batches_share_the_queue_without_doubles(self, lab: Lab, other_node: EventStore) -> None:
-        """A second caller never gets an event whose lease is not over, however many race."""
+        """A second caller never gets an event whose lease is not over, however many callers race."""
         events = await lab.publish(200)
         nodes = [lab.store, other_node] * 10
         answers = await lab.race([partial(lab.claim, node, limit=15) for node in nodes])
@@ -129,7 +129,7 @@ class ClaimTests:
         assert sorted(ids) == sorted(event.id for event in events)
 
     async def test_racing_threads_share_the_queue_without_doubles(self, lab: Lab) -> None:
-        """A second caller never gets an event whose lease is not over, however many race."""
+        """A second caller never gets an event whose lease is not over, however many callers race."""
         events = await lab.publish(120)
 
         async def drain(node: EventStore, number: int) -> list[Claim]:
@@ -146,7 +146,7 @@ class ClaimTests:
     async def test_a_repeat_answers_the_same_claims_and_takes_nothing_new(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """A repeat with the same token answers the claims that the token still holds, in the same order, and does
+        """A repeat with the same token returns the claims that the token still holds, in the same order, and does
         nothing else.
         """
         await lab.publish(5)
@@ -159,7 +159,7 @@ class ClaimTests:
     async def test_a_repeat_keeps_the_order_and_takes_nothing_from_others(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """A repeat with the same token answers the claims that the token still holds, in the same order, and does
+        """A repeat with the same token returns the claims that the token still holds, in the same order, and does
         nothing else.
         """
         for priority in (0, 3, -3, 3, 9):
@@ -174,7 +174,7 @@ class ClaimTests:
         assert await lab.picture() == before
 
     async def test_a_repeat_does_not_answer_what_was_settled_since(self, lab: Lab) -> None:
-        """A repeat with the same token answers the claims that the token still holds, in the same order, and does
+        """A repeat with the same token returns the claims that the token still holds, in the same order, and does
         nothing else.
         """
         await lab.publish(5)
@@ -185,7 +185,7 @@ class ClaimTests:
 
     @pytest.mark.parametrize("lost_by", ["complete", "release", "fail", "reset", "remove"])
     async def test_a_token_that_holds_nothing_any_more_is_a_new_request(self, lab: Lab, lost_by: str) -> None:
-        """If it holds none any more, it is a new request."""
+        """If the token holds none any more, the call is a new request."""
         await lab.publish(2)
         request = lab.request()
         (claim,) = await lab.store.claim_next_events(request)
@@ -218,7 +218,7 @@ class ClaimTests:
         assert sorted(again.results, key=lambda result: result.handler_id) == list(results)
 
     async def test_starting_records_that_work_began(self, lab: Lab) -> None:
-        """Record that work began: a STARTED entry each."""
+        """Record that work began, with a STARTED entry for each event."""
         await lab.publish(2)
         claims = await lab.claim(limit=2)
         await lab.advance(3 * lab.moment)
@@ -242,7 +242,7 @@ class ClaimTests:
         assert await lab.picture() == before
 
     async def test_starts_and_renewals_are_judged_one_by_one(self, lab: Lab) -> None:
-        """``LeaseLost`` if not current."""
+        """The outcome is ``LeaseLost`` if the claim is not current."""
         await lab.publish(3)
         claims = await lab.claim(limit=3)
         refs = [claims[0].ref, ClaimRef(claims[1].event.id, new_token(), 1), claims[2].ref, ClaimRef(10**9, "t", 1)]
@@ -255,7 +255,7 @@ class ClaimTests:
     async def test_renewing_extends_the_lease_from_now_and_is_not_logged(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Extend leases to ``lease`` seconds from the store's now; answers the new expiry for each."""
+        """Extend each lease to ``lease`` seconds from the store's present time, and return the new expiry of each."""
         claim = await lab.claimed()
         log = await lab.log()
         await lab.advance(10 * lab.moment)
@@ -269,7 +269,7 @@ class ClaimTests:
         assert await lab.claim(worker_id=BOB) == []
 
     async def test_a_late_claim_that_nobody_took_can_be_renewed(self, lab: Lab, other_node: EventStore) -> None:
-        """Judged by the token alone: a claim whose lease is over but that nobody took is extended. Not logged."""
+        """Only the token decides: a lease that is over is extended if the event was not taken back. Not logged."""
         claim = await lab.claimed()
         await lab.advance(2 * lab.lease)
         (expiry,) = await lab.store.renew_event_claims([claim.ref], lease=lab.lease)
@@ -278,7 +278,7 @@ class ClaimTests:
         await lab.settle_one(Complete(claim.ref))
 
     async def test_an_event_of_another_bus_is_not_held_back_by_a_full_one(self, lab: Lab) -> None:
-        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: empty if there are none."""
+        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none."""
         await lab.publish(50)
         event = await lab.publish_one(bus=OTHER_BUS)
         assert (await lab.claim_one(bus=OTHER_BUS)).event.id == event.id

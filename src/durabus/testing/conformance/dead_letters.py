@@ -41,7 +41,7 @@ class DeadLetterTests:
         assert page.total == len(page.events)
 
     async def test_a_dead_letter_keeps_one_error_for_each_attempt(self, lab: Lab) -> None:
-        """Kept, with one error per attempt, until somebody retries or purges them."""
+        """The store keeps dead letters, with one error for each attempt, until they are requeued, purged or removed."""
         event = await lab.publish_one(max_attempts=3)
         await lab.settle_one(Fail((await lab.claim_one()).ref, "first", 0.0))
         await lab.claim_one()
@@ -55,7 +55,7 @@ class DeadLetterTests:
         assert dead.errors == ("first", f"lease expired (worker {ALICE})", "third")
 
     async def test_dead_letters_are_listed_newest_first_in_pages(self, lab: Lab) -> None:
-        """Dead letters newest ``created_ts`` first (then larger ``id``), and how many there are in all."""
+        """Return dead letters, newest ``created_ts`` first (then larger ``id``), and their total number."""
         events = await _dead(lab, 5)
         newest_first = [event.id for event in reversed(events)]
         page = await lab.store.list_dead_letters(limit=2)
@@ -66,7 +66,7 @@ class DeadLetterTests:
         assert (page.events, page.total) == ([], 5)
 
     async def test_dead_letters_of_one_instant_are_listed_by_larger_id(self, lab: Lab) -> None:
-        """Dead letters newest ``created_ts`` first (then larger ``id``), and how many there are in all."""
+        """Return dead letters, newest ``created_ts`` first (then larger ``id``), and their total number."""
         await lab.publish(4)
         a, b, c, d = await lab.claim(limit=4)
         await lab.settle(*(Fail(claim.ref, "no", None) for claim in (b, d, a, c)))
@@ -74,7 +74,7 @@ class DeadLetterTests:
         assert [event.id for event in page.events] == [claim.event.id for claim in (d, c, b, a)]
 
     async def test_dead_letters_of_one_bus_are_counted_alone(self, lab: Lab) -> None:
-        """Dead letters newest ``created_ts`` first (then larger ``id``), and how many there are in all."""
+        """Return dead letters, newest ``created_ts`` first (then larger ``id``), and their total number."""
         mine, theirs = await _dead(lab, 2), await _dead(lab, 3, OTHER_BUS)
         page = await lab.store.list_dead_letters(bus=OTHER_BUS, limit=2)
         assert ([event.id for event in page.events], page.total) == ([theirs[2].id, theirs[1].id], 3)
@@ -86,7 +86,7 @@ class DeadLetterTests:
     async def test_a_requeued_dead_letter_begins_again(
         self, lab: Lab, other_node: EventStore, status: EventStatus, by: str
     ) -> None:
-        """PENDING and due, no attempts, no errors, ``generation + 1``, a REQUEUED entry each."""
+        """Each becomes PENDING and due, with no attempts, no errors, ``generation + 1``, and a REQUEUED entry."""
         dead = await lab.ended(status, max_attempts=1, delay=0)
         await lab.advance(3 * lab.moment)
         now = await lab.store.now()
@@ -104,7 +104,7 @@ class DeadLetterTests:
         assert (claim.event.attempts, claim.event.fence, claim.event.generation) == (1, dead.fence + 1, 1)
 
     async def test_handlers_that_succeeded_stay_succeeded(self, lab: Lab, other_node: EventStore) -> None:
-        """Results of handlers that succeeded are kept, the others are dropped; only a fence they had is remembered."""
+        """Results of handlers that succeeded are kept. The other results are dropped; only their fences are kept."""
         claim = await lab.claimed()
         results = tuple(
             HandlerResult(handler_id=status.value.lower(), status=status, attempts=1, error="e")
@@ -119,7 +119,7 @@ class DeadLetterTests:
     async def test_a_handler_that_failed_begins_anew_but_its_fence_goes_on(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Results of handlers that succeeded are kept, the others are dropped; only a fence they had is remembered."""
+        """Results of handlers that succeeded are kept. The other results are dropped; only their fences are kept."""
         claim = await lab.claimed()
         first = await handler_claim(lab, claim, ("a",))
         await lab.store.complete_handler_result(first, outcome(ResultStatus.TRANSIENT, "no"))
@@ -146,7 +146,7 @@ class DeadLetterTests:
         assert await lab.picture() == before
 
     async def test_an_event_that_completed_after_a_requeue_is_refused(self, lab: Lab, other_node: EventStore) -> None:
-        """Raises ``EventNotFound``, or ``NotADeadLetter`` for any other event, such as one that is COMPLETED."""
+        """Raises ``EventNotFound`` for an unknown event, ``NotADeadLetter`` for any other, such as a COMPLETED one."""
         again, dead = await _dead(lab, 2)
         await lab.store.requeue_dead_letters([again.id])
         await lab.settle_one(Complete((await lab.claim_one()).ref))
@@ -157,7 +157,7 @@ class DeadLetterTests:
         assert await lab.picture() == before
 
     async def test_a_dead_letter_can_die_and_come_back_again(self, lab: Lab) -> None:
-        """PENDING and due, no attempts, no errors, ``generation + 1``, a REQUEUED entry each."""
+        """Each becomes PENDING and due, with no attempts, no errors, ``generation + 1``, and a REQUEUED entry."""
         (dead,) = await _dead(lab, 1)
         for generation in (1, 2, 3):
             (event,) = await lab.store.requeue_dead_letters([dead.id])
@@ -167,7 +167,7 @@ class DeadLetterTests:
 
     @pytest.mark.parametrize("status", [status for status in EventStatus if status not in DEAD_LETTER])
     async def test_an_event_that_never_was_a_dead_letter_is_refused(self, lab: Lab, status: EventStatus) -> None:
-        """Raises ``EventNotFound``, or ``NotADeadLetter`` for any other event, such as one that is COMPLETED."""
+        """Raises ``EventNotFound`` for an unknown event, ``NotADeadLetter`` for any other, such as a COMPLETED one."""
         (dead,) = await _dead(lab, 1)
         event = await lab.ended(status)
         before = await lab.picture()
@@ -178,7 +178,7 @@ class DeadLetterTests:
 
     @pytest.mark.parametrize("ref", [4711, pytest.param(new_event_id(), id="event_id")])
     async def test_requeueing_is_all_or_none(self, lab: Lab, ref: int | str) -> None:
-        """Bring dead letters back, all or none."""
+        """Put dead letters back into the queue, all or none."""
         first, second = await _dead(lab, 2)
         before = await lab.picture()
         with pytest.raises(EventNotFound) as caught:
@@ -187,7 +187,7 @@ class DeadLetterTests:
         assert await lab.picture() == before
 
     async def test_requeued_events_are_answered_in_the_order_given(self, lab: Lab) -> None:
-        """Bring dead letters back, all or none."""
+        """Put dead letters back into the queue, all or none."""
         a, b, c = await _dead(lab, 3)
         events = await lab.store.requeue_dead_letters([c.id, a.event_id, b.id, c.event_id])
         assert [event.id for event in events] == [c.id, a.id, b.id, c.id]
@@ -233,7 +233,7 @@ class DeadLetterTests:
         assert await lab.store.purge_dead_letters(created_until_ts=until) == 1
 
     async def test_purging_by_id_takes_those_that_are_dead_letters_now(self, lab: Lab, other_node: EventStore) -> None:
-        """Delete those of these events that are dead letters now, and answer their ids."""
+        """Delete those of these events that are dead letters now, and return their ids."""
         first, second, third = await _dead(lab, 3)
         theirs = (await _dead(lab, 1, OTHER_BUS))[0]
         log = await lab.log()
@@ -246,7 +246,7 @@ class DeadLetterTests:
 
     @pytest.mark.parametrize("status", [status for status in EventStatus if status not in DEAD_LETTER])
     async def test_purging_by_id_leaves_alone_what_is_no_dead_letter(self, lab: Lab, status: EventStatus) -> None:
-        """One that was requeued meanwhile is left alone, as is what was never a dead letter or is unknown."""
+        """Events that were requeued in the meantime, were never dead letters or are unknown stay as they are."""
         (dead,) = await _dead(lab, 1)
         await lab.store.requeue_dead_letters([dead.id])
         alive = await lab.ended(status)
@@ -255,14 +255,14 @@ class DeadLetterTests:
         assert await lab.picture() == before
 
     async def test_of_many_who_purge_by_id_one_is_told_so(self, lab: Lab, other_node: EventStore) -> None:
-        """Delete those of these events that are dead letters now, and answer their ids."""
+        """Delete those of these events that are dead letters now, and return their ids."""
         ids = [event.id for event in await _dead(lab, 4)]
         nodes = [lab.store, other_node] * 3
         answers = await lab.race([partial(node.purge_dead_letters_by_id, ids) for node in nodes])
         assert sorted(id_ for answer in answers for id_ in answer) == sorted(ids)
 
     async def test_ids_and_keys_of_events_purged_by_id_are_free_again(self, lab: Lab) -> None:
-        """What becomes of their ids, keys and log entries is as above."""
+        """Ids, keys and log entries are treated as in ``purge_dead_letters``."""
         dead = await lab.ended(FAILED, event_id=new_event_id(), idempotency_key="k")
         assert await lab.store.purge_dead_letters_by_id([dead.id]) == [dead.id]
         assert await lab.store.list_results(dead.id) == []
@@ -271,7 +271,7 @@ class DeadLetterTests:
         assert [entry.action.value for entry in await lab.log()] == ["PUBLISHED", "PICKED", "FAILED", "PUBLISHED"]
 
     async def test_ids_and_keys_of_purged_events_are_free_again(self, lab: Lab) -> None:
-        """Their ids and keys are free again; their log entries stay."""
+        """Their ids and keys can be used again; their log entries stay."""
         dead = await lab.ended(FAILED, event_id=new_event_id(), idempotency_key="k")
         assert await lab.store.purge_dead_letters(created_until_ts=dead.created_ts) == 1
         assert await lab.store.counts() == Counts()

@@ -26,8 +26,8 @@ class DedupeTests:
     async def test_a_known_event_id_answers_the_stored_event(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing: the
-        stored event is answered in its place, whatever its status.
+        """A new event whose ``event_id``, or ``idempotency_key`` on the same bus, is known already is not stored: the
+        stored event is returned in its place, whatever its status.
         """
         event = await lab.ended(status)
         before = await lab.picture()
@@ -39,8 +39,8 @@ class DedupeTests:
     async def test_a_known_key_answers_the_stored_event(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing: the
-        stored event is answered in its place, whatever its status.
+        """A new event whose ``event_id``, or ``idempotency_key`` on the same bus, is known already is not stored: the
+        stored event is returned in its place, whatever its status.
         """
         event = await lab.ended(status, idempotency_key="order-1")
         before = await lab.picture()
@@ -48,7 +48,7 @@ class DedupeTests:
         assert await lab.picture() == before
 
     async def test_a_store_that_cannot_know_all_keys_refuses_them(self, lab: Lab) -> None:
-        """With an ``ordering_key``, refused without ``ordering_keys``; with an ``idempotency_key``, refused without
+        """An ``ordering_key`` is refused without ``ordering_keys``, an ``idempotency_key`` without
         ``idempotency_keys``.
         """
         if lab.store.features.idempotency_keys:
@@ -59,7 +59,7 @@ class DedupeTests:
         assert await lab.all_events() == []
 
     async def test_the_same_key_on_another_bus_is_another_event(self, lab: Lab) -> None:
-        """An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing."""
+        """A new event whose ``event_id``, or ``idempotency_key`` on the same bus, is known already is not stored."""
         first, second = await lab.store.add_events([_keyed("order-1"), _keyed("order-1", OTHER_BUS)])
         assert first.id != second.id
         assert [
@@ -68,7 +68,7 @@ class DedupeTests:
         assert (await lab.store.counts()).pending == 2
 
     async def test_keys_are_compared_exactly(self, lab: Lab) -> None:
-        """An ``event_id``, or an ``idempotency_key`` of the same bus, that is known already stores nothing."""
+        """A new event whose ``event_id``, or ``idempotency_key`` on the same bus, is known already is not stored."""
         keys = ["order-1", "ORDER-1", "order-1 ", "örder-1", "order_1", "order%"]
         events = await lab.store.add_events([_keyed(key) for key in keys])
         assert len({event.id for event in events}) == len(keys)

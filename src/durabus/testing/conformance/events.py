@@ -57,7 +57,7 @@ class EventTests:
         assert (await lab.publish_one()).id > event.id
 
     async def test_every_field_comes_back_as_it_was_sent(self, lab: Lab, other_node: EventStore) -> None:
-        """Store events, all or none, and answer with them in the order given."""
+        """Store events, all or none, and return them in the order given."""
         now, parent = await lab.store.now(), new_event_id()
         new = new_event(
             "käse.bestellt",
@@ -84,7 +84,7 @@ class EventTests:
     async def test_a_payload_and_metadata_come_back_byte_for_byte(
         self, lab: Lab, other_node: EventStore, text: str
     ) -> None:
-        """Store events, all or none, and answer with them in the order given."""
+        """Store events, all or none, and return them in the order given."""
         new = NewEvent(event_id=new_event_id(), bus=BUS, type="t", payload_json=text, metadata_json=text)
         (stored,) = await lab.store.add_events([new])
         for event in (stored, await lab.event(stored, other_node), (await lab.claim_one(other_node)).event):
@@ -92,7 +92,7 @@ class EventTests:
             assert event.metadata_json == text
 
     async def test_ten_thousand_events_are_one_batch(self, lab: Lab, other_node: EventStore) -> None:
-        """Store events, all or none, and answer with them in the order given."""
+        """Store events, all or none, and return them in the order given."""
         new = batch(10_000)
         events = await lab.store.add_events(new)
         assert [event.event_id for event in events] == [one.event_id for one in new]
@@ -104,7 +104,7 @@ class EventTests:
         assert len(outcomes) == 10_000
 
     async def test_a_cancelled_batch_is_stored_whole_or_not_at_all(self, lab: Lab, other_node: EventStore) -> None:
-        """Store events, all or none, and answer with them in the order given."""
+        """Store events, all or none, and return them in the order given."""
         for _ in range(5):
             before = (await lab.store.counts()).pending
             with anyio.CancelScope() as scope:
@@ -115,14 +115,14 @@ class EventTests:
         assert (await other_node.counts()).pending % 500 == 1
 
     async def test_each_stored_event_has_one_published_entry(self, lab: Lab, other_node: EventStore) -> None:
-        """One PUBLISHED entry per stored event is logged in the same atomic step."""
+        """The same atomic step logs one PUBLISHED entry for each stored event."""
         events = await lab.publish(3, tags=["a", "b"], metadata={"source": "web"})
         log = await lab.log(other_node)
         assert [(entry.action, entry.id) for entry in log] == [(Action.PUBLISHED, event.id) for event in events]
         assert {(entry.tags, entry.metadata_json) for entry in log} == {(("a", "b"), '{"source":"web"}')}
 
     async def test_an_empty_batch_is_answered_empty(self, lab: Lab) -> None:
-        """Batch first: one is a batch of one; an empty batch is answered empty."""
+        """Calls take batches: one item is a batch of one, and an empty batch returns an empty list."""
         before = await lab.picture()
         assert await lab.store.add_events([]) == []
         assert await lab.store.get_events([]) == []
@@ -138,7 +138,7 @@ class EventTests:
     async def test_an_event_is_found_by_both_ids_whatever_its_status(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """The event as it stands, live or ended."""
+        """Return the event as it is now, live or ended."""
         event = await lab.ended(status)
         for node in (lab.store, other_node):
             assert await node.get_event(event.id) == event
@@ -147,7 +147,7 @@ class EventTests:
             assert await node.has_event(event.event_id)
 
     async def test_many_events_are_looked_up_in_one_call(self, lab: Lab, other_node: EventStore) -> None:
-        """What ``get_event`` would answer to each of ``refs``, in their order, in one call."""
+        """Return what ``get_event`` would return for each of ``refs``, in their order, in one call."""
         events = [await lab.ended(status) for status in reversed(EventStatus)]  # the PENDING one last: nobody claims it
         refs: list[EventRef] = [event.event_id if n % 2 else event.id for n, event in enumerate(events)]
         asked = [*refs, 0, -1, 2**62, "nonsense", new_event_id(), *reversed(refs)]
@@ -161,7 +161,7 @@ class EventTests:
 
     @pytest.mark.parametrize("ref", [0, -1, 99, 2**62, "", "nonsense", pytest.param(new_event_id(), id="event_id")])
     async def test_an_unknown_event_is_none(self, lab: Lab, ref: int | str) -> None:
-        """None if unknown, trimmed, purged or removed."""
+        """None if it is unknown, trimmed, purged or removed."""
         await lab.publish()
         assert await lab.store.get_event(ref) is None
         assert await lab.store.has_event(ref) is False
@@ -171,7 +171,7 @@ class EventTests:
     async def test_an_event_can_be_removed_once_whatever_its_status(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """Delete an event whatever its status. False if it was not there."""
+        """Delete an event, whatever its status. Returns False if it was not there."""
         event = await lab.ended(status)
         entries = await lab.log()
         assert await lab.store.remove_event(event.event_id) is True
@@ -183,7 +183,7 @@ class EventTests:
         assert await lab.log() == entries
 
     async def test_ids_and_keys_of_a_removed_event_are_free_again(self, lab: Lab, other_node: EventStore) -> None:
-        """Its ids and keys are free again; its log entries stay."""
+        """Its ids and keys can be used again; its log entries stay."""
         new = new_event("order.placed", {"n": 1}, bus=BUS, idempotency_key="order-1")
         (first,) = await lab.store.add_events([new])
         await lab.store.remove_event(first.id)
@@ -193,7 +193,7 @@ class EventTests:
         assert [entry.action for entry in await lab.log()] == [Action.PUBLISHED, Action.PUBLISHED]
 
     async def test_the_claim_on_a_removed_event_is_lost(self, lab: Lab) -> None:
-        """A claim on it is lost: settling it is answered with ``LeaseLost``."""
+        """A claim on the event is lost: its settlement gets ``LeaseLost``."""
         claim = await lab.claimed()
         await lab.store.remove_event(claim.event.id)
         (outcome,) = await lab.settle(Complete(claim.ref))
@@ -201,7 +201,7 @@ class EventTests:
         assert await lab.store.get_event(claim.event.id) is None
 
     async def test_events_are_counted_by_status_and_bus(self, lab: Lab, other_node: EventStore) -> None:
-        """How many events there are in each status, of one bus or of all."""
+        """Return how many events there are in each status, on one bus or on all."""
         assert await lab.store.counts() == Counts()
         for status in (EventStatus.COMPLETED, EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS):
             await lab.ended(status)
@@ -326,7 +326,9 @@ class PagingTests:
     async def test_pages_visit_each_event_once_while_others_publish_and_remove(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Following ``next_before_id`` visits each matching event that stays once, whatever is added meanwhile."""
+        """Following ``next_before_id`` visits each matching event that is not deleted once, whatever is added
+        meanwhile.
+        """
         stay = await lab.publish(60)
         go = await lab.publish(20)
         seen: list[int] = []

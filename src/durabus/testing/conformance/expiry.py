@@ -23,15 +23,17 @@ class ExpiryTests:
     async def test_a_second_caller_never_gets_an_event_whose_lease_is_not_over(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """A second caller never gets an event whose lease is not over, however many race."""
+        """A second caller never gets an event whose lease is not over, however many callers race."""
         await lab.claimed()
         await lab.advance(lab.lease - lab.margin)
         assert await lab.claim(worker_id=BOB) == []
         assert await lab.claim(other_node, worker_id=BOB, limit=10) == []
 
     async def test_another_worker_takes_over_when_the_lease_is_over(self, lab: Lab, other_node: EventStore) -> None:
-        """First, every event of the bus whose lease is over is taken from its claim: PENDING again with its
-        ABANDONED entry and the error ``lease expired (worker …)``, or FAILED if its attempts are used up.
+        """First, the store takes back every event of the bus whose lease is over.
+
+        The claim is abandoned: the event becomes PENDING again, with an ABANDONED entry and the error ``lease expired
+        (worker …)``.
         """
         lost = await lab.claimed()
         await lab.let_the_lease_end()
@@ -49,7 +51,7 @@ class ExpiryTests:
     async def test_a_claim_first_takes_every_lost_event_of_its_bus(
         self, lab: Lab, other_node: EventStore, asked: str
     ) -> None:
-        """First, every event of the bus whose lease is over is taken from its claim."""
+        """First, the store takes back every event of the bus whose lease is over."""
         await lab.publish(4)
         await lab.publish(1, bus=OTHER_BUS)
         lost = await lab.claim(limit=4)
@@ -69,7 +71,7 @@ class ExpiryTests:
         assert (await lab.event(theirs)).status is EventStatus.PROCESSING
 
     async def test_of_many_callers_one_takes_over(self, lab: Lab, other_node: EventStore) -> None:
-        """A second caller never gets an event whose lease is not over, however many race."""
+        """A second caller never gets an event whose lease is not over, however many callers race."""
         await lab.publish(3)
         await lab.claim(limit=3)
         await lab.let_the_lease_end()
@@ -88,7 +90,7 @@ class ExpiryTests:
     async def test_lost_leases_use_up_the_attempts(
         self, lab: Lab, own: int | None, asked: int | None, lives: int
     ) -> None:
-        """FAILED if its attempts are used up (its own ``max_attempts``, else the request's)."""
+        """If its attempts are used up (its own ``max_attempts``, else the request's), it becomes FAILED instead."""
         event = await lab.publish_one(max_attempts=own)
         for attempt in range(1, lives + 1):
             claim = await lab.claim_one(max_attempts=asked)
@@ -112,7 +114,7 @@ class ExpiryTests:
     async def test_expired_claims_are_taken_from_every_bus_without_claiming_them(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Take events of any bus from claims whose lease is over, as ``claim_next_events`` does, and claim none."""
+        """Take back events of any bus whose lease is over, as ``claim_next_events`` does, and claim nothing."""
         mine = await lab.claimed()
         theirs = await lab.claimed(bus=OTHER_BUS)
         await lab.let_the_lease_end()
@@ -129,7 +131,7 @@ class ExpiryTests:
         assert await lab.event(alive) == alive.event
 
     async def test_expiring_again_changes_nothing(self, lab: Lab, other_node: EventStore) -> None:
-        """Returns how many were taken. Safe to run anywhere, any number of times."""
+        """Returns how many were taken back. Any process may call this at any time, any number of times."""
         await lab.claimed()
         await lab.let_the_lease_end()
         answers = await lab.race([partial(node.expire_events) for node in [lab.store, other_node] * 4])
@@ -139,7 +141,7 @@ class ExpiryTests:
         assert await lab.picture() == before
 
     async def test_expiring_takes_at_most_limit(self, lab: Lab) -> None:
-        """Returns how many were taken. Safe to run anywhere, any number of times."""
+        """Returns how many were taken back. Any process may call this at any time, any number of times."""
         await lab.publish(5)
         await lab.claim(limit=5)
         await lab.let_the_lease_end()
@@ -166,8 +168,9 @@ class ExpiryTests:
 
     @pytest.mark.parametrize("by", ["id", "event_id"])
     async def test_a_reset_event_is_free_at_once(self, lab: Lab, other_node: EventStore, by: str) -> None:
-        """An administrator takes a PROCESSING event from its worker. PENDING and due, the attempt given back, a
-        RESET entry with the ``reason``.
+        """Take a PROCESSING event from its worker, on behalf of an administrator.
+
+        The event becomes PENDING and due and gets its attempt back; a RESET entry carries the ``reason``.
         """
         claim = await lab.claimed()
         await lab.store.start_events([claim.ref])
@@ -188,7 +191,7 @@ class ExpiryTests:
         assert (await lab.claim_one(worker_id=BOB)).event.fence == 2
 
     async def test_the_token_of_a_reset_claim_is_dead_at_once(self, lab: Lab) -> None:
-        """The worker's token is dead at once."""
+        """The worker's token is invalid at once."""
         claim = await lab.claimed()
         await lab.store.reset_event(claim.event.id, reason="stuck")
         (outcome,) = await lab.settle(Complete(claim.ref))
@@ -200,7 +203,7 @@ class ExpiryTests:
     async def test_resetting_an_event_that_is_not_processing_changes_nothing(
         self, lab: Lab, status: EventStatus
     ) -> None:
-        """An event that is not PROCESSING is answered unchanged."""
+        """An event that is not PROCESSING is returned unchanged."""
         event = await lab.ended(status)
         before = await lab.picture()
         assert await lab.store.reset_event(event.id, reason="stuck") == event

@@ -60,7 +60,9 @@ class HandlerClaimTests:
     async def test_a_handler_claim_has_a_lease_and_a_fence_of_its_own(
         self, lab: Lab, other_node: EventStore, mode: HandlerMode
     ) -> None:
-        """Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, token and lease of its own."""
+        """In one atomic step, the handler gets status PROCESSING, ``attempts + 1``, ``fence + 1``, its own token and
+        lease.
+        """
         claim = await lab.claimed()
         now, request = await lab.store.now(), handler_request(lab, claim, mode=mode)
         granted = await lab.store.claim_next_handler_result(request)
@@ -74,7 +76,7 @@ class HandlerClaimTests:
         assert await lab.event(claim) == claim.event
 
     async def test_handlers_are_claimed_in_the_order_asked_for(self, lab: Lab) -> None:
-        """Claim the first of ``request.handler_ids`` that is not settled nor under an unexpired claim; else None."""
+        """Claim the first of ``request.handler_ids`` that is neither settled nor under an unexpired claim, or None."""
         claim = await lab.claimed()
         requests = [handler_request(lab, claim, mode=HandlerMode.PARALLEL) for _ in range(4)]
         answers = [await lab.store.claim_next_handler_result(request) for request in requests]
@@ -84,7 +86,7 @@ class HandlerClaimTests:
     async def test_a_settled_handler_is_passed_over_and_any_other_runs_again(
         self, lab: Lab, status: ResultStatus
     ) -> None:
-        """Claim the first of ``request.handler_ids`` that is not settled nor under an unexpired claim; else None."""
+        """Claim the first of ``request.handler_ids`` that is neither settled nor under an unexpired claim, or None."""
         claim = await lab.claimed()
         first = await handler_claim(lab, claim)
         await lab.store.complete_handler_result(first, outcome(status, "no"))
@@ -95,7 +97,7 @@ class HandlerClaimTests:
             assert (second.handler_id, second.attempts, second.fence) == ("mail", 2, 2)
 
     async def test_nothing_is_granted_when_all_are_settled(self, lab: Lab) -> None:
-        """Claim the first of ``request.handler_ids`` that is not settled nor under an unexpired claim; else None."""
+        """Claim the first of ``request.handler_ids`` that is neither settled nor under an unexpired claim, or None."""
         claim = await lab.claimed()
         for _ in IDS:
             await lab.store.complete_handler_result(await handler_claim(lab, claim), outcome())
@@ -107,7 +109,7 @@ class HandlerClaimTests:
     async def test_of_many_racing_for_one_handler_one_gets_it(
         self, lab: Lab, other_node: EventStore, mode: HandlerMode
     ) -> None:
-        """Claim the first of ``request.handler_ids`` that is not settled nor under an unexpired claim; else None."""
+        """Claim the first of ``request.handler_ids`` that is neither settled nor under an unexpired claim, or None."""
         claim = await lab.claimed()
         requests = [handler_request(lab, claim, ("mail",), mode) for _ in range(12)]
         nodes = [lab.store, other_node] * 6
@@ -117,15 +119,16 @@ class HandlerClaimTests:
         assert len([answer for answer in answers if answer is not None]) == 1
 
     async def test_parallel_handlers_run_together_and_take_no_lock(self, lab: Lab) -> None:
-        """``mode`` parallel: no lock."""
+        """With ``mode`` parallel, there is no lock."""
         claim = await lab.claimed()
         granted = [await handler_claim(lab, claim, mode=HandlerMode.PARALLEL) for _ in IDS]
         assert {one.handler_id for one in granted} == set(IDS)
         assert await lab.store.list_locks() == []
 
     async def test_serial_handlers_run_one_at_a_time(self, lab: Lab, other_node: EventStore) -> None:
-        """``mode`` serial: only if the lock ``handler:event:{event_id}`` is free or expired; it is taken in the same
-        step under the claim's token and lease, renewed with it and freed with it.
+        """With ``mode`` serial, a claim needs the lock ``handler:event:{event_id}`` to be free or expired.
+
+        The same step takes the lock under the claim's token and lease; it is renewed and freed with the claim.
         """
         claim = await lab.claimed()
         granted = await handler_claim(lab, claim)
@@ -140,14 +143,14 @@ class HandlerClaimTests:
         assert (await handler_claim(lab, claim)).handler_id == "audit"
 
     async def test_serial_handlers_of_two_events_do_not_wait_for_each_other(self, lab: Lab) -> None:
-        """``mode`` serial: only if the lock ``handler:event:{event_id}`` is free or expired."""
+        """With ``mode`` serial, a claim needs the lock ``handler:event:{event_id}`` to be free or expired."""
         first, second = await lab.claimed(), await lab.claimed()
         await handler_claim(lab, first)
         assert (await handler_claim(lab, second)).handler_id == "mail"
         assert len(await lab.store.list_locks()) == 2
 
     async def test_the_handler_lock_is_renewed_with_the_claim(self, lab: Lab, other_node: EventStore) -> None:
-        """It is taken in the same step under the claim's token and lease, renewed with it and freed with it."""
+        """The same step takes the lock under the claim's token and lease; it is renewed and freed with the claim."""
         claim = await lab.claimed()
         await lab.store.renew_event_claims([claim.ref], lease=5 * lab.lease)
         granted = await handler_claim(lab, claim)
@@ -164,7 +167,7 @@ class HandlerClaimTests:
     async def test_a_handler_whose_lease_is_over_can_be_taken(
         self, lab: Lab, other_node: EventStore, mode: HandlerMode
     ) -> None:
-        """Claim the first of ``request.handler_ids`` that is not settled nor under an unexpired claim; else None."""
+        """Claim the first of ``request.handler_ids`` that is neither settled nor under an unexpired claim, or None."""
         claim = await lab.claimed()
         await lab.store.renew_event_claims([claim.ref], lease=5 * lab.lease)
         lost = await handler_claim(lab, claim, ("mail",), mode)
@@ -180,7 +183,7 @@ class HandlerClaimTests:
     async def test_a_late_handler_does_not_touch_the_lock_of_another(
         self, lab: Lab, other_node: EventStore, taken_by: str, write: str
     ) -> None:
-        """Who lets it expire and loses it to another handler has lost the handler claim too."""
+        """If the lock expires and another handler takes it, the handler claim is lost too."""
         claim = await lab.claimed()
         await lab.store.renew_event_claims([claim.ref], lease=5 * lab.lease)
         late = await handler_claim(lab, claim, ("mail",))
@@ -248,7 +251,7 @@ class HandlerClaimTests:
     async def test_a_repeat_answers_the_claim_that_the_token_holds(
         self, lab: Lab, other_node: EventStore, mode: HandlerMode
     ) -> None:
-        """A repeat with the same token answers the claim that the token holds."""
+        """A repeat with the same token returns the claim that the token holds."""
         claim = await lab.claimed()
         request = handler_request(lab, claim, mode=mode)
         first = await lab.store.claim_next_handler_result(request)
@@ -257,7 +260,7 @@ class HandlerClaimTests:
         assert await lab.picture() == before
 
     async def test_threads_run_every_serial_handler_once_and_alone(self, lab: Lab) -> None:
-        """``mode`` serial: only if the lock ``handler:event:{event_id}`` is free or expired."""
+        """With ``mode`` serial, a claim needs the lock ``handler:event:{event_id}`` to be free or expired."""
         claim = await lab.claimed()
         ids = [f"h{number:02}" for number in range(12)]
         inside: list[str] = []

@@ -26,9 +26,7 @@ class HandlerResultTests:
     async def test_an_outcome_is_written_with_the_claims_attempt_and_fence(
         self, lab: Lab, other_node: EventStore, status: ResultStatus
     ) -> None:
-        """Write status, error, value and time of ``outcome``; attempts and fence stay the claim's; its lock is
-        freed.
-        """
+        """Write status, error, value and time of ``outcome``; keep the claim's attempts and fence; free its lock."""
         claim = await lab.claimed()
         granted = await handler_claim(lab, claim)
         sent = HandlerResult(
@@ -48,8 +46,9 @@ class HandlerResultTests:
         assert await lab.store.list_locks() == []
 
     async def test_a_repeat_with_another_status_is_refused(self, lab: Lab, other_node: EventStore) -> None:
-        """A repeat with the same status answers as the first time did. Raises ``LeaseLost`` if the claim is not
-        current.
+        """A repeat with the same status returns what the first call returned.
+
+        Raises ``LeaseLost`` if the claim is not current.
         """
         granted = await handler_claim(lab, await lab.claimed())
         first = await lab.store.complete_handler_result(granted, outcome())
@@ -60,7 +59,10 @@ class HandlerResultTests:
         assert await lab.picture() == before
 
     async def test_a_released_handler_gets_its_attempt_back_and_keeps_its_fence(self, lab: Lab) -> None:
-        """Give a handler claim back: PENDING, the attempt given back, its lock freed. A repeat changes nothing."""
+        """Give up a handler claim: the handler becomes PENDING and gets its attempt back, and its lock is freed.
+
+        A repeat changes nothing.
+        """
         claim = await lab.claimed()
         granted = await handler_claim(lab, claim)
         await lab.store.release_handler_claim(granted)
@@ -73,8 +75,9 @@ class HandlerResultTests:
 
     @pytest.mark.parametrize("first", ["release", "complete"])
     async def test_a_claim_that_was_ended_one_way_cannot_be_ended_the_other(self, lab: Lab, first: str) -> None:
-        """Give a handler claim back: PENDING, the attempt given back, its lock freed. A repeat changes nothing. Raises
-        ``LeaseLost`` if the claim is not current.
+        """Give up a handler claim: the handler becomes PENDING and gets its attempt back, and its lock is freed.
+
+        A repeat changes nothing. Raises ``LeaseLost`` if the claim is not current.
         """
         granted = await handler_claim(lab, await lab.claimed())
         if first == "release":
@@ -91,7 +94,7 @@ class HandlerResultTests:
         assert await lab.picture() == before
 
     async def test_a_result_written_with_the_event_does_not_lower_the_handlers_fence(self, lab: Lab) -> None:
-        """``results`` overwrite the stored ones of the same handlers."""
+        """``results`` overwrite the stored results of the same handlers."""
         claim = await lab.claimed()
         first = await handler_claim(lab, claim, ("mail",), HandlerMode.PARALLEL)
         sent = HandlerResult(handler_id="mail", status=ResultStatus.TRANSIENT, attempts=5, error="no")
@@ -133,7 +136,10 @@ class HandlerResultTests:
     async def test_completing_if_done_can_be_repeated_but_not_by_a_stranger(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """As ``settle_events`` with ``Complete``, repeat included. Raises ``LeaseLost`` if the claim is not current."""
+        """It works as ``settle_events`` with ``Complete``, also for a repeat.
+
+        Raises ``LeaseLost`` if the claim is not current.
+        """
         claim = await lab.claimed()
         first = await lab.store.complete_event_if_done(claim.ref, [])
         before = await lab.picture()
@@ -178,7 +184,7 @@ class HandlerResultTests:
             await lab.store.complete_handler_result(running, outcome())
 
     async def test_results_are_listed_by_handler_id(self, lab: Lab, other_node: EventStore) -> None:
-        """The stored results of an event, in order of ``handler_id``; empty if there are none."""
+        """Return the stored results of an event, in order of ``handler_id``; an empty list if there are none."""
         claim = await lab.claimed()
         assert await lab.store.list_results(claim.event.id) == []
         await lab.settle_one(Release(claim.ref, results=_results("c", "a", "b")))
@@ -191,7 +197,7 @@ class HandlerResultTests:
     async def test_results_of_completed_events_are_cleaned_up_and_no_others(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """They stay after the event ended until ``cleanup_results``, and with a dead letter until it is purged."""
+        """After the event has ended, they stay until ``cleanup_results``; those of a dead letter until it is purged."""
         claim = await lab.claimed()
         results = _results("a", "b")
         match status:
@@ -215,7 +221,7 @@ class HandlerResultTests:
         assert await lab.log() == log
 
     async def test_results_are_cleaned_up_in_bounded_steps(self, lab: Lab) -> None:
-        """Delete results of COMPLETED events (trim, purge and remove take theirs along). Returns how many results."""
+        """Delete the results of COMPLETED events, and return how many."""
         for _ in range(3):
             claim = await lab.claimed()
             await lab.settle_one(Complete(claim.ref, _results("a", "b")))
@@ -223,7 +229,7 @@ class HandlerResultTests:
 
     @pytest.mark.parametrize("gone_by", ["trim", "remove", "purge"])
     async def test_nothing_is_left_of_the_results_of_an_event_that_is_gone(self, lab: Lab, gone_by: str) -> None:
-        """Delete results of COMPLETED events (trim, purge and remove take theirs along)."""
+        """Trimming, purging or removing an event deletes its results at once."""
         claim = await lab.claimed()
         results = _results("a")
         end = Fail(claim.ref, "no", None, results) if gone_by == "purge" else Complete(claim.ref, results)
@@ -244,7 +250,7 @@ class HandlerResultTests:
         assert (await lab.claim_one()).results == ()
 
     async def test_renewals_of_handlers_are_judged_one_by_one(self, lab: Lab) -> None:
-        """Extend handler leases; as ``renew_event_claims``."""
+        """Extend the leases of handler claims, as ``renew_event_claims`` does for events."""
         claim = await lab.claimed()
         a, b, c = [await handler_claim(lab, claim, mode=HandlerMode.PARALLEL) for _ in IDS]
         await lab.store.complete_handler_result(b, outcome())

@@ -43,9 +43,7 @@ class LateSettlementTests:
     async def test_a_late_success_counts_while_nobody_has_claimed_the_event_since(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Late but not overtaken counts: a claim that was taken away because its lease was over (ABANDONED) may
-        still be settled, until somebody claims the event again.
-        """
+        """Late but not overtaken counts: an abandoned claim may still be settled until the event is claimed again."""
         claim = await lab.claimed(max_attempts=2, tags=["eu"])
         (started,) = await lab.store.start_events([claim.ref])
         await self._abandon(lab, other_node, claim)
@@ -72,8 +70,8 @@ class LateSettlementTests:
     async def test_a_late_settlement_leads_where_one_in_time_does(
         self, lab: Lab, other_node: EventStore, way: Callable[[ClaimRef], Settlement]
     ) -> None:
-        """It ends as if it had been settled in time: the error of the abandonment goes, the attempt is not counted as
-        lost, the entry names the worker that had the claim.
+        """It ends as if it had been settled in time: the error of the abandonment is removed, the attempt is not
+        counted as lost, and the entry names the worker that had the claim.
         """
         await lab.publish(2, tags=["eu"], max_attempts=5)
         for claim in await lab.claim(limit=2):
@@ -96,8 +94,8 @@ class LateSettlementTests:
     async def test_a_late_settlement_may_be_repeated(
         self, lab: Lab, other_node: EventStore, way: Callable[[ClaimRef], Settlement]
     ) -> None:
-        """An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the first
-        time did and writes nothing.
+        """An exact repeat of the newest settlement of an event (same token and fence, same kind) returns the outcome of
+        the first call and writes nothing.
         """
         claim = await lab.claimed()
         await self._abandon(lab, other_node, claim)
@@ -112,8 +110,8 @@ class LateSettlementTests:
     async def test_the_repeat_of_an_older_settlement_is_answered_under_an_abandoned_claim(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the first
-        time did and writes nothing.
+        """An exact repeat of the newest settlement of an event (same token and fence, same kind) returns the outcome of
+        the first call and writes nothing.
         """
         old = await lab.claimed()
         first = await lab.settle_one(Fail(old.ref, "no", 0.0))
@@ -129,8 +127,8 @@ class LateSettlementTests:
     async def test_once_somebody_has_claimed_the_event_it_is_too_late(
         self, lab: Lab, other_node: EventStore, way: Callable[[ClaimRef], Settlement], since: str
     ) -> None:
-        """A claim that is not current, nor late but not overtaken, gets ``LeaseLost`` as its outcome (a value, not
-        raised); nothing of it is written.
+        """Any other claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised), and nothing of
+        it is written.
         """
         claim = await lab.claimed(max_attempts=1 if since == "failed for good" else None)
         await lab.let_the_lease_end()
@@ -148,7 +146,7 @@ class LateSettlementTests:
     async def test_a_claim_with_the_token_of_an_abandoned_one_is_a_new_request(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """If it holds none any more, it is a new request: abandoned claims are not held."""
+        """If the token holds none any more, the call is a new request. An abandoned claim is not held."""
         await lab.publish(1)
         request = lab.request()
         (claim,) = await lab.store.claim_next_events(request)
@@ -157,7 +155,7 @@ class LateSettlementTests:
         assert (again.event.id, again.event.fence, again.event.attempts) == (claim.event.id, 2, 2)
 
     async def test_an_abandoned_claim_is_neither_renewed_nor_started(self, lab: Lab, other_node: EventStore) -> None:
-        """An abandoned claim is not current, though it may still be settled: to all others the event is free."""
+        """An abandoned claim is not current, although it may still be settled: other workers can claim the event."""
         claim = await lab.claimed()
         await self._abandon(lab, other_node, claim)
         before = await lab.picture()
@@ -167,7 +165,10 @@ class LateSettlementTests:
         assert (await lab.settle_one(Complete(claim.ref))).status is EventStatus.COMPLETED
 
     async def test_a_renewal_says_that_the_claim_is_lost(self, lab: Lab, other_node: EventStore) -> None:
-        """``LeaseLost`` if not current: a claim that was abandoned is not held any more, whoever comes next."""
+        """The outcome is ``LeaseLost`` if the claim is not current.
+
+        An abandoned claim is not current, even while no other worker has claimed the event.
+        """
         claim = await lab.claimed()
         await self._abandon(lab, other_node, claim)
         assert isinstance((await lab.store.renew_event_claims([claim.ref], lease=lab.lease))[0], LeaseLost)
@@ -176,8 +177,8 @@ class LateSettlementTests:
     async def test_an_abandoned_claim_can_be_looked_up_until_the_next_one(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """That is the claim of a PROCESSING event, or the one that a PENDING event lost if nobody has claimed it
-        since.
+        """It is the current claim of a PROCESSING event, or the abandoned claim of a PENDING event that was not claimed
+        again.
         """
         claim = await lab.claimed()
         await self._abandon(lab, other_node, claim)
@@ -191,8 +192,9 @@ class LateSettlementTests:
     async def test_a_late_settlement_leaves_the_queue_in_order(
         self, lab: Lab, other_node: EventStore, way: Callable[[ClaimRef], Settlement]
     ) -> None:
-        """Eligible are then the PENDING events that are due; with ``request.tags``, only those that carry one of
-        them.
+        """Then every PENDING event that is due is eligible.
+
+        With ``request.tags``, only events that carry one of them are eligible.
         """
         claim = await lab.claimed(tags=["eu"])
         (other,) = await lab.publish(1, tags=["eu"], priority=-1)
@@ -212,8 +214,8 @@ class LateSettlementTests:
     async def test_a_late_settlement_moves_its_ordering_key_on(
         self, lab: Lab, other_node: EventStore, way: Callable[[ClaimRef], Settlement]
     ) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
-        and only while none of them is PROCESSING: one that waits for its retry holds up its key and nothing else.
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible, and only while none of them is PROCESSING. An event that waits for its retry delays its own key only.
         """
         if not lab.store.features.ordering_keys:
             pytest.skip("declared: ordering_keys=False")
@@ -229,8 +231,10 @@ class LateSettlementTests:
     async def test_a_late_settlement_does_not_free_the_lock_of_a_newer_holder(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """All events of the claim share it: it is renewed with any of them, never to end before one of their leases,
-        and freed when the last of them is settled, reset or taken away.
+        """All events of the claim share the lock.
+
+        Renewing any of them renews the lock, and the lock never ends before one of their leases. It is freed when the
+        last of them is settled, reset or taken back.
         """
         await lab.publish_one()
         lost = await lab.claim_one(mode=EventMode.BUS_SERIAL)
@@ -248,9 +252,7 @@ class LateSettlementTests:
         assert len(await lab.claim(mode=EventMode.BUS_SERIAL)) == 1
 
     async def test_a_settlement_that_races_with_the_expiry_is_accepted(self, lab: Lab, other_node: EventStore) -> None:
-        """Late but not overtaken counts: a claim that was taken away because its lease was over (ABANDONED) may
-        still be settled, until somebody claims the event again.
-        """
+        """Late but not overtaken counts: an abandoned claim may still be settled until the event is claimed again."""
         await lab.publish(6)
         claims = await lab.claim(limit=6)
         await lab.let_the_lease_end()
@@ -261,7 +263,7 @@ class LateSettlementTests:
         assert {(await lab.event(claim)).errors for claim in claims} == {()}
 
     async def test_of_a_late_settlement_and_a_claim_one_wins(self, lab: Lab, other_node: EventStore) -> None:
-        """A second caller never gets an event whose lease is not over, however many race."""
+        """A second caller never gets an event whose lease is not over, however many callers race."""
         await lab.publish(6)
         claims = await lab.claim(limit=6)
         await self._abandon(lab, other_node, *claims)
@@ -287,8 +289,8 @@ class LateSettlementTests:
         return True
 
     async def test_handler_results_count_under_an_abandoned_event(self, lab: Lab, other_node: EventStore) -> None:
-        """Late but not overtaken counts here too: under an abandoned event, until somebody claims the event again, a
-        handler claim may be completed or released, but not renewed.
+        """Late but not overtaken counts here too: while an event is abandoned and not claimed again, its handler claims
+        may be completed or released, but not renewed.
         """
         claim = await lab.claimed()
         one, two = await self._handler(lab, claim, "a"), await self._handler(lab, claim, "b")
@@ -307,7 +309,7 @@ class LateSettlementTests:
             await lab.store.complete_handler_result(two, replace(DONE, handler_id="b"))
 
     async def test_a_late_last_handler_completes_the_event(self, lab: Lab, other_node: EventStore) -> None:
-        """As ``settle_events`` with ``Complete``, repeat included."""
+        """It works as ``settle_events`` with ``Complete``, also for a repeat."""
         claim = await lab.claimed()
         handler = await self._handler(lab, claim, "a")
         await self._abandon(lab, other_node, claim)

@@ -89,14 +89,14 @@ class LifecycleTests:
 
     @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
     async def test_a_closed_store_refuses_every_call(self, lab: Lab, call: Call) -> None:
-        """Repeatable; other calls raise ``StoreClosedError``."""
+        """A repeat does nothing. Any other call afterwards raises ``StoreClosedError``."""
         await lab.store.close()
         await lab.store.close()
         with pytest.raises(StoreClosedError):
             await call(lab.store)
 
     async def test_closing_one_node_leaves_the_other_open(self, lab: Lab, other_node: EventStore) -> None:
-        """Finish what was accepted, then let go of everything."""
+        """Finish the calls that were accepted, then release every resource."""
         if not lab.shared:
             assert other_node is lab.store
             return
@@ -105,7 +105,7 @@ class LifecycleTests:
         assert len(await lab.claim(other_node, limit=5)) == 2
 
     async def test_closing_finishes_what_was_accepted(self, lab: Lab) -> None:
-        """Finish what was accepted, then let go of everything."""
+        """Finish the calls that were accepted, then release every resource."""
         node = await lab.open_another()
         stored: list[int] = []
 
@@ -126,7 +126,7 @@ class LifecycleTests:
             assert len(stored) % 50 == 0
 
     async def test_a_close_while_somebody_waits_wakes_him(self, lab: Lab) -> None:
-        """Finish what was accepted, then let go of everything."""
+        """Finish the calls that were accepted, then release every resource."""
         node = await lab.open_another()
 
         async def wait() -> None:
@@ -148,7 +148,7 @@ class LifecycleTests:
         await other_node.verify()
 
     async def test_the_stores_clock_is_the_one_that_counts(self, lab: Lab, other_node: EventStore) -> None:
-        """Leases are judged by the store's own clock; durations cross the wire, instants do not."""
+        """Only the store's own clock judges leases: callers send durations, never instants."""
         before = await lab.store.now()
         await lab.advance(10 * lab.moment)
         after = await other_node.now()
@@ -157,7 +157,9 @@ class LifecycleTests:
             assert after == lab.clock.now()
 
     async def test_work_left_by_a_worker_that_is_gone_is_done_once(self, lab: Lab) -> None:
-        """Atomically: status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token, worker and lease."""
+        """In one atomic step, each event gets status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token,
+        worker and lease.
+        """
         node = await lab.open_another() if lab.shared else lab.store
         await lab.publish(3)
         lost = await lab.claim(node, limit=3)
@@ -180,7 +182,7 @@ class LifecycleTests:
 
     async def test_a_worker_that_comes_back_in_time_goes_on_with_its_claim(self, lab: Lab) -> None:
         """Every call is safe to repeat with the same arguments after a lost reply: it either takes effect once, or
-        answers as the first time did.
+        returns what the first call returned.
         """
         node = await lab.open_another() if lab.shared else lab.store
         await lab.publish(1)
@@ -197,7 +199,7 @@ class LifecycleTests:
                 await node.close()
 
     async def test_everything_is_as_it_was_after_a_restart(self, lab: Lab, other_node: EventStore) -> None:
-        """When the call returns, the events survive whatever ``features`` say."""
+        """When the call returns, the events survive what ``features`` say that the store survives."""
         for status in EventStatus:
             await lab.ended(status, tags=["eu"], metadata={"ü": 1})
         await lab.store.claim_lock("report", worker_id=ALICE, token="t" * 32, lease=lab.lease)

@@ -31,7 +31,7 @@ class LockTests:
     """Leased and fenced."""
 
     async def test_a_free_lock_is_taken_with_worker_token_and_lease(self, lab: Lab) -> None:
-        """Take ``key`` if nobody holds it or its lease is over; None if it is held. Never waits."""
+        """Take the lock ``key`` if it is free or its lease is over. Returns None if it is held. Never waits."""
         now, token = await lab.store.now(), new_token()
         lock = await lab.store.claim_lock("report", worker_id=ALICE, token=token, lease=lab.lease)
         assert lock is not None
@@ -40,7 +40,7 @@ class LockTests:
         assert lock.fence > 0
 
     async def test_a_held_lock_is_refused_until_its_lease_is_over(self, lab: Lab, other_node: EventStore) -> None:
-        """Take ``key`` if nobody holds it or its lease is over; None if it is held. Never waits."""
+        """Take the lock ``key`` if it is free or its lease is over. Returns None if it is held. Never waits."""
         lock = await _take(lab)
         await lab.advance(lab.lease - lab.margin)
         assert await _try(lab, node=other_node, worker_id=BOB) is None
@@ -50,20 +50,20 @@ class LockTests:
         assert (await _take(lab, node=other_node, worker_id=BOB)).fence > lock.fence
 
     async def test_locks_on_different_keys_are_independent(self, lab: Lab) -> None:
-        """Take ``key`` if nobody holds it or its lease is over; None if it is held. Never waits."""
+        """Take the lock ``key`` if it is free or its lease is over. Returns None if it is held. Never waits."""
         for key in ("a", "A", "a ", "ä", "a%", "a:b"):
             await _take(lab, key)
         assert len(await lab.store.list_locks()) == 6
 
     async def test_of_many_tasks_one_gets_the_lock(self, lab: Lab, other_node: EventStore) -> None:
-        """Take ``key`` if nobody holds it or its lease is over; None if it is held. Never waits."""
+        """Take the lock ``key`` if it is free or its lease is over. Returns None if it is held. Never waits."""
         for _ in range(5):
             answers = await lab.race([partial(_try, lab, "report", node) for node in [lab.store, other_node] * 8])
             (lock,) = [answer for answer in answers if answer is not None]
             await lab.store.release_lock(lock)
 
     async def test_threads_that_count_under_a_lock_lose_no_count(self, lab: Lab) -> None:
-        """Take ``key`` if nobody holds it or its lease is over; None if it is held. Never waits."""
+        """Take the lock ``key`` if it is free or its lease is over. Returns None if it is held. Never waits."""
         inside: list[int] = []
         fences: list[int] = []
 
@@ -85,7 +85,7 @@ class LockTests:
         assert fences == sorted(set(fences))
 
     async def test_the_fence_rises_after_release_and_after_expiry(self, lab: Lab, other_node: EventStore) -> None:
-        """``fence`` is larger than every fence this key ever had, even after the store forgot the key."""
+        """``fence`` is larger than every fence this key ever had, even if the store has deleted the key since."""
         fences = []
         for turn in range(6):
             lock = await _take(lab, node=[lab.store, other_node][turn % 2])
@@ -97,7 +97,7 @@ class LockTests:
         assert fences == sorted(set(fences))
 
     async def test_the_fence_rises_when_the_key_was_long_forgotten(self, lab: Lab, other_node: EventStore) -> None:
-        """``fence`` is larger than every fence this key ever had, even after the store forgot the key."""
+        """``fence`` is larger than every fence this key ever had, even if the store has deleted the key since."""
 
         async def use(number: int) -> None:
             await lab.store.release_lock(await _take(lab, f"key-{number}"))
@@ -115,7 +115,7 @@ class LockTests:
         assert (await _take(lab, node=other_node)).fence > newest
 
     async def test_the_fence_rises_across_a_restart(self, lab: Lab) -> None:
-        """``fence`` is larger than every fence this key ever had, even after the store forgot the key."""
+        """``fence`` is larger than every fence this key ever had, even if the store has deleted the key since."""
         if not lab.shared:
             first = await _take(lab)
             await lab.store.release_lock(first)
@@ -132,7 +132,7 @@ class LockTests:
             await node.close()
 
     async def test_a_repeat_with_the_same_token_answers_the_same_claim(self, lab: Lab, other_node: EventStore) -> None:
-        """A repeat with the token that holds it answers the same claim."""
+        """A repeat with the token that holds the lock returns the same claim."""
         token = new_token()
         first = await lab.store.claim_lock("report", worker_id=ALICE, token=token, lease=lab.lease)
         await lab.advance(5 * lab.moment)
@@ -140,7 +140,10 @@ class LockTests:
         assert again == first
 
     async def test_renewing_extends_the_lease_and_keeps_the_fence(self, lab: Lab, other_node: EventStore) -> None:
-        """Extend the lease; the fence stays. Judged by the token alone. Raises ``LeaseLost`` if not held by it."""
+        """Extend the lease; the fence stays. Only the token decides, even if the lease is over.
+
+        Raises ``LeaseLost`` if the claim does not hold the lock.
+        """
         lock = await _take(lab)
         await lab.advance(20 * lab.moment)
         now = await lab.store.now()
@@ -153,14 +156,20 @@ class LockTests:
         assert again.expires_ts > renewed.expires_ts
 
     async def test_a_late_lock_that_nobody_took_can_be_renewed(self, lab: Lab, other_node: EventStore) -> None:
-        """Extend the lease; the fence stays. Judged by the token alone. Raises ``LeaseLost`` if not held by it."""
+        """Extend the lease; the fence stays. Only the token decides, even if the lease is over.
+
+        Raises ``LeaseLost`` if the claim does not hold the lock.
+        """
         lock = await _take(lab)
         await lab.advance(3 * lab.lease)
         assert (await lab.store.renew_lock(lock, lease=lab.lease)).fence == lock.fence
         assert await _try(lab, node=other_node) is None
 
     async def test_a_released_lock_cannot_be_renewed(self, lab: Lab) -> None:
-        """Extend the lease; the fence stays. Judged by the token alone. Raises ``LeaseLost`` if not held by it."""
+        """Extend the lease; the fence stays. Only the token decides, even if the lease is over.
+
+        Raises ``LeaseLost`` if the claim does not hold the lock.
+        """
         lock = await _take(lab)
         await lab.store.release_lock(lock)
         with pytest.raises(LeaseLost):
@@ -168,7 +177,10 @@ class LockTests:
         assert await lab.store.list_locks() == []
 
     async def test_a_lock_that_never_was_cannot_be_renewed_or_released(self, lab: Lab) -> None:
-        """Extend the lease; the fence stays. Judged by the token alone. Raises ``LeaseLost`` if not held by it."""
+        """Extend the lease; the fence stays. Only the token decides, even if the lease is over.
+
+        Raises ``LeaseLost`` if the claim does not hold the lock.
+        """
         ghost = LockClaim(key="ghost", worker_id=ALICE, token=new_token(), fence=1, expires_ts=0.0)
         with pytest.raises(LeaseLost):
             await lab.store.renew_lock(ghost, lease=lab.lease)
@@ -177,7 +189,7 @@ class LockTests:
         assert await lab.store.list_locks() == []
 
     async def test_a_released_lock_is_free_at_once(self, lab: Lab, other_node: EventStore) -> None:
-        """Free the lock. A repeat changes nothing. Raises ``LeaseLost`` if somebody took it since."""
+        """Free the lock. A repeat changes nothing. Raises ``LeaseLost`` if another claim took the lock."""
         lock = await _take(lab)
         await lab.store.release_lock(lock)
         await other_node.release_lock(lock)
@@ -212,14 +224,14 @@ class SignalTests:
     """A hint that saves latency and is needed for nothing."""
 
     async def test_an_idle_wait_ends_with_its_timeout(self, lab: Lab, other_node: EventStore) -> None:
-        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds; False if nothing was heard."""
+        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came."""
         with anyio.fail_after(LONG / 2):
             assert await lab.store.wait_for_work(BUS, timeout=SHORT) is False
             assert await other_node.wait_for_work(BUS, timeout=0) is False
 
     @pytest.mark.parametrize("published_on", ["the same node", "the other node"])
     async def test_a_publish_wakes_who_waits(self, lab: Lab, other_node: EventStore, published_on: str) -> None:
-        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds; False if nothing was heard."""
+        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came."""
         publisher = lab.store if published_on == "the same node" else other_node
 
         async def publish() -> None:
@@ -232,7 +244,7 @@ class SignalTests:
                 assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
     async def test_all_who_wait_are_woken(self, lab: Lab) -> None:
-        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds; False if nothing was heard."""
+        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came."""
         heard: list[bool] = []
 
         async def wait() -> None:
@@ -247,13 +259,13 @@ class SignalTests:
         assert heard == [True] * 5
 
     async def test_what_is_there_already_ends_the_wait_at_once(self, lab: Lab) -> None:
-        """What is there already ends the wait at once."""
+        """The call returns at once if there is something to claim already."""
         await lab.publish(1)
         with anyio.fail_after(LONG / 2):
             assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
     async def test_a_released_event_wakes_who_waits(self, lab: Lab) -> None:
-        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds; False if nothing was heard."""
+        """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came."""
         claim = await lab.claimed()
 
         async def release() -> None:
@@ -266,20 +278,24 @@ class SignalTests:
                 assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
     async def test_an_event_that_becomes_due_ends_the_wait(self, lab: Lab) -> None:
-        """It also comes when an event of ``bus`` becomes due or its lease ends, if this store object knows of it."""
+        """A hint also comes when an event of ``bus`` becomes due or its lease ends, if this store object knows of the
+        event.
+        """
         await lab.publish_one(delay=2 * SHORT)
         with anyio.fail_after(LONG / 2):
             assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
     async def test_a_lease_that_ends_ends_the_wait(self, lab: Lab) -> None:
-        """It also comes when an event of ``bus`` becomes due or its lease ends, if this store object knows of it."""
+        """A hint also comes when an event of ``bus`` becomes due or its lease ends, if this store object knows of the
+        event.
+        """
         await lab.publish(1)
         await lab.claim_one(lease=max(2 * SHORT, lab.store.features.minimum_lease))
         with anyio.fail_after(LONG / 2):
             assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
     async def test_without_any_hint_every_event_is_still_claimed(self, lab: Lab, other_node: EventStore) -> None:
-        """A hint: it may come too early, for nothing, or not at all; with all hints lost only latency changes."""
+        """A hint may come too early, for nothing, or not at all: if every hint is lost, only latency suffers."""
         await lab.publish(3)
         await other_node.add_events(batch(3, bus=OTHER_BUS))
         for bus in (BUS, OTHER_BUS):
@@ -289,7 +305,7 @@ class SignalTests:
         assert await lab.store.active_buses() == []
 
     async def test_a_cancelled_wait_leaves_nothing_behind(self, lab: Lab) -> None:
-        """A hint: it may come too early, for nothing, or not at all; with all hints lost only latency changes."""
+        """A hint may come too early, for nothing, or not at all: if every hint is lost, only latency suffers."""
         with anyio.move_on_after(SHORT) as scope:
             await lab.store.wait_for_work(BUS, timeout=LONG)
         assert scope.cancelled_caught

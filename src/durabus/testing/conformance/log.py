@@ -36,7 +36,9 @@ class LogTests:
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8, 100])
     async def test_pages_give_every_entry_once_and_in_order(self, lab: Lab, other_node: EventStore, limit: int) -> None:
-        """Entries after position ``after``, up to and with ``until``, in commit order, at most ``limit``."""
+        """Return the entries after position ``after``, up to and including ``until``, in commit order, at most
+        ``limit``.
+        """
         await lab.publish(5)
         await lab.claim(limit=2)
         whole = (await lab.store.read_log()).entries
@@ -53,7 +55,9 @@ class LogTests:
         assert (await lab.store.read_log(until=START)).entries == []
 
     async def test_entries_can_be_read_up_to_a_position(self, lab: Lab) -> None:
-        """Entries after position ``after``, up to and with ``until``, in commit order, at most ``limit``."""
+        """Return the entries after position ``after``, up to and including ``until``, in commit order, at most
+        ``limit``.
+        """
         await lab.publish(6)
         entries = await lab.log()
         until = entries[3].position
@@ -65,14 +69,14 @@ class LogTests:
         assert (await lab.store.read_log(after=until, until=entries[0].position)).entries == []
 
     async def test_with_nothing_new_the_position_stays(self, lab: Lab) -> None:
-        """With nothing new, ``next`` is ``after``."""
+        """If there is nothing new, ``next`` is ``after``."""
         await lab.publish(2)
         head = await lab.store.log_head()
         page = await lab.store.read_log(after=head)
         assert (page.entries, page.next) == ([], head)
 
     async def test_head_and_lag_follow_the_log(self, lab: Lab, other_node: EventStore) -> None:
-        """How many readable entries lie after ``after``."""
+        """Return how many readable entries there are after position ``after``."""
         await lab.publish(5)
         entries = await lab.log()
         assert await other_node.log_head() == entries[-1].position
@@ -80,7 +84,7 @@ class LogTests:
         assert [await lab.store.log_lag(entry.position) for entry in entries] == [4, 3, 2, 1, 0]
 
     async def test_nobody_holds_the_log_back_by_what_is_over(self, lab: Lab) -> None:
-        """The transaction that has kept entries from readers for ``HELD_AFTER`` seconds or more; None if none does."""
+        """Return the transaction that has hidden entries from readers for ``HELD_AFTER`` seconds or more, or None."""
         assert await lab.store.log_hold() is None
         await lab.publish(2)
         assert await lab.store.log_hold() is None
@@ -115,7 +119,7 @@ class LogTests:
 
     @pytest.mark.parametrize("position", NOT_POSITIONS)
     async def test_a_position_that_this_store_did_not_make_is_refused(self, lab: Lab, position: str) -> None:
-        """Raises ``InvalidEventError`` for a position this store did not make."""
+        """Raises ``InvalidEventError`` for a position that this store did not make."""
         await lab.publish(2)
         with pytest.raises(InvalidEventError):
             await lab.store.read_log(after=position)
@@ -125,7 +129,7 @@ class LogTests:
             await lab.store.log_lag(position)
 
     async def test_an_event_that_ends_late_is_not_skipped(self, lab: Lab) -> None:
-        """Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write."""
+        """A reader that follows ``LogPage.next`` gets every entry once, in order, even while others write."""
         await lab.publish(3)
         first, second, third = await lab.claim(limit=3)
         await lab.settle(Complete(third.ref), Complete(second.ref))
@@ -135,7 +139,7 @@ class LogTests:
         assert (entry.action, entry.id) == (Action.COMPLETED, first.event.id)
 
     async def test_a_reader_misses_nothing_while_tasks_write(self, lab: Lab, other_node: EventStore) -> None:
-        """Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write."""
+        """A reader that follows ``LogPage.next`` gets every entry once, in order, even while others write."""
         seen: list[LogEntry] = []
         writing = anyio.Event()
 
@@ -167,7 +171,7 @@ class LogTests:
         assert seen == await lab.log()
 
     async def test_a_reader_misses_nothing_while_threads_write(self, lab: Lab) -> None:
-        """Following ``LogPage.next`` gives every entry once, in order, with none skipped, while others write."""
+        """A reader that follows ``LogPage.next`` gets every entry once, in order, even while others write."""
         writers, turns = 3, 15
         left = list(range(writers))
 
@@ -194,7 +198,7 @@ class LogTests:
         assert answers[writers + 1] == whole
 
     async def test_the_trail_of_one_event_is_oldest_first(self, lab: Lab, other_node: EventStore) -> None:
-        """The audit trail of one event, oldest first; empty if it is unknown."""
+        """Return the entries of one event, oldest first. The list is empty if the event is unknown."""
         await lab.publish(2)
         first, second = await lab.claim(limit=2)
         await lab.settle(Complete(second.ref), Complete(first.ref))
@@ -206,7 +210,7 @@ class LogTests:
             assert await lab.store.read_event_log(unknown) == []
 
     async def test_a_reader_finds_its_position_again_on_every_node(self, lab: Lab, other_node: EventStore) -> None:
-        """What ``save_position`` last kept; ``START`` if nothing."""
+        """Return the position that ``save_position`` saved last; ``START`` if there is none."""
         await lab.publish(2)
         first, second = (entry.position for entry in await lab.log())
         lock = await _lock(lab)
@@ -221,7 +225,7 @@ class LogTests:
 
     @pytest.mark.parametrize("state", ["never claimed", "released", "late", "renewed"])
     async def test_a_position_is_saved_only_under_a_held_lock(self, lab: Lab, state: str) -> None:
-        """Remember how far the reader ``name`` has come. Raises ``LeaseLost`` unless ``lock`` is held by its token."""
+        """Save how far the reader ``name`` has read. Raises ``LeaseLost`` unless ``lock`` is held by its token."""
         await lab.publish()
         head = await lab.store.log_head()
         lock = LockClaim(key="reader", worker_id=ALICE, token=new_token(), fence=1, expires_ts=0.0)
@@ -255,8 +259,9 @@ class LogPieceTests:
     """The log for many readers at once."""
 
     async def test_rows_are_the_entries_undecoded(self, lab: Lab, other_node: EventStore) -> None:
-        """The entries that ``read_log`` would give, undecoded: for readers of millions, and of what was damaged.
-        Each is a tuple in the order of ``LOG_COLUMNS``; a column that does not decode comes as it is.
+        """Return the entries of ``read_log`` undecoded: for readers of millions of entries, or of damaged ones.
+
+        Each row is a tuple in the order of ``LOG_COLUMNS``. A column that does not decode is returned as it is.
         """
         entries = await _written(lab)
         page = await other_node.read_log_rows()
@@ -264,7 +269,7 @@ class LogPieceTests:
         assert page.next == entries[-1].position
 
     async def test_rows_come_in_the_same_pages(self, lab: Lab) -> None:
-        """The entries that ``read_log`` would give, undecoded: for readers of millions, and of what was damaged."""
+        """Return the entries of ``read_log`` undecoded: for readers of millions of entries, or of damaged ones."""
         entries = await _written(lab)
         after, until = entries[0].position, entries[-2].position
         for limit in (1, 2, 100):
@@ -280,9 +285,10 @@ class LogPieceTests:
     async def test_the_log_is_cut_into_pieces_of_so_many_entries(
         self, lab: Lab, other_node: EventStore, rows: int
     ) -> None:
-        """Cut what lies after ``after``, up to and with ``until``, into pieces of ``rows`` entries; answer their ends.
+        """Divide the entries after ``after``, up to and including ``until``, into pieces of ``rows`` entries.
 
-        In commit order; the last piece may be shorter.
+        Returns the end position of each piece, in commit order, at most the first ``limit``. The last piece may be
+        shorter.
         """
         await lab.publish(5)
         await lab.claim(limit=2)
@@ -294,7 +300,10 @@ class LogPieceTests:
         assert inner == positions[2:5][rows - 1 :: rows] + ([] if 3 % rows == 0 else [positions[4]])
 
     async def test_only_the_first_pieces_are_answered(self, lab: Lab) -> None:
-        """In commit order; the last piece may be shorter; at most the first ``limit``. No entries, no pieces."""
+        """Returns the end position of each piece, in commit order, at most the first ``limit``.
+
+        The last piece may be shorter. Without entries the list is empty.
+        """
         await lab.publish(5)
         positions = [entry.position for entry in await lab.log()]
         assert await lab.store.cut_log(until=positions[-1], rows=2, limit=1) == [positions[1]]
@@ -305,9 +314,10 @@ class LogPieceTests:
         assert await lab.store.cut_log(until=START, rows=2) == []
 
     async def test_forgotten_entries_do_not_count(self, lab: Lab) -> None:
-        """Cut what lies after ``after``, up to and with ``until``, into pieces of ``rows`` entries; answer their ends.
+        """Divide the entries after ``after``, up to and including ``until``, into pieces of ``rows`` entries.
 
-        In commit order; the last piece may be shorter.
+        Returns the end position of each piece, in commit order, at most the first ``limit``. The last piece may be
+        shorter.
         """
         for _ in range(3):
             await lab.ended(EventStatus.COMPLETED)
@@ -321,7 +331,7 @@ class LogPieceTests:
         assert await lab.store.cut_log(until=gone, rows=100) == [left[1]]
 
     async def test_pieces_give_every_entry_once_to_readers_side_by_side(self, lab: Lab, other_node: EventStore) -> None:
-        """Pieces can be read side by side."""
+        """Pieces can be read in parallel."""
         await lab.publish(11)
         ends = await lab.store.cut_log(until=await lab.store.log_head(), rows=3)
         pieces: dict[int, list[LogEntry]] = {}
@@ -337,7 +347,7 @@ class LogPieceTests:
 
     @pytest.mark.parametrize("position", ["nonsense", "-1", "9" * 40])
     async def test_pieces_of_foreign_positions_are_refused(self, lab: Lab, position: str) -> None:
-        """Raises ``InvalidEventError`` for a position this store did not make."""
+        """Raises ``InvalidEventError`` for a position that this store did not make."""
         await lab.publish(2)
         head = await lab.store.log_head()
         with pytest.raises(InvalidEventError):

@@ -189,7 +189,7 @@ class LogEntryTests:
     async def test_each_life_leaves_the_entries_of_the_kernel(
         self, lab: Lab, max_attempts: int | None, steps: list[Step], expected: str
     ) -> None:
-        """Append-only; each entry is written in the same atomic step as the transition it records."""
+        """The log is append-only. Each entry is written in the same atomic step as the transition it records."""
         twin = Twin(lab)
         await twin.publish(max_attempts)
         for step in steps:
@@ -236,7 +236,9 @@ class LogEntryTests:
         assert {entry.payload_json for entry in await lab.log()} == {None}
 
     async def test_a_batch_is_logged_in_its_order(self, lab: Lab) -> None:
-        """Entries after position ``after``, up to and with ``until``, in commit order, at most ``limit``."""
+        """Return the entries after position ``after``, up to and including ``until``, in commit order, at most
+        ``limit``.
+        """
         await lab.publish(4)
         a, b, c, d = await lab.claim(limit=4)
         head = await lab.store.log_head()

@@ -75,8 +75,8 @@ class ModeTests:
     async def test_a_mode_excludes_those_who_need_the_same_lock(
         self, lab: Lab, other_node: EventStore, held: EventMode, asked: EventMode, bus: str, *, granted: bool
     ) -> None:
-        """``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is
-        free or expired.
+        """With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
+        ``event:global`` is free or expired.
         """
         await lab.publish(2)
         await lab.publish(2, bus=OTHER_BUS)
@@ -87,7 +87,7 @@ class ModeTests:
     async def test_a_serial_claim_takes_up_to_its_limit_under_one_lock(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
-        """All events of the claim share it."""
+        """All events of the claim share the lock."""
         await lab.publish(4)
         assert numbers(await lab.claim(limit=3, mode=mode)) == [0, 1, 2]
         assert len(await lab.store.list_locks()) == 1
@@ -98,7 +98,7 @@ class ModeTests:
     async def test_the_lock_is_free_when_the_last_of_its_events_ends(
         self, lab: Lab, other_node: EventStore, mode: EventMode, ended_by: str
     ) -> None:
-        """Freed when the last of them is settled, reset or taken away."""
+        """It is freed when the last of them is settled, reset or taken back."""
         await lab.publish(4)
         claims = await lab.claim(limit=3, mode=mode)
         for claim in (claims[1], claims[0], claims[2]):
@@ -110,7 +110,7 @@ class ModeTests:
 
     @pytest.mark.parametrize("first", ["complete", "fail", "release"])
     async def test_the_lock_is_kept_for_the_rest_of_a_batch_that_is_settled_in_part(self, lab: Lab, first: str) -> None:
-        """Freed when the last of them is settled, reset or taken away."""
+        """It is freed when the last of them is settled, reset or taken back."""
         await lab.publish(5)
         claims = await lab.claim(limit=4, mode=SERIAL)
         settlements: dict[str, Settlement] = {
@@ -128,7 +128,7 @@ class ModeTests:
         assert lab.same_time(lock.expires_ts, last.claims[0].event.expires_ts or 0.0)
 
     async def test_a_batch_that_ends_in_many_ways_at_once_frees_its_lock(self, lab: Lab) -> None:
-        """Freed when the last of them is settled, reset or taken away."""
+        """It is freed when the last of them is settled, reset or taken back."""
         await lab.publish(6)
         claims = await lab.claim(limit=5, mode=SERIAL)
         outcomes = await lab.settle(
@@ -145,7 +145,7 @@ class ModeTests:
     async def test_the_lock_is_renewed_with_any_of_its_events(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
-        """It is renewed with any of them, never to end before one of their leases."""
+        """Renewing any of them renews the lock, and the lock never ends before one of their leases."""
         await lab.publish(3)
         one, other, _ = await lab.claim(limit=3, mode=mode)
         (expiry,) = await lab.store.renew_event_claims([one.ref], lease=3 * lab.lease)
@@ -160,7 +160,7 @@ class ModeTests:
     async def test_a_batch_whose_leases_end_loses_its_lock_with_the_last(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Freed when the last of them is settled, reset or taken away."""
+        """It is freed when the last of them is settled, reset or taken back."""
         await lab.publish(3)
         claims = await lab.claim(limit=2, mode=GLOBAL)
         await lab.publish(1, bus=OTHER_BUS)
@@ -175,7 +175,7 @@ class ModeTests:
     async def test_those_who_end_the_last_two_of_a_batch_at_once_free_its_lock(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Freed when the last of them is settled, reset or taken away."""
+        """It is freed when the last of them is settled, reset or taken back."""
         for _ in range(5):
             await lab.publish(2)
             claims = await lab.claim(limit=2, mode=SERIAL)
@@ -191,7 +191,7 @@ class ModeTests:
     async def test_the_lock_is_held_under_the_claims_worker_and_lease(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
-        """The lock is taken in the same step under the claim's token and lease."""
+        """The same step takes the lock under the claim's token and lease."""
         claim = await _serial_claim(lab, mode)
         (lock,) = await other_node.list_locks()
         assert (lock.key, lock.worker_id, lock.token) == (event_lock_key(mode, BUS), ALICE, "")
@@ -199,8 +199,8 @@ class ModeTests:
         assert lab.same_time(lock.expires_ts, claim.event.expires_ts)
 
     async def test_a_parallel_claim_takes_no_lock(self, lab: Lab, other_node: EventStore) -> None:
-        """``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is
-        free or expired.
+        """With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
+        ``event:global`` is free or expired.
         """
         await lab.publish(3)
         assert len(await lab.claim(limit=2)) == 2
@@ -209,7 +209,7 @@ class ModeTests:
 
     @SERIAL_MODES
     async def test_an_empty_queue_leaves_the_lock_free(self, lab: Lab, other_node: EventStore, mode: EventMode) -> None:
-        """The lock is taken in the same step under the claim's token and lease."""
+        """The same step takes the lock under the claim's token and lease."""
         assert await lab.claim(mode=mode) == []
         assert await lab.store.list_locks() == []
         await lab.publish()
@@ -219,8 +219,8 @@ class ModeTests:
     async def test_a_lock_that_somebody_holds_by_name_keeps_claims_out(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
-        """``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is
-        free or expired.
+        """With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
+        ``event:global`` is free or expired.
         """
         await lab.publish()
         key = event_lock_key(mode, BUS)
@@ -233,8 +233,10 @@ class ModeTests:
 
     @SERIAL_MODES
     async def test_the_lock_is_renewed_with_the_claim(self, lab: Lab, other_node: EventStore, mode: EventMode) -> None:
-        """All events of the claim share it: it is renewed with any of them, never to end before one of their leases,
-        and freed when the last of them is settled, reset or taken away.
+        """All events of the claim share the lock.
+
+        Renewing any of them renews the lock, and the lock never ends before one of their leases. It is freed when the
+        last of them is settled, reset or taken back.
         """
         claim = await _serial_claim(lab, mode)
         await lab.advance(20 * lab.moment)
@@ -261,8 +263,8 @@ class ModeTests:
     async def test_a_stale_holder_does_not_free_the_lock_of_its_successor(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
-        """A claim that is not current, nor late but not overtaken, gets ``LeaseLost`` as its outcome (a value, not
-        raised); nothing of it is written.
+        """Any other claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised), and nothing of
+        it is written.
         """
         lost = await _serial_claim(lab, mode)
         await lab.let_the_lease_end()
@@ -278,9 +280,7 @@ class ModeTests:
     async def test_who_takes_an_expired_lock_takes_its_holders_events_on_any_bus(
         self, lab: Lab, other_node: EventStore, many: int, by: str
     ) -> None:
-        """A lock that its holder let expire is taken together with all events of the holder's token: they are taken
-        from their claims as above, whatever bus they are on.
-        """
+        """Taking an expired lock also takes back all events of the former holder's token, as above, on every bus."""
         await lab.publish(4)
         lost = await lab.claim(mode=GLOBAL, limit=many)
         await lab.publish(1, bus=OTHER_BUS)
@@ -310,7 +310,7 @@ class ModeTests:
     async def test_a_late_claim_leaves_a_lock_alone_that_is_not_its_own_any_more(
         self, lab: Lab, other_node: EventStore, mode: EventMode, write: str
     ) -> None:
-        """The lock is taken in the same step under the claim's token and lease."""
+        """The same step takes the lock under the claim's token and lease."""
         late = await _serial_claim(lab, mode)
         await lab.let_the_lease_end()
         key = event_lock_key(mode, BUS)
@@ -332,7 +332,7 @@ class ModeTests:
     async def test_of_many_serial_claimers_one_gets_an_event(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
-        """A second caller never gets an event whose lease is not over, however many race."""
+        """A second caller never gets an event whose lease is not over, however many callers race."""
         await lab.publish(10)
         for _ in range(3):
             nodes = [lab.store, other_node] * 6
@@ -342,7 +342,7 @@ class ModeTests:
             await lab.settle(*(Complete(claim.ref) for claim in claims))
 
     async def test_serial_threads_work_one_at_a_time_and_lose_nothing(self, lab: Lab) -> None:
-        """The lock is taken in the same step under the claim's token and lease."""
+        """The same step takes the lock under the claim's token and lease."""
         events = await lab.publish(30)
         inside: list[int] = []
         seen: list[int] = []
@@ -364,7 +364,7 @@ class ModeTests:
     async def test_a_repeat_of_a_serial_claim_answers_it_again(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
-        """A repeat with the same token answers the claims that the token still holds, in the same order, and does
+        """A repeat with the same token returns the claims that the token still holds, in the same order, and does
         nothing else.
         """
         await lab.publish(3)
@@ -379,7 +379,7 @@ class ModeTests:
 
     @SERIAL_MODES
     async def test_a_serial_worker_settles_and_takes_the_next_in_one_step(self, lab: Lab, mode: EventMode) -> None:
-        """End claims in one step, each judged by itself; then claim the next ones in the same step."""
+        """End claims in one step and judge each one on its own. The same step then claims the next events."""
         await lab.publish(6)
         claims = await lab.claim(mode=mode, limit=2)
         seen = numbers(claims)

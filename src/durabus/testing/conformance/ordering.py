@@ -23,14 +23,14 @@ class OrderTests:
     async def test_events_come_in_the_order_they_were_published(
         self, lab: Lab, other_node: EventStore, limit: int
     ) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         for n in range(10):
             await [lab.store, other_node][n % 2].add_events([new_event("t", {"n": n}, bus="orders")])
         assert [n for _ in range(10) for n in numbers(await lab.claim(limit=limit))] == list(range(10))
 
     @pytest.mark.parametrize("limit", [1, 2, 10])
     async def test_larger_priority_goes_first(self, lab: Lab, limit: int) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         priorities = [0, 5, -1000, 5, 1000, 0, -1]
         await lab.store.add_events(
             [new_event("t", {"n": n}, bus="orders", priority=priority) for n, priority in enumerate(priorities)]
@@ -38,7 +38,7 @@ class OrderTests:
         assert [n for _ in range(10) for n in numbers(await lab.claim(limit=limit))] == [4, 1, 3, 0, 5, 6, 2]
 
     async def test_an_event_that_became_due_takes_the_place_of_its_id(self, lab: Lab, other_node: EventStore) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         await lab.store.add_events(
             [
                 new_event("t", {"n": 0}, bus="orders"),
@@ -52,7 +52,7 @@ class OrderTests:
         assert numbers(await lab.claim(other_node, limit=10)) == [1, 2, 3]
 
     async def test_an_event_that_became_due_brings_no_other_along(self, lab: Lab) -> None:
-        """Eligible are then the PENDING events that are due."""
+        """Then every PENDING event that is due is eligible."""
         await lab.store.add_events(
             [new_event("t", {"n": n}, bus="orders", delay=delay * lab.moment) for n, delay in enumerate((60, 10))]
         )
@@ -63,7 +63,7 @@ class OrderTests:
     async def test_an_event_that_came_back_keeps_the_place_of_its_id(
         self, lab: Lab, other_node: EventStore, given_back_by: str
     ) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         await lab.publish(3)
         claim = await lab.claim_one()
         match given_back_by:
@@ -82,7 +82,7 @@ class OrderTests:
         assert numbers(await lab.claim(other_node, limit=3, worker_id=BOB)) == [0, 1, 2]
 
     async def test_a_retry_that_waits_lets_younger_events_pass(self, lab: Lab) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         await lab.publish(3)
         first = await lab.claim_one()
         await lab.settle_one(Fail(first.ref, "no", 10 * lab.moment))
@@ -91,7 +91,7 @@ class OrderTests:
         assert numbers(await lab.claim(limit=2)) == [0, 2]
 
     async def test_expired_claims_and_new_events_are_ordered_together(self, lab: Lab) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         await lab.store.add_events(
             [new_event("t", {"n": n}, bus="orders", priority=n % 2, tags=[f"t{n}"]) for n in range(6)]
         )
@@ -100,7 +100,7 @@ class OrderTests:
         assert numbers(await lab.claim(limit=10, worker_id=BOB)) == [1, 3, 5, 0, 2, 4]
 
     async def test_a_serial_queue_gives_one_batch_after_the_other_in_order(self, lab: Lab) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         await lab.publish(6)
         seen: list[int] = []
         for _ in range(3):
@@ -110,14 +110,14 @@ class OrderTests:
         assert seen == [0, 1, 2, 3, 4, 5]
 
     async def test_each_bus_has_its_own_queue(self, lab: Lab) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         for n in range(6):
             await lab.store.add_events([new_event("t", {"n": n}, bus=("orders", OTHER_BUS)[n % 2])])
         assert numbers(await lab.claim(bus=OTHER_BUS, limit=10)) == [1, 3, 5]
         assert numbers(await lab.claim(limit=10)) == [0, 2, 4]
 
     async def test_each_of_many_racing_batches_is_in_order(self, lab: Lab, other_node: EventStore) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         await lab.publish(60)
         answers = await lab.race([partial(lab.claim, node, limit=10) for node in [lab.store, other_node] * 3])
         for claims in answers:
@@ -156,7 +156,7 @@ class OrderingTests:
             pytest.skip("declared: claims_by_event_id=False")
 
     async def test_a_store_that_cannot_keep_an_order_refuses_the_key(self, lab: Lab) -> None:
-        """With an ``ordering_key``, refused without ``ordering_keys``."""
+        """An ``ordering_key`` is refused without ``ordering_keys``."""
         if lab.store.features.ordering_keys:
             await _publish(lab, "a")
             assert (await lab.claim_one()).event.ordering_key == "a"
@@ -174,8 +174,8 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     async def test_of_a_key_one_event_at_a_time_is_eligible(self, lab: Lab, other_node: EventStore) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
-        and only while none of them is PROCESSING.
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible, and only while none of them is PROCESSING.
         """
         await _publish(lab, "a", "a", "b", None, "a", "b")
         first = await lab.claim(limit=10)
@@ -186,8 +186,8 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     async def test_what_comes_while_its_key_is_worked_on_waits(self, lab: Lab, other_node: EventStore) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
-        and only while none of them is PROCESSING.
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible, and only while none of them is PROCESSING.
         """
         await _publish(lab, "a")
         first = await lab.claim_one()
@@ -198,20 +198,24 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     async def test_an_order_is_kept_to_its_end(self, lab: Lab) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible.
+        """
         await _publish(lab, *"abcabcabcc")
         assert await _drain(lab) == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
     @pytest.mark.usefixtures("keys")
     async def test_keys_of_two_buses_have_nothing_to_do_with_each_other(self, lab: Lab) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible.
+        """
         await _publish(lab, "a")
         await _publish(lab, "a", bus=OTHER_BUS)
         assert len(await lab.claim()) == len(await lab.claim(bus=OTHER_BUS)) == 1
 
     @pytest.mark.usefixtures("keys")
     async def test_a_retry_holds_up_its_key_alone(self, lab: Lab) -> None:
-        """Only while none of them is PROCESSING: one that waits for its retry holds up its key and nothing else."""
+        """Only while none of them is PROCESSING. An event that waits for its retry delays its own key only."""
         await _publish(lab, "a", "a", "b", "b")
         head, other = await lab.claim(limit=10)
         await lab.settle(Fail(head.ref, "no", 10 * lab.moment), Complete(other.ref))
@@ -224,8 +228,8 @@ class OrderingTests:
     async def test_whatever_ends_a_claim_lets_the_key_go_on(
         self, lab: Lab, other_node: EventStore, ended_by: str
     ) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
-        and only while none of them is PROCESSING.
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible, and only while none of them is PROCESSING.
         """
         await _publish(lab, "a", "a")
         (head,) = await lab.claim(limit=10)
@@ -246,7 +250,7 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     async def test_a_long_line_of_one_key_does_not_hide_what_is_behind_it(self, lab: Lab) -> None:
-        """Eligible are then the PENDING events that are due."""
+        """Then every PENDING event that is due is eligible."""
         await _publish(lab, *["a"] * 30, "b")
         assert numbers(await lab.claim(limit=1)) == [0]
         assert numbers(await lab.claim(limit=1)) == [30]
@@ -254,7 +258,9 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     async def test_a_delayed_event_holds_its_place(self, lab: Lab) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible.
+        """
         await _publish(lab, "a", delay=10 * lab.moment)
         await _publish(lab, "a", "b")
         assert numbers(await lab.claim(limit=10)) == [1]
@@ -263,7 +269,7 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     async def test_a_priority_counts_between_keys_and_not_inside_one(self, lab: Lab) -> None:
-        """Order: larger ``priority`` first, then smaller ``id``, among the eligible; the answer keeps it."""
+        """Order: larger ``priority`` first, then smaller ``id``. The returned list has this order."""
         await _publish(lab, "a")
         await _publish(lab, "a", "b", priority=5)
         claims = await lab.claim(limit=10)
@@ -271,8 +277,8 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     async def test_a_dead_letter_that_comes_back_waits_for_who_works_and_goes_before_who_waits(self, lab: Lab) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible,
-        and only while none of them is PROCESSING.
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible, and only while none of them is PROCESSING.
         """
         await _publish(lab, "a", "a", "a")
         dead = await lab.claim_one()
@@ -285,14 +291,14 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     async def test_tags_choose_among_the_first_of_each_key(self, lab: Lab) -> None:
-        """With ``request.tags``, only those that carry one of them."""
+        """With ``request.tags``, only events that carry one of them are eligible."""
         await _publish(lab, "a", "a", "b", tags=["x"])
         assert numbers(await lab.claim(limit=10, tags=("x",))) == [0, 2]
         assert await lab.claim(limit=10, tags=("x",)) == []
 
     @pytest.mark.usefixtures("keys")
     async def test_of_many_claimers_one_gets_the_first_of_a_key(self, lab: Lab, other_node: EventStore) -> None:
-        """A second caller never gets an event whose lease is not over, however many race."""
+        """A second caller never gets an event whose lease is not over, however many callers race."""
         await _publish(lab, *["a"] * 6)
         seen: list[int] = []
         for _ in range(6):
@@ -308,7 +314,7 @@ class OrderingTests:
     async def test_an_event_asked_for_by_name_is_claimed_before_all_others(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """With ``request.event_id``, only that one."""
+        """With ``request.event_id``, only that event."""
         events = await lab.publish(5)
         (claim,) = await lab.claim(limit=5, event_id=events[3].event_id)
         assert (claim.event.id, claim.event.status, claim.event.attempts) == (events[3].id, EventStatus.PROCESSING, 1)
@@ -320,8 +326,8 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("by_id")
     async def test_a_mode_holds_for_an_event_asked_for_by_name(self, lab: Lab) -> None:
-        """``request.mode`` bus-serial or global-serial: only if the lock ``event:bus:{bus}`` or ``event:global`` is
-        free or expired.
+        """With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
+        ``event:global`` is free or expired.
         """
         events = await lab.publish(3)
         await lab.claim_one(mode=EventMode.BUS_SERIAL)
@@ -330,7 +336,9 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("by_id", "keys")
     async def test_no_name_goes_before_the_order_of_a_key(self, lab: Lab) -> None:
-        """Of the live events of the bus with one ``ordering_key`` only the one with the smallest ``id`` is eligible."""
+        """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
+        eligible.
+        """
         new = [new_event("job", {"n": n}, bus=BUS, ordering_key="a") for n in range(2)]
         await lab.store.add_events(new)
         assert await lab.claim(event_id=new[1].event_id) == []

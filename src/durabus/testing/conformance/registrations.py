@@ -31,20 +31,20 @@ class RegistrationTests:
     async def test_a_registered_bus_and_its_handlers_are_listed_on_every_node(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Make ``bus`` known, and that ``node`` has exactly these handlers for it."""
+        """Register ``bus``, and exactly these handlers of ``node`` for it."""
         await register(lab, BUS, INVOICE, AUDIT)
         assert [info.bus for info in await other_node.list_buses()] == [BUS]
         listed = [(info.handler_id, info.pattern, info.node) for info in await handlers(other_node)]
         assert listed == [("audit", "*", "n1"), ("invoice", "order.*", "n1")]
 
     async def test_a_bus_without_handlers_can_be_registered(self, lab: Lab, other_node: EventStore) -> None:
-        """Make ``bus`` known, and that ``node`` has exactly these handlers for it."""
+        """Register ``bus``, and exactly these handlers of ``node`` for it."""
         await register(lab, BUS)
         assert [info.bus for info in await lab.store.list_buses()] == [BUS]
         assert await handlers(other_node) == []
 
     async def test_a_node_has_exactly_the_handlers_it_named_last(self, lab: Lab, other_node: EventStore) -> None:
-        """Make ``bus`` known, and that ``node`` has exactly these handlers for it."""
+        """Register ``bus``, and exactly these handlers of ``node`` for it."""
         await register(lab, BUS, INVOICE, AUDIT)
         await register(lab, BUS, AUDIT)
         assert [info.handler_id for info in await handlers(other_node)] == ["audit"]
@@ -52,7 +52,7 @@ class RegistrationTests:
         assert await handlers(other_node) == []
 
     async def test_a_node_changes_only_its_own_registrations(self, lab: Lab, other_node: EventStore) -> None:
-        """What other nodes registered, under the same handler ids too, stays as it is."""
+        """The registrations of other nodes stay as they are, even under the same handler ids."""
         await register(lab, BUS, INVOICE, node="n2")
         before = await handlers(other_node)
         await lab.advance(5 * lab.moment)
@@ -75,7 +75,7 @@ class RegistrationTests:
         assert after.pattern == "invoice.*"
 
     async def test_instants_and_nodes_sent_along_are_ignored(self, lab: Lab, other_node: EventStore) -> None:
-        """``last_seen_ts`` is the store's clock."""
+        """``last_seen_ts`` is the store's present time."""
         now = await lab.store.now()
         await register(lab, BUS, HandlerInfo(handler_id="h", pattern="*", node="x", created_ts=5.0, last_seen_ts=7.0))
         (handler,) = await handlers(other_node)
@@ -107,8 +107,9 @@ class RegistrationTests:
         assert (await lab.store.list_buses())[0].created_ts == bus.created_ts
 
     async def test_a_registration_that_is_not_repeated_is_over(self, lab: Lab, other_node: EventStore) -> None:
-        """A registration that was not repeated for ``kept_for`` seconds is over, as if withdrawn; None: it has no
-        end.
+        """A registration that is not repeated for ``kept_for`` seconds ends, as if it were withdrawn.
+
+        With None it has no end.
         """
         await register(lab, BUS, AUDIT, node="n2", kept_for=None)
         await register(lab, BUS, INVOICE, kept_for=10 * lab.moment)
@@ -126,7 +127,7 @@ class RegistrationTests:
     async def test_an_unregistered_handler_is_forgotten_once_on_all_nodes(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Forget a handler, whichever nodes have it. False if it was not known: a repeat is harmless."""
+        """Delete a handler's registrations on every node. Returns False if there were none: a repeat is harmless."""
         await register(lab, BUS, INVOICE, AUDIT)
         await register(lab, BUS, INVOICE, node="n2")
         assert await lab.store.unregister_handler(BUS, "invoice") is True
@@ -134,7 +135,7 @@ class RegistrationTests:
         assert [info.handler_id for info in await handlers(other_node)] == ["audit"]
 
     async def test_unregistering_on_an_unknown_bus_is_harmless(self, lab: Lab) -> None:
-        """False if it was not known: a repeat is harmless."""
+        """Returns False if there were none: a repeat is harmless."""
         assert await lab.store.unregister_handler("nowhere", "invoice") is False
         assert await lab.store.list_buses() == []
 
@@ -148,8 +149,9 @@ class RegistrationTests:
         assert [info.pattern for info in await handlers(other_node, OTHER_BUS)] == ["mail.*"]
 
     async def test_every_change_gives_a_revision_never_seen_before(self, lab: Lab, other_node: EventStore) -> None:
-        """``revision`` is another one, never seen before, after a handler appeared, went or changed its pattern on any
-        node (for one whose time is over: after the next registration); a repeated registration keeps it.
+        """``revision`` becomes a new value, never used before, when a handler is added, is removed or changes its
+        pattern on any node. A handler whose ``kept_for`` is over changes it with the next registration. A repeated
+        registration keeps it.
         """
         wide = HandlerInfo(handler_id="invoice", pattern="*")
         seen = [(await lab.store.list_handlers(BUS)).revision]
@@ -181,8 +183,8 @@ class RegistrationTests:
         assert (listed.revision, listed.handlers) == ("", [])
 
     async def test_a_claim_tells_the_revision_it_was_granted_at(self, lab: Lab) -> None:
-        """``Claim.results`` holds what the event's handlers did in earlier attempts, ``Claim.revision`` the revision of
-        the bus's handlers at this moment: who knows that revision knows every handler that was registered before.
+        """``Claim.revision`` is the revision of the bus's handlers at this moment: a worker that has read that revision
+        knows every handler that was registered before.
         """
         await lab.publish(3)
         assert (await lab.claim_one()).revision == ""
@@ -208,19 +210,19 @@ class RegistrationTests:
     async def test_a_bus_is_active_while_it_has_live_events(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """Names above ``after`` of the buses that have PENDING or PROCESSING events, without scanning cold ones."""
+        """Return the names above ``after`` of buses with PENDING or PROCESSING events, without scanning others."""
         await lab.ended(status)
         assert await other_node.active_buses() == ([BUS] if status in LIVE else [])
 
     async def test_active_buses_are_listed_in_pages_by_name_without_registration(self, lab: Lab) -> None:
-        """Names above ``after`` of the buses that have PENDING or PROCESSING events, without scanning cold ones."""
+        """Return the names above ``after`` of buses with PENDING or PROCESSING events, without scanning others."""
         for name in ("delta", "alpha", "charlie"):
             await lab.publish(2, bus=name)
         assert await lab.store.active_buses(limit=2) == ["alpha", "charlie"]
         assert await lab.store.active_buses(after="charlie") == ["delta"]
 
     async def test_a_bus_is_active_until_its_last_live_event_ends_and_again_after_a_requeue(self, lab: Lab) -> None:
-        """Names above ``after`` of the buses that have PENDING or PROCESSING events, without scanning cold ones."""
+        """Return the names above ``after`` of buses with PENDING or PROCESSING events, without scanning others."""
         await lab.publish(2)
         first, second = await lab.claim(limit=2)
         await lab.settle_one(ending(first, EventStatus.FAILED))
@@ -233,7 +235,7 @@ class RegistrationTests:
         assert await lab.store.active_buses() == []
 
     async def test_events_of_a_stopped_bus_stay_and_can_be_claimed(self, lab: Lab) -> None:
-        """Mark a bus as stopped now. Its events stay; they can still be claimed."""
+        """Mark a bus as stopped now. Its events stay and can still be claimed."""
         await register(lab, BUS, INVOICE)
         event = await lab.publish_one()
         await lab.advance(5 * lab.moment)
@@ -244,14 +246,14 @@ class RegistrationTests:
         assert (await lab.claim_one()).event.id == event.id
 
     async def test_stopping_an_unknown_bus_does_nothing(self, lab: Lab) -> None:
-        """Unknown bus: nothing happens."""
+        """An unknown bus is ignored."""
         await lab.store.stop_bus("nowhere")
         assert await lab.store.list_buses() == []
 
     async def test_a_bus_stopped_long_enough_is_archived_with_its_handlers(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Forget buses, and their handlers, that were stopped ``stopped_for`` seconds ago or longer."""
+        """Delete buses that were stopped ``stopped_for`` seconds ago or longer, and their handlers."""
         for name in (BUS, OTHER_BUS, "running"):
             await register(lab, name, INVOICE)
         await lab.store.stop_bus(BUS)
@@ -266,7 +268,7 @@ class RegistrationTests:
     async def test_a_bus_with_live_events_is_never_archived(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
-        """A bus with PENDING or PROCESSING events is never forgotten."""
+        """A bus with PENDING or PROCESSING events is never deleted."""
         await register(lab, BUS, INVOICE)
         event = await lab.ended(status)
         await lab.store.stop_bus(BUS)
@@ -275,7 +277,7 @@ class RegistrationTests:
         assert await lab.event(event) == event
 
     async def test_archiving_forgets_at_most_limit_buses(self, lab: Lab) -> None:
-        """A bus with PENDING or PROCESSING events is never forgotten. Returns how many were."""
+        """A bus with PENDING or PROCESSING events is never deleted. Returns how many were deleted."""
         for number in range(5):
             await register(lab, f"bus-{number}")
             await lab.store.stop_bus(f"bus-{number}")

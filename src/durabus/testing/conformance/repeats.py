@@ -274,7 +274,7 @@ class RepeatTests:
         self, lab: Lab, other_node: EventStore, scenario: Scenario
     ) -> None:
         """Every call is safe to repeat with the same arguments after a lost reply: it either takes effect once, or
-        answers as the first time did.
+        returns what the first call returned.
         """
         call = await scenario(lab)
         first = await call(lab.store)
@@ -287,7 +287,7 @@ class RepeatTests:
     @pytest.mark.parametrize("scenario", EFFECTIVE_ONCE, ids=spoken)
     async def test_a_repeat_takes_effect_once(self, lab: Lab, other_node: EventStore, scenario: Scenario) -> None:
         """Every call is safe to repeat with the same arguments after a lost reply: it either takes effect once, or
-        answers as the first time did.
+        returns what the first call returned.
         """
         call = await scenario(lab)
         assert await call(lab.store) == 1
@@ -300,9 +300,9 @@ class RepeatTests:
     async def test_a_repeated_settlement_is_answered_until_a_newer_one(
         self, lab: Lab, other_node: EventStore, then: str
     ) -> None:
-        """An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the
-        first time did and writes nothing. A store that lost the answer repeats by itself; if the event was settled
-        again since, that repeat too is answered with ``LeaseLost``.
+        """An exact repeat of the newest settlement of an event (same token and fence, same kind) returns the outcome of
+        the first call and writes nothing. A store that lost the server's reply repeats the call by itself. If the event
+        was settled again in the meantime, the outcome of that repeat is ``LeaseLost`` too.
         """
         claim = await lab.claimed()
         settlement = Fail(claim.ref, "no", None if then == "requeued" else 0.0)
@@ -326,8 +326,8 @@ class RepeatTests:
     @pytest.mark.parametrize("first", ["complete", "fail", "release"])
     @pytest.mark.parametrize("second", ["complete", "fail", "release"])
     async def test_another_kind_of_settlement_is_no_repeat(self, lab: Lab, first: str, second: str) -> None:
-        """An exact repeat of the newest settlement of an event (same token and fence, same kind) answers as the
-        first time did and writes nothing.
+        """An exact repeat of the newest settlement of an event (same token and fence, same kind) returns the outcome of
+        the first call and writes nothing.
         """
         claim = await lab.claimed()
         kinds: dict[str, Settlement] = {
@@ -345,7 +345,7 @@ class RepeatTests:
         assert await lab.picture() == before
 
     async def test_a_repeated_renewal_extends_from_the_new_now(self, lab: Lab, other_node: EventStore) -> None:
-        """Extend leases to ``lease`` seconds from the store's now; answers the new expiry for each."""
+        """Extend each lease to ``lease`` seconds from the store's present time, and return the new expiry of each."""
         _, handler = await claimed_handler(lab)
         (held,) = await lab.store.list_locks()
         await lab.advance(5 * lab.moment)
@@ -362,7 +362,7 @@ class RepeatTests:
         self, lab: Lab, other_node: EventStore
     ) -> None:
         """Every call is safe to repeat with the same arguments after a lost reply: it either takes effect once, or
-        answers as the first time did.
+        returns what the first call returned.
         """
         handlers = [HandlerInfo(handler_id="a", pattern="*")]
         for node in (lab.store, other_node):

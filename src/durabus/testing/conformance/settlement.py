@@ -27,8 +27,9 @@ class SettlementTests:
     """How a claim ends."""
 
     async def test_a_completed_event_leaves_the_queue(self, lab: Lab, other_node: EventStore) -> None:
-        """``Complete``: COMPLETED, or COMPLETED_WITH_ERRORS if it carries errors or an UNRECOVERABLE result. The
-        event leaves the queue; its entry carries payload, results, errors, times and status code.
+        """``Complete``: the event becomes COMPLETED, or COMPLETED_WITH_ERRORS if the settlement carries errors or an
+        UNRECOVERABLE result. The event leaves the queue; its entry carries payload, results, errors, times and status
+        code.
         """
         claim = await lab.claimed(tags=["eu"], metadata={"m": 1})
         results = (_result("a", ResultStatus.SUCCEEDED),)
@@ -49,7 +50,9 @@ class SettlementTests:
 
     @pytest.mark.parametrize("because_of", ["errors", "a result", "a stored result"])
     async def test_errors_make_it_completed_with_errors(self, lab: Lab, because_of: str) -> None:
-        """``Complete``: COMPLETED, or COMPLETED_WITH_ERRORS if it carries errors or an UNRECOVERABLE result."""
+        """``Complete``: the event becomes COMPLETED, or COMPLETED_WITH_ERRORS if the settlement carries errors or an
+        UNRECOVERABLE result.
+        """
         claim = await lab.claimed()
         fatal = (_result("a", ResultStatus.UNRECOVERABLE, "no such customer"),)
         match because_of:
@@ -71,8 +74,8 @@ class SettlementTests:
 
     @pytest.mark.parametrize("status", UNSETTLED)
     async def test_an_event_is_not_complete_while_a_handler_is_not(self, lab: Lab, status: ResultStatus) -> None:
-        """Refused as ``LeaseLost`` while a handler result is none of SUCCEEDED, CANCELLED, ABORTED and UNRECOVERABLE,
-        unless one is the latter.
+        """Refused as ``LeaseLost`` while a handler result is not SUCCEEDED, CANCELLED, ABORTED or UNRECOVERABLE, unless
+        one of the results is UNRECOVERABLE.
         """
         claim = await lab.claimed()
         before = await lab.picture()
@@ -84,8 +87,8 @@ class SettlementTests:
         assert (await lab.settle_one(Complete(claim.ref, fatal))).status is EventStatus.COMPLETED_WITH_ERRORS
 
     async def test_a_stored_result_that_is_not_settled_keeps_the_event_open(self, lab: Lab) -> None:
-        """Refused as ``LeaseLost`` while a handler result is none of SUCCEEDED, CANCELLED, ABORTED and UNRECOVERABLE,
-        unless one is the latter.
+        """Refused as ``LeaseLost`` while a handler result is not SUCCEEDED, CANCELLED, ABORTED or UNRECOVERABLE, unless
+        one of the results is UNRECOVERABLE.
         """
         claim = await lab.claimed()
         await lab.settle_one(Fail(claim.ref, "no", 0.0, results=(_result("a", ResultStatus.TRANSIENT, "no"),)))
@@ -97,8 +100,10 @@ class SettlementTests:
         await lab.settle_one(Complete(again.ref, (_result("a", ResultStatus.SUCCEEDED),)))
 
     async def test_a_failed_attempt_is_due_again_after_its_delay(self, lab: Lab) -> None:
-        """``Fail``: one more error; PENDING and due after ``delay``, or FAILED if ``delay`` is None or the event's
-        own ``max_attempts`` are used up.
+        """``Fail``: the event gets one more error.
+
+        It becomes PENDING and due after ``delay``, or FAILED if ``delay`` is None or its own ``max_attempts`` are used
+        up.
         """
         claim = await lab.claimed()
         now = await lab.store.now()
@@ -121,7 +126,7 @@ class SettlementTests:
         assert (await lab.claim_one()).event.attempts == 2
 
     async def test_a_failure_without_delay_is_final(self, lab: Lab) -> None:
-        """A FAILED entry either way (its ``status`` and ``next_retry_ts`` tell which)."""
+        """Both write a FAILED entry; its ``status`` and ``next_retry_ts`` tell them apart."""
         claim = await lab.claimed()
         settled = await lab.settle_one(Fail(claim.ref, "broken", None, status_code=500))
         assert settled == Settled(claim.event.id, EventStatus.FAILED, None)
@@ -134,8 +139,10 @@ class SettlementTests:
 
     @pytest.mark.parametrize("attempts", [1, 2, 4])
     async def test_a_failure_is_final_when_the_events_own_attempts_are_used_up(self, lab: Lab, attempts: int) -> None:
-        """``Fail``: one more error; PENDING and due after ``delay``, or FAILED if ``delay`` is None or the event's
-        own ``max_attempts`` are used up.
+        """``Fail``: the event gets one more error.
+
+        It becomes PENDING and due after ``delay``, or FAILED if ``delay`` is None or its own ``max_attempts`` are used
+        up.
         """
         event = await lab.publish_one(max_attempts=attempts)
         statuses = []
@@ -147,7 +154,10 @@ class SettlementTests:
         assert await lab.claim() == []
 
     async def test_a_released_event_gets_its_attempt_back(self, lab: Lab) -> None:
-        """``Release``: PENDING and due after ``delay``, the attempt given back; a RELEASED entry."""
+        """``Release``: the event becomes PENDING and due after ``delay`` and gets its attempt back.
+
+        A RELEASED entry is written.
+        """
         claim = await lab.claimed(max_attempts=1)
         await lab.store.start_events([claim.ref])
         now = await lab.store.now()
@@ -166,7 +176,7 @@ class SettlementTests:
         assert (again.event.attempts, again.event.fence, again.results) == (1, 2, kept)
 
     async def test_the_log_says_why_an_event_was_given_back_or_needed_no_work(self, lab: Lab) -> None:
-        """The entry of a ``Complete`` or ``Release`` that gives a ``reason`` carries it."""
+        """The entry of a ``Complete`` or ``Release`` carries the ``reason`` if one is given."""
         why = "wartet auf ü:\nline 2 \N{GRINNING FACE}"
         claim = await lab.claimed()
         await lab.settle_one(Release(claim.ref, reason=why))
@@ -183,8 +193,8 @@ class SettlementTests:
 
     @pytest.mark.parametrize("text", ODD_TEXTS, ids=ODD_NAMES)
     async def test_errors_and_reasons_are_kept_alike_whatever_they_hold(self, lab: Lab, text: str) -> None:
-        """Errors and reasons are kept as ``durabus.model.limits.stored_text`` makes them: what no database can hold is
-        replaced, what is too long is cut, with a note.
+        """Errors and reasons are kept as ``durabus.model.limits.stored_text`` makes them: it replaces what some
+        database cannot hold, cuts what is too long, and notes the cut.
         """
         kept = stored_text(text)
         claim = await lab.claimed()
@@ -213,7 +223,7 @@ class SettlementTests:
         assert (await lab.log())[-1].reason == stored_text(text)
 
     async def test_results_replace_those_of_the_same_handlers(self, lab: Lab, other_node: EventStore) -> None:
-        """``results`` overwrite the stored ones of the same handlers."""
+        """``results`` overwrite the stored results of the same handlers."""
         claim = await lab.claimed()
         first = (_result("a", ResultStatus.SUCCEEDED), _result("b", ResultStatus.TRANSIENT, "no"))
         await lab.settle_one(Fail(claim.ref, "no", 0.0, results=first))
@@ -224,7 +234,7 @@ class SettlementTests:
         assert await other_node.list_results(claim.event.id) == [first[0], second, third]
 
     async def test_one_batch_may_mix_all_outcomes(self, lab: Lab) -> None:
-        """One outcome per settlement, in their order, and the claims that ``then_claim`` brought."""
+        """One outcome for each settlement, in the same order, and the claims that ``then_claim`` granted."""
         await lab.publish(5)
         a, b, c, d, e = await lab.claim(limit=5)
         stale = ClaimRef(e.event.id, new_token(), e.event.fence)
@@ -245,7 +255,7 @@ class SettlementTests:
         assert statuses == ["COMPLETED", "PENDING", "PENDING", "FAILED", "PROCESSING"]
 
     async def test_a_second_settlement_of_one_claim_in_a_batch_is_refused(self, lab: Lab) -> None:
-        """End claims in one step, each judged by itself; then claim the next ones in the same step."""
+        """End claims in one step and judge each one on its own. The same step then claims the next events."""
         claim = await lab.claimed()
         first, second, third = await lab.settle(Complete(claim.ref), Fail(claim.ref, "no", None), Complete(claim.ref))
         assert isinstance(second, LeaseLost)
@@ -253,7 +263,7 @@ class SettlementTests:
         assert await lab.trail(claim) == ["PUBLISHED", "PICKED", "COMPLETED"]
 
     async def test_settling_claims_the_next_events_in_the_same_step(self, lab: Lab) -> None:
-        """End claims in one step, each judged by itself; then claim the next ones in the same step."""
+        """End claims in one step and judge each one on its own. The same step then claims the next events."""
         await lab.publish(5)
         first, second = await lab.claim(limit=2)
         request = lab.request(limit=2)
@@ -268,8 +278,8 @@ class SettlementTests:
         assert await lab.store.claim_next_events(request) == answer.claims
 
     async def test_a_lost_claim_does_not_keep_the_next_from_being_taken(self, lab: Lab) -> None:
-        """A claim that is not current, nor late but not overtaken, gets ``LeaseLost`` as its outcome (a value, not
-        raised); nothing of it is written.
+        """Any other claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised), and nothing of
+        it is written.
         """
         await lab.publish(2)
         claim = await lab.claim_one()

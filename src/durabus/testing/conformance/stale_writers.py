@@ -157,7 +157,10 @@ class StaleWriterTests:
     async def test_a_write_under_a_lost_claim_changes_nothing(
         self, lab: Lab, other_node: EventStore, loss: Loss, write: Write
     ) -> None:
-        """Every write is one conditional step on (status, token, fence). What does not match changes no byte."""
+        """Every write is one conditional step on (status, token, fence).
+
+        A write that does not match changes nothing.
+        """
         ref = await loss(lab, other_node, await lab.claimed())
         before = await lab.picture()
         answer = await write(lab, ref)
@@ -211,7 +214,7 @@ class StaleWriterTests:
     async def test_a_write_under_a_lost_lock_changes_nothing(
         self, lab: Lab, other_node: EventStore, loss: str, write: str
     ) -> None:
-        """A lock is advice to its holder and a fence to everybody else: check the fence where it matters."""
+        """A lock does not stop a holder whose lease is over: the protected resource must compare fences."""
         lock = await lab.store.claim_lock("reader", worker_id=ALICE, token=new_token(), lease=lab.lease)
         assert lock is not None
         await lab.publish(2)

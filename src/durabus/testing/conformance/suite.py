@@ -50,8 +50,10 @@ class CallerTransactionTests:
     """Publishing and settling together with the caller's own writes."""
 
     async def test_events_become_claimable_with_the_callers_commit(self, lab: Lab, other_node: EventStore) -> None:
-        """``connection``: the caller's own connection with its open transaction. The events become visible, durable
-        and claimable with its commit, and vanish with its rollback. Refused without ``caller_transactions``.
+        """``connection`` is the caller's own connection with an open transaction.
+
+        The events become visible, durable and claimable with its commit, and vanish with its rollback. Refused without
+        ``caller_transactions``.
         """
         if not lab.store.features.caller_transactions:
             with pytest.raises(UnsupportedByStore):
@@ -86,7 +88,7 @@ class CallerTransactionTests:
     async def test_a_settlement_follows_the_callers_transaction(
         self, lab: Lab, other_node: EventStore, *, commit: bool
     ) -> None:
-        """``connection``: as in ``add_events``; effect and completion are one commit."""
+        """``connection``: as in ``add_events``. The caller's writes and the settlement are one commit."""
         claim = await lab.claimed()
         before = await lab.picture()
         if not lab.store.features.caller_transactions:

@@ -41,14 +41,14 @@ class TrimTests:
     """By age and by count."""
 
     async def test_events_are_forgotten_by_the_time_they_ended(self, lab: Lab, other_node: EventStore) -> None:
-        """Forget COMPLETED events, with their log entries, that ended ``older_than`` seconds ago or longer."""
+        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
         events = await _completed(lab, 3, 10 * lab.moment)
         assert await lab.store.trim_event_history(BUS, older_than=35 * lab.moment) == 0
         assert await lab.store.trim_event_history(BUS, older_than=20 * lab.moment) == 2
         assert await _left(other_node, events) == [False, False, True]
 
     async def test_the_age_is_counted_from_the_end_not_from_publishing(self, lab: Lab) -> None:
-        """Forget COMPLETED events, with their log entries, that ended ``older_than`` seconds ago or longer."""
+        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
         claim = await lab.claimed()
         await lab.advance(20 * lab.moment)
         await lab.settle_one(Complete(claim.ref))
@@ -60,13 +60,13 @@ class TrimTests:
     async def test_events_beyond_the_newest_are_forgotten(
         self, lab: Lab, other_node: EventStore, keep: int, gone: int
     ) -> None:
-        """Like ``trim_event_history``, but forget all COMPLETED events beyond the ``keep`` newest by ``id``."""
+        """Like ``trim_event_history``, but delete all COMPLETED events except the ``keep`` newest by ``id``."""
         events = await _completed(lab, 5)
         assert await lab.store.cleanup_excess_events(BUS, keep=keep) == gone
         assert await _left(other_node, events) == [False] * gone + [True] * (5 - gone)
 
     async def test_newest_means_largest_id_whichever_ended_last(self, lab: Lab, other_node: EventStore) -> None:
-        """Like ``trim_event_history``, but forget all COMPLETED events beyond the ``keep`` newest by ``id``."""
+        """Like ``trim_event_history``, but delete all COMPLETED events except the ``keep`` newest by ``id``."""
         events = await lab.publish(3)
         claims = await lab.claim(limit=3)
         for claim in reversed(claims):
@@ -77,8 +77,9 @@ class TrimTests:
 
     @BY
     async def test_the_oldest_ids_go_first_and_at_most_limit(self, lab: Lab, other_node: EventStore, by: str) -> None:
-        """Oldest ``id`` first, at most ``limit`` in one call; live events and dead letters are never touched.
-        Returns how many were forgotten.
+        """Oldest ``id`` first, at most ``limit`` in one call. Live events and dead letters are never touched.
+
+        Returns how many were deleted.
         """
         events = await lab.publish(5)
         claims = await lab.claim(limit=5)
@@ -116,14 +117,14 @@ class TrimTests:
 
     @BY
     async def test_those_who_trim_side_by_side_forget_each_event_once(self, lab: Lab, by: str) -> None:
-        """Returns how many were forgotten."""
+        """Returns how many were deleted."""
         await _completed(lab, 6)
         assert sum(await lab.race([partial(_forget, lab, by)] * 4)) == 6
         assert (await lab.store.counts()).completed == 0
 
     @BY
     async def test_other_buses_keep_their_history(self, lab: Lab, other_node: EventStore, by: str) -> None:
-        """Forget COMPLETED events, with their log entries, that ended ``older_than`` seconds ago or longer."""
+        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
         mine = await lab.ended(COMPLETED)
         theirs = await lab.ended(COMPLETED, bus=OTHER_BUS)
         assert await _forget(lab, by, "nowhere") == 0
@@ -132,7 +133,7 @@ class TrimTests:
 
     @BY
     async def test_the_log_entries_of_forgotten_events_go_too(self, lab: Lab, other_node: EventStore, by: str) -> None:
-        """Forget COMPLETED events, with their log entries, that ended ``older_than`` seconds ago or longer."""
+        """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
         first = await lab.ended(COMPLETED)
         dead = await lab.ended(EventStatus.FAILED)
         second = await lab.ended(COMPLETED)
@@ -148,7 +149,7 @@ class TrimTests:
 
     @BY
     async def test_ids_and_keys_of_forgotten_events_are_free_again(self, lab: Lab, by: str) -> None:
-        """Their ids and keys are free again."""
+        """Their ids and keys can be used again."""
         event = await lab.ended(COMPLETED, event_id=new_event_id(), idempotency_key="k")
         assert await _forget(lab, by) == 1
         assert await lab.store.get_event(event.event_id) is None
@@ -173,7 +174,7 @@ class TrimLogTests:
     async def test_events_that_ended_up_to_the_position_go_with_their_entries(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """COMPLETED events go with all their entries, as in ``trim_event_history``."""
+        """COMPLETED events are deleted with all their entries, as in ``trim_event_history``."""
         first = await lab.ended(COMPLETED, idempotency_key="k")
         verified = await lab.store.log_head()
         second = await lab.ended(COMPLETED, bus=OTHER_BUS)
@@ -186,7 +187,7 @@ class TrimLogTests:
         assert again.id > first.id
 
     async def test_an_event_that_ends_beyond_the_position_stays_whole(self, lab: Lab) -> None:
-        """Forget what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus."""
+        """Delete what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus."""
         claim = await lab.claimed()
         verified = await lab.store.log_head()
         await lab.settle_one(Complete(claim.ref))
@@ -198,21 +199,21 @@ class TrimLogTests:
 
     @pytest.mark.parametrize("status", [status for status in EventStatus if status is not COMPLETED])
     async def test_live_events_and_dead_letters_keep_everything(self, lab: Lab, status: EventStatus) -> None:
-        """Live events and dead letters keep all of theirs."""
+        """Live events and dead letters keep all their entries."""
         await lab.ended(status)
         before = await lab.picture()
         assert await lab.store.trim_log(until=await lab.store.log_head()) == 0
         assert await lab.picture() == before
 
     async def test_every_bus_is_trimmed(self, lab: Lab) -> None:
-        """Forget what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus."""
+        """Delete what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus."""
         await lab.ended(COMPLETED)
         await lab.ended(COMPLETED, bus=OTHER_BUS)
         assert await lab.store.trim_log(until=await lab.store.log_head()) == 6
         assert (await lab.store.counts()).completed == 0
 
     async def test_younger_events_stay(self, lab: Lab) -> None:
-        """Forget what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus."""
+        """Delete what ended at or before position ``until``, ``older_than`` seconds ago or longer, on every bus."""
         await lab.ended(COMPLETED)
         await lab.advance(20 * lab.moment)
         young = await lab.ended(COMPLETED)
@@ -224,7 +225,7 @@ class TrimLogTests:
     async def test_entries_that_purged_and_removed_events_left_go_up_to_the_position(
         self, lab: Lab, gone_by: str
     ) -> None:
-        """Entries that purged or removed events left there go too."""
+        """Entries that purged or removed events left there are deleted too."""
         dead = await lab.ended(EventStatus.FAILED)
         entries = await lab.log()
         if gone_by == "purge":
@@ -238,7 +239,7 @@ class TrimLogTests:
         assert await lab.log() == []
 
     async def test_an_event_published_again_under_its_old_id_is_not_the_old_one(self, lab: Lab) -> None:
-        """Entries that purged or removed events left there go too."""
+        """Entries that purged or removed events left there are deleted too."""
         old = await lab.publish_one(event_id=new_event_id())
         await lab.store.remove_event(old.id)
         new = await lab.publish_one(event_id=old.event_id)
@@ -247,7 +248,10 @@ class TrimLogTests:
         assert await lab.store.get_event(new.event_id) == new
 
     async def test_the_oldest_go_first_and_at_most_limit(self, lab: Lab) -> None:
-        """Oldest position first, at most ``limit`` events of each kind in one call. Returns how many entries went."""
+        """Oldest position first, at most ``limit`` events of each kind in one call.
+
+        Returns how many entries it deleted.
+        """
         for _ in range(3):
             await lab.ended(COMPLETED)
         removed = await lab.publish(3)
@@ -262,7 +266,7 @@ class TrimLogTests:
 
     @pytest.mark.parametrize("position", ["nonsense", "-1", "9" * 40])
     async def test_a_foreign_position_trims_nothing(self, lab: Lab, position: str) -> None:
-        """Raises ``InvalidEventError`` for a position this store did not make."""
+        """Raises ``InvalidEventError`` for a position that this store did not make."""
         await lab.ended(COMPLETED)
         with pytest.raises(InvalidEventError):
             await lab.store.trim_log(until=position)
