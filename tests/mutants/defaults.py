@@ -45,7 +45,7 @@ DEFAULTS = (
     ),
     Mutant(
         "default poll delay",
-        "event_manager.py",
+        "queue/event_manager.py",
         "poll_delay: Duration = 0.1",
         "poll_delay: Duration = 10",
         f"{ASKED}a_manager_polls_ten_times_a_second_or_as_often_as_it_is_told",
@@ -54,7 +54,7 @@ DEFAULTS = (
     ),
     Mutant(
         "poll delay is dropped",
-        "event_manager.py",
+        "queue/event_manager.py",
         "            poll_interval=self._poll_delay,\n",
         "",
         f"{ASKED}a_manager_polls_ten_times_a_second_or_as_often_as_it_is_told",
@@ -71,7 +71,7 @@ DEFAULTS = (
     ),
     Mutant(
         "stop timeout of a manager",
-        "event_manager.py",
+        "queue/event_manager.py",
         "STOP_TIMEOUT = 30.0",
         "STOP_TIMEOUT = 0.0",
         f"{ASKED}a_manager_that_is_stopped_gives_handlers_thirty_seconds",
@@ -79,7 +79,7 @@ DEFAULTS = (
     ),
     Mutant(
         "default abandonment timeout",
-        "event_queue.py",
+        "queue/event_queue.py",
         "DEFAULT_ABANDONED_AFTER = 60.0",
         "DEFAULT_ABANDONED_AFTER = 600.0",
         "tests/seeds/test_seed_001_queue.py::test_the_abandonment_timeout_is_one_minute_by_default",
@@ -180,8 +180,8 @@ DEFAULTS = (
     Mutant(
         "attempts of a monitored handler",
         "worker/attempt_log.py",
-        '"attempt": event.attempts',
-        '"attempt": 1',
+        '"attempt": event.attempts,\n            "max_attempts"',
+        '"attempt": 1,\n            "max_attempts"',
         f"{RETRY}every_failed_attempt_including_the_last_is_logged_with_all_fields[memory]",
         "A monitor cannot tell the first attempt from the last.",
     ),
@@ -262,7 +262,7 @@ DEFAULTS = (
     ),
     Mutant(
         "purge after thirty days",
-        "dead_letters.py",
+        "queue/dead_letters.py",
         "older_than_days: float = 30",
         "older_than_days: float = 3",
         "tests/seeds/test_seed_003_dead_letters.py::test_purge_without_an_age_keeps_the_last_thirty_days[memory]",
@@ -271,7 +271,7 @@ DEFAULTS = (
     ),
     Mutant(
         "a day has a day's seconds",
-        "dead_letters.py",
+        "queue/dead_letters.py",
         "DAY = 86_400.0",
         "DAY = 3_600.0",
         "tests/seeds/test_seed_003_dead_letters.py::test_purge_without_an_age_keeps_the_last_thirty_days[memory]",

@@ -186,7 +186,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: the lag is not known while the log is held back",
-        "projections.py",
+        "queue/projections.py",
         "None if await self._store.log_hold() is not None else await self._store.log_lag(position)",
         "await self._store.log_lag(position)",
         "tests/postgresql/test_log_hold.py::test_the_lag_of_a_projection_is_not_known_meanwhile",

@@ -18,12 +18,9 @@ from durabus.stores.postgresql.scans import WHOLE as EVERYWHERE
 from durabus.stores.postgresql.settlements import plain_completions
 from durabus.stores.postgresql.sql import Statements
 from durabus.stores.postgresql.store import PostgreSQLStore
+from durabus.stores.sql.statements import NAME, statements
 
-STATEMENTS = sorted(
-    file.name.removesuffix(".sql")
-    for file in files("durabus.stores.postgresql").joinpath("statements").iterdir()
-    if file.name.endswith(".sql")
-)
+STATEMENTS = sorted(statements("durabus.stores.postgresql"))
 SCHEMA = "plans"
 FILL = """
 INSERT INTO published (id, event_id, bus, type, at)
@@ -113,8 +110,8 @@ def test_no_statement_reads_a_whole_table(filled: psycopg.Connection, name: str)
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_every_statement_says_what_it_is_for(name: str) -> None:
-    text = files("durabus.stores.postgresql").joinpath("statements", f"{name}.sql").read_text()
-    assert text.startswith("-- ")
+    parts = files("durabus.stores.postgresql").joinpath("statements").iterdir()
+    assert any(f"{NAME}{name}\n-- " in part.read_text() for part in parts)
 
 
 READS = (
