@@ -59,7 +59,7 @@ async def test_a_day_without_a_table_of_its_own_loses_nothing(
     event = await ended(store, EventStatus.COMPLETED)
     assert admin.execute("SELECT count(*) FROM event_log_rest").fetchone() == (2,)
     assert len(await store.read_event_log(event.id)) == 3
-    admin.execute("SELECT make_log_days(%s, 7)", [clock.now()])
+    admin.execute("SELECT make_log_partitions(%s, 7)", [clock.now()])
     assert await store.get_event(event.id) == event
 
 

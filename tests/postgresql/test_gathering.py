@@ -9,7 +9,7 @@ import pytest
 
 from durabus.errors import InvalidEventError, StoreClosedError
 from durabus.model.event import Event, NewEvent, new_event
-from durabus.stores.postgresql.coalescer import MOST_EVENTS, Gathering
+from durabus.stores.postgresql.coalescer import MOST_EVENTS, PublishCoalescer
 from durabus.stores.postgresql.store import PostgreSQLStore
 
 
@@ -77,11 +77,11 @@ async def test_an_error_of_one_round_leaves_nobody_of_the_next_waiting() -> None
         await asyncio.sleep(0)
         raise ZeroDivisionError(rounds)
 
-    gathering = Gathering(send)
-    first = asyncio.create_task(gathering.add([new_event("a")]))
+    coalescer = PublishCoalescer(send)
+    first = asyncio.create_task(coalescer.add([new_event("a")]))
     await asyncio.sleep(0)
     large = [new_event("a") for _ in range(MOST_EVENTS - 1)]
     async with asyncio.timeout(10):
-        answers = await asyncio.gather(first, *(gathering.add(large) for _ in range(3)), return_exceptions=True)
-        await gathering.wait_until_idle()
+        answers = await asyncio.gather(first, *(coalescer.add(large) for _ in range(3)), return_exceptions=True)
+        await coalescer.wait_until_idle()
     assert [str(answer) for answer in answers] == ["1", "2", "3", "4"]

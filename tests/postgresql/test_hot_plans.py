@@ -39,7 +39,7 @@ INTENDED = {
     "e.lane = 0 AND e.status = 'PENDING' AND e.due_at <= v_now": "events_delayed",
     "e.lane = 2\n": "events_returned",
     "e.lane = 1 AND (-e.priority": "events_fresh",
-    "e.ordering_key IS NOT NULL)": "events_line",
+    "e.ordering_key IS NOT NULL)": "events_ordering_key",
     "WITH taken AS": "events_id",
     "WITH done AS": "events_id",
     "ORDER BY id FOR UPDATE": "events_id",

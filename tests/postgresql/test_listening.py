@@ -29,14 +29,14 @@ async def wait_until_listening(store: PostgreSQLStore, connections: int = 1) -> 
 
 def looks_of(store: PostgreSQLStore) -> asyncio.Event:
     """Set when somebody who waits has looked and found nothing."""
-    looked, outlook = asyncio.Event(), store._hints._outlook
+    looked, next_wakeup = asyncio.Event(), store._hints._next_wakeup
 
     async def look(bus: str) -> Any:
-        row = await outlook(bus)
+        row = await next_wakeup(bus)
         looked.set()
         return row
 
-    store._hints._outlook = look
+    store._hints._next_wakeup = look
     return looked
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from durabus.errors import InvalidEventError, StoreUnavailableError
-from durabus.stores.postgresql.coalescer import MOST, Sharing
+from durabus.stores.postgresql.coalescer import MOST, CallCoalescer
 
 
 class Server:
@@ -27,31 +27,31 @@ class Server:
 
 async def test_what_comes_while_a_statement_is_under_way_shares_the_next_one() -> None:
     server = Server()
-    sharing = Sharing(server.send)
-    first = asyncio.create_task(sharing.call(1))
+    coalescer = CallCoalescer(server.send)
+    first = asyncio.create_task(coalescer.call(1))
     await asyncio.sleep(0.01)
-    others = [asyncio.create_task(sharing.call(number)) for number in (2, 3, 4)]
+    others = [asyncio.create_task(coalescer.call(number)) for number in (2, 3, 4)]
     await asyncio.sleep(0.01)
     server.free.set()
     assert await asyncio.gather(first, *others) == [10, 20, 30, 40]
     assert server.statements == [[1], [2, 3, 4]]
-    assert await sharing.call(5) == 50
+    assert await coalescer.call(5) == 50
 
 
 async def test_a_statement_takes_only_so_many() -> None:
     server = Server()
     server.free.set()
-    sharing = Sharing(server.send)
-    await asyncio.gather(*(sharing.call(number) for number in range(MOST + 1)))
+    coalescer = CallCoalescer(server.send)
+    await asyncio.gather(*(coalescer.call(number) for number in range(MOST + 1)))
     assert [len(numbers) for numbers in server.statements] == [MOST, 1]
 
 
 async def test_who_gives_up_takes_nobody_along_and_is_not_sent_if_it_waits() -> None:
     server = Server()
-    sharing = Sharing(server.send)
-    first = asyncio.create_task(sharing.call(1))
+    coalescer = CallCoalescer(server.send)
+    first = asyncio.create_task(coalescer.call(1))
     await asyncio.sleep(0.01)
-    gives_up, stays = asyncio.create_task(sharing.call(2)), asyncio.create_task(sharing.call(3))
+    gives_up, stays = asyncio.create_task(coalescer.call(2)), asyncio.create_task(coalescer.call(3))
     await asyncio.sleep(0.01)
     first.cancel()
     gives_up.cancel()
@@ -65,8 +65,8 @@ async def test_who_gives_up_takes_nobody_along_and_is_not_sent_if_it_waits() -> 
 async def test_who_is_to_blame_is_refused_alone(error: Exception) -> None:
     server = Server(error=error)
     server.free.set()
-    sharing = Sharing(server.send)
-    answers = await asyncio.gather(*(sharing.call(number) for number in (12, 13, 14)), return_exceptions=True)
+    coalescer = CallCoalescer(server.send)
+    answers = await asyncio.gather(*(coalescer.call(number) for number in (12, 13, 14)), return_exceptions=True)
     assert answers[0::2] == [120, 140]
     assert answers[1] is error
 
@@ -74,21 +74,21 @@ async def test_who_is_to_blame_is_refused_alone(error: Exception) -> None:
 async def test_a_server_that_is_gone_is_told_to_all_without_asking_again() -> None:
     server = Server(error=StoreUnavailableError("gone"))
     server.free.set()
-    sharing = Sharing(server.send)
-    answers = await asyncio.gather(*(sharing.call(number) for number in (12, 13)), return_exceptions=True)
+    coalescer = CallCoalescer(server.send)
+    answers = await asyncio.gather(*(coalescer.call(number) for number in (12, 13)), return_exceptions=True)
     assert [type(answer) for answer in answers] == [StoreUnavailableError] * 2
     assert len(server.statements) == 1
     with pytest.raises(StoreUnavailableError):
-        await sharing.call(13)
+        await coalescer.call(13)
 
 
 async def test_idle_is_when_all_are_answered() -> None:
     server = Server()
-    sharing = Sharing(server.send)
-    await sharing.wait_until_idle()
-    calls = [asyncio.create_task(sharing.call(number)) for number in range(3)]
+    coalescer = CallCoalescer(server.send)
+    await coalescer.wait_until_idle()
+    calls = [asyncio.create_task(coalescer.call(number)) for number in range(3)]
     await asyncio.sleep(0.01)
-    waiting = asyncio.create_task(sharing.wait_until_idle())
+    waiting = asyncio.create_task(coalescer.wait_until_idle())
     await asyncio.sleep(0.01)
     assert not waiting.done()
     server.free.set()

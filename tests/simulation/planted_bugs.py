@@ -34,7 +34,7 @@ from durabus.store.claims import SettleAnswer
 from durabus.stores.memory.bus_queue import BusQueue
 from durabus.stores.memory.core import MemoryCore
 from durabus.stores.memory.log import MemoryLog
-from durabus.stores.memory.ordering_keys import Lines
+from durabus.stores.memory.ordering_keys import OrderingKeys
 from durabus.stores.memory.store import MemoryStore
 from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.testing.simulation.host import Host, host_here
@@ -293,7 +293,7 @@ def next_of_a_serial_batch_begun_early() -> AbstractContextManager[Any]:
 
 
 def key_not_looked_at() -> AbstractContextManager[Any]:
-    return patch.object(Lines, "is_next", lambda self, event: True)
+    return patch.object(OrderingKeys, "is_next", lambda self, event: True)
 
 
 def retry_at_once() -> AbstractContextManager[Any]:

@@ -70,7 +70,7 @@ async def test_a_publish_in_another_process_wakes_the_bus_it_is_for(
     from durabus.stores.sqlite import writer
 
     if not noticed:
-        monkeypatch.setattr(writer, "notice", lambda *_: None)
+        monkeypatch.setattr(writer, "inotify", lambda *_: None)
     store = SQLiteStore.from_url(f"sqlite:///{file}")
     await store.open()
     publisher = Publisher(file)

@@ -10,7 +10,7 @@ from typing import Any
 from durabus.lifecycle.state import EventState
 from durabus.model.event import Event
 from durabus.model.statuses import EventStatus
-from durabus.stores.memory.ordering_keys import Lines
+from durabus.stores.memory.ordering_keys import OrderingKeys
 
 
 class BusQueue:
@@ -18,7 +18,7 @@ class BusQueue:
 
     def __init__(self, states: Mapping[int, EventState]) -> None:
         self._states = states
-        self._line: deque[tuple[int, int]] = deque()
+        self._in_order: deque[tuple[int, int]] = deque()
         """Who came in queue order, as nearly all do: a heap would sort them again with every claim."""
         self._ready: list[tuple[int, int]] = []
         """The others who may be claimed."""
@@ -26,35 +26,35 @@ class BusQueue:
         self._leases: list[tuple[float, int]] = []
         self.live: set[int] = set()
         self.history: dict[int, None] = {}
-        self._lines = Lines()
+        self._ordering_keys = OrderingKeys()
 
     def pending(self, event: Event, now: float) -> None:
         """The event may be claimed once it is due."""
         self.live.add(event.id)
         if event.metadata_json is not None:
-            self._make_way(self._lines.wait(event))
+            self._make_way(self._ordering_keys.wait(event))
         if event.due_ts <= now:
             self._enter((-event.priority, event.id))
         else:
             heappush(self._waiting, (event.due_ts, event.id))
 
     def _enter(self, entry: tuple[int, int]) -> None:
-        if not self._line or entry > self._line[-1]:
-            self._line.append(entry)
+        if not self._in_order or entry > self._in_order[-1]:
+            self._in_order.append(entry)
         else:
             heappush(self._ready, entry)
 
     def leased(self, event: Event) -> None:
         """The event is claimed until its lease is over."""
         if event.metadata_json is not None:
-            self._lines.work(event)
+            self._ordering_keys.work(event)
         heappush(self._leases, (event.expires_ts or 0.0, event.id))
 
     def left(self, event: Event) -> None:
         """The event has ended, or is gone."""
         self.live.discard(event.id)
         if event.metadata_json is not None:
-            self._make_way(self._lines.leave(event))
+            self._make_way(self._ordering_keys.leave(event))
 
     def _make_way(self, head: int | None) -> None:
         """The first of a key may be claimed now, if it is due; what is not is found when it comes up."""
@@ -85,9 +85,9 @@ class BusQueue:
             state = self._states.get(id_)
             if state is not None:
                 self._enter((-state.event.priority, id_))
-        line, ready = self._line, self._ready
-        while line or ready:
-            entry = line.popleft() if line and not (ready and ready[0] < line[0]) else heappop(ready)
+        in_order, ready = self._in_order, self._ready
+        while in_order or ready:
+            entry = in_order.popleft() if in_order and not (ready and ready[0] < in_order[0]) else heappop(ready)
             while ready and ready[0] == entry:
                 heappop(ready)  # the first of a key comes back each time another one leaves
             id_ = entry[1]
@@ -95,19 +95,19 @@ class BusQueue:
             if state is None or state.event.status is not EventStatus.PENDING or state.event.due_ts > now:
                 continue
             # Who is not the first of its key leaves the heap, and comes back when it is.
-            if state.event.metadata_json is None or self._lines.is_next(state.event):
+            if state.event.metadata_json is None or self._ordering_keys.is_next(state.event):
                 yield id_
 
     def may_claim(self, event: Event, now: float) -> bool:
         """Whether ``eligible`` would come upon it."""
         due = event.status is EventStatus.PENDING and event.due_ts <= now
-        return due and (event.metadata_json is None or self._lines.is_next(event))
+        return due and (event.metadata_json is None or self._ordering_keys.is_next(event))
 
     def next_instant(self) -> float | None:
         """When there is something to claim: 0 for now, else when the next event becomes due or the next lease ends."""
-        self._drop_stale(self._line, deque.popleft, EventStatus.PENDING)
+        self._drop_stale(self._in_order, deque.popleft, EventStatus.PENDING)
         self._drop_stale(self._ready, heappop, EventStatus.PENDING)
-        if self._line or self._ready:
+        if self._in_order or self._ready:
             return 0.0
         self._drop_stale(self._waiting, heappop, EventStatus.PENDING)
         self._drop_stale(self._leases, heappop, EventStatus.PROCESSING)

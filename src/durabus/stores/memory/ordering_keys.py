@@ -7,7 +7,7 @@ from heapq import heappop, heappush
 from durabus.model.event import Event
 
 
-class Lines:
+class OrderingKeys:
     """For each key the ids of its live events, and which of them is being worked on."""
 
     def __init__(self) -> None:
@@ -22,14 +22,14 @@ class Lines:
             return None
         if self._working.get(key) == event.id:
             del self._working[key]
-        self._line_up(key, event.id)
+        self._enqueue(key, event.id)
         return self._first(key)
 
     def work(self, event: Event) -> None:
         """The event is PROCESSING."""
         key = event.ordering_key
         if key is not None:
-            self._line_up(key, event.id)
+            self._enqueue(key, event.id)
             self._working[key] = event.id
 
     def leave(self, event: Event) -> int | None:
@@ -47,16 +47,16 @@ class Lines:
         key = event.ordering_key
         return key is None or self._first(key) == event.id
 
-    def _line_up(self, key: str, id_: int) -> None:
+    def _enqueue(self, key: str, id_: int) -> None:
         if id_ not in self._members:
             self._members.add(id_)
             heappush(self._waiting.setdefault(key, []), id_)
 
     def _first(self, key: str) -> int | None:
-        line = self._waiting.get(key, [])
-        while line and line[0] not in self._members:
-            heappop(line)
-        if not line:
+        waiting = self._waiting.get(key, [])
+        while waiting and waiting[0] not in self._members:
+            heappop(waiting)
+        if not waiting:
             self._waiting.pop(key, None)
             return None
-        return None if key in self._working else line[0]
+        return None if key in self._working else waiting[0]

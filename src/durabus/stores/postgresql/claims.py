@@ -78,7 +78,7 @@ async def claim_the_long_way(session: PostgreSQLSession, request: ClaimRequest) 
                 return await _held(session, request, rows[0][-1] or "")
             case "expired":
                 # whoever takes them now will not claim them all: wait for him, then for nobody
-                await session.all("take_turn", f"expired:{request.bus}")
+                await session.all("take_advisory_lock", f"expired:{request.bus}")
                 found = await session.all("expired_events", request.bus, await session.now(), EXPIRE_AT_ONCE)
                 await expire(session, found, request.max_attempts)
                 expired = False

@@ -28,7 +28,7 @@ class Waiting(msgspec.Struct, frozen=True, eq=False):
     answer: asyncio.Future[list[Event]]
 
 
-class Gathering:
+class PublishCoalescer:
     """Used on one event loop only."""
 
     def __init__(self, send: Send) -> None:
@@ -130,7 +130,7 @@ MOST = 100
 """Calls in one statement: what they lock is locked until the last of them is done."""
 
 
-class Sharing(Generic[A, R]):
+class CallCoalescer(Generic[A, R]):
     """Used on one event loop only. ``send`` answers to each of the arguments, in their order."""
 
     def __init__(self, send: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:
@@ -143,7 +143,7 @@ class Sharing(Generic[A, R]):
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((argument, answer))
         if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run(), name="durabus-sharing")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="durabus-coalescer")
         return await answer
 
     async def wait_until_idle(self) -> None:

@@ -257,20 +257,20 @@ class Pool:
             raise
 
     async def _wait(self) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        free: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(free)
         try:
-            await turn
+            await free
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if free.done() and not free.cancelled():
                 self._wake()  # the turn came, and goes to the next one
             raise
 
     def _wake(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            free = self._waiting.popleft()
+            if not free.done():
+                free.set_result(None)
                 return
 
     def _left(self) -> None:

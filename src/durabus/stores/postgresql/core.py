@@ -17,7 +17,7 @@ from durabus.store.features import Features
 from durabus.stores.postgresql import schema
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.caller import CallerContext
-from durabus.stores.postgresql.coalescer import Gathering, Sharing
+from durabus.stores.postgresql.coalescer import CallCoalescer, PublishCoalescer
 from durabus.stores.postgresql.connection import (
     DRIVER_ERRORS,
     READING,
@@ -79,12 +79,12 @@ class PostgreSQLCore:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: Pool | None = None
         self._service = Service(address)
-        self._hints = PostgreSQLHints(address, self._service, self._notify, self._outlook)
+        self._hints = PostgreSQLHints(address, self._service, self._notify, self._next_wakeup)
         self._scans = Scans(always_whole=clock is not None)
         self._home = CallerContext(address, self._sql, self._clock_argument)
-        self._gathering = Gathering(self._publish)
-        self._sharings: dict[str, Sharing[Any, Any]] = {}
-        self._days_until = 0.0
+        self._publish_coalescer = PublishCoalescer(self._publish)
+        self._call_coalescers: dict[str, CallCoalescer[Any, Any]] = {}
+        self._partitions_until = 0.0
         self._calls = 0
 
     async def open(self) -> None:
@@ -104,7 +104,7 @@ class PostgreSQLCore:
         self._loop, self._pool, self._process = asyncio.get_running_loop(), pool, os.getpid()
         self._hints.begin()
         self._state = _OPEN
-        self._days_until = monotonic() + PARTITIONS_EVERY
+        self._partitions_until = monotonic() + PARTITIONS_EVERY
 
     async def close(self) -> None:
         if self._state == _OPEN:
@@ -147,10 +147,10 @@ class PostgreSQLCore:
         self._check_open()
         if asyncio.get_running_loop() is not self._loop:
             return (await send([argument]))[0]
-        sharing = self._sharings.get(verb)
-        if sharing is None:
-            sharing = self._sharings[verb] = Sharing(send)
-        answer: T = await sharing.call(argument)
+        coalescer = self._call_coalescers.get(verb)
+        if coalescer is None:
+            coalescer = self._call_coalescers[verb] = CallCoalescer(send)
+        answer: T = await coalescer.call(argument)
         return answer
 
     def _plain_session(self) -> PostgreSQLSession:
@@ -211,10 +211,10 @@ class PostgreSQLCore:
         """What must be done now and then, by whoever comes along: any store object may do it, and more than one."""
         adding = self._sql["add_up_counts"]
         await self._dispatch(lambda connection: connection.fetch(adding))
-        if monotonic() > self._days_until:
-            self._days_until = monotonic() + PARTITIONS_EVERY
-            days = self._sql["make_log_days"]
-            await self._dispatch(lambda connection: connection.fetch(days, self._clock_argument(), DAYS_AHEAD))
+        if monotonic() > self._partitions_until:
+            self._partitions_until = monotonic() + PARTITIONS_EVERY
+            making = self._sql["make_log_partitions"]
+            await self._dispatch(lambda connection: connection.fetch(making, self._clock_argument(), DAYS_AHEAD))
 
     async def _dispatch(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         if asyncio.get_running_loop() is self._loop and self._pool is not None:
@@ -254,17 +254,17 @@ class PostgreSQLCore:
         sql = self._sql["notify"]
         await self._dispatch(lambda connection: connection.fetch(sql, self._address.channel, buses))
 
-    async def _outlook(self, bus: str) -> Row:
-        return await self._together("wait_for_work", bus, self._outlooks)
+    async def _next_wakeup(self, bus: str) -> Row:
+        return await self._together("wait_for_work", bus, self._next_wakeups)
 
-    async def _outlooks(self, buses: Sequence[str]) -> Sequence[Row]:
-        return await self._plain_session().all("outlook", buses, self._clock_argument())
+    async def _next_wakeups(self, buses: Sequence[str]) -> Sequence[Row]:
+        return await self._plain_session().all("next_wakeup", buses, self._clock_argument())
 
     async def _leave(self) -> None:
         if self._pool is not None:
-            await self._gathering.wait_until_idle()
-            for sharing in self._sharings.values():
-                await sharing.wait_until_idle()
+            await self._publish_coalescer.wait_until_idle()
+            for coalescer in self._call_coalescers.values():
+                await coalescer.wait_until_idle()
             await self._pool.wait_until_unused()
             await asyncio.sleep(0)  # those who were just answered say what they have to say
             await self._hints.close()

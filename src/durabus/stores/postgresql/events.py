@@ -111,7 +111,7 @@ class PostgreSQLEvents(PostgreSQLCore):
             async with in_transaction_of(connection, self._home) as session:
                 return await add_events(session, new)
         if asyncio.get_running_loop() is self._loop:
-            return await self._gathering.add(new)
+            return await self._publish_coalescer.add(new)
         return await self._publish(new)
 
     async def get_event(self, ref: EventRef) -> Event | None:

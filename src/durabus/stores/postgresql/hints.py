@@ -12,17 +12,17 @@ from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.service import Service
 from durabus.stores.postgresql.wakeup import Listener, Notifier, PostgreSQLWakeup, Send
 
-Outlook = Callable[[str], Awaitable[Row]]
+NextWakeup = Callable[[str], Awaitable[Row]]
 
 
 class PostgreSQLHints:
     """What goes out and what comes in. With ``listen=off`` both stay within this store object."""
 
-    def __init__(self, address: PostgreSQLAddress, service: Service, send: Send, outlook: Outlook) -> None:
+    def __init__(self, address: PostgreSQLAddress, service: Service, send: Send, next_wakeup: NextWakeup) -> None:
         self._address = address
         self._service = service
         self._send = send
-        self._outlook = outlook
+        self._next_wakeup = next_wakeup
         self._wakeup = PostgreSQLWakeup()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._notifier = Notifier(send)
@@ -72,7 +72,7 @@ class PostgreSQLHints:
         try:
             if self._address.listen:
                 await self._listen(seconds)
-            ready, due_in = await self._outlook(bus)
+            ready, due_in = await self._next_wakeup(bus)
             if ready and self._wakeup.is_news(bus):
                 return True
             left = max(until - monotonic(), 0.0)

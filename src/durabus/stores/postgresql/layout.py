@@ -9,21 +9,21 @@
                 └───────────────────────────┘
                    │ every transition, in the same transaction
                    ▼
-    ┌──────────────────────────┐ known: the event_id is taken, as long as the event is remembered.
-    │ published                │ Uniqueness needs one table, so these entries are not kept by days
+    ┌──────────────────────────┐ known: the event_id is taken as long as the event exists.
+    │ published                │ A unique index needs one table, so this one has no partitions
     ├──────────────────────────┤
-    │ event_log, by days       │ completed: the COMPLETED entry that *is* the event from now on
+    │ event_log, partitioned   │ completed: the COMPLETED entry that *is* the event from now on
     │ event_log_20260101 …     │ (payload, errors, results), until trimmed or removed
-    │ event_log_rest           │ what belongs to no day
+    │ event_log_rest           │ entries that fit no daily partition
     └──────────────────────────┘
       both ordered by (tx, position): the number of a transaction (see log_transaction), and one of the entry.
-      Readable is what lies below the oldest transaction that still runs: nothing can be committed there any more, so
-      nothing is skipped
+      Readers stop below the oldest transaction that still runs. No transaction can commit an entry below that point,
+      so a reader skips none
 
-    lane 1  events_fresh      (bus, -priority, id)      never claimed, due at once, priority 0: what a claim walks, from
-                                                        a floor on if a kept-open transaction forbids cleaning up
+    lane 1  events_fresh      (bus, -priority, id)      never claimed, due at once, priority 0: what a claim walks. It
+                                                        starts at a floor while an old transaction blocks vacuum
     lane 2  events_returned   (bus, -priority, id)      all others that may be claimed: a short list beside it
-    lane 3  events_line       (bus, key, status, id)    put aside behind another one of its ordering key
+    lane 3  events_ordering_key (bus, key, status, id)  deferred behind another event of its ordering key
     lane 0  events_delayed    (bus, due_at)             PENDING: what a claim moves to lane 2 first
             events_leased     (bus, lease_expires_at)   PROCESSING: what a claim takes back first
             events_id         (id), unique              settling, renewing; no primary key, see the migration
@@ -36,15 +36,15 @@
             *_parent          (parent_id)               children
 
     idempotency_keys     (bus, idempotency_key) -> id     as long as the event is known
-    event_results        (id, handler_id)                 only where a handler left news; events.has_results says so
+    event_results        (id, handler_id)                 only if a handler reported; events.has_results says so
     locks                key -> fence, token, expires_at  event:global, event:bus:…, handler:event:…, and callers' own
     event_counts         how many events of each status a bus has, and event_count_notes: what changed since
-    event_buses, event_handlers, positions                registrations; how far readers of the log have come
-    subscriptions        a view of event_handlers under the names of seed 003
+    event_buses, event_handlers, positions                registrations; saved positions of log readers
+    subscriptions        a view of event_handlers with the column names of the design document
     installation         tells this schema from one of the same name in another database
     durabus_migrations, durabus_objects                   the steps that were applied, and what they made
-    sequences            event_ids, lock_fences, handler_revisions: never repeat; log_positions
+    sequences            event_ids, lock_fences, handler_revisions, log_positions: no value returns
 
-Connections of one store object: a pool on the event loop of ``open()``, and, once they are needed, two for calls from
-other loops and one that listens, in a thread of the store's own.
+Connections of one store object: a pool on the event loop that called ``open()``. The store opens three more in its own
+thread when they are needed: two for calls from other event loops, and one that listens for notifications.
 """

@@ -54,7 +54,7 @@ async def _void(session: PostgreSQLSession, lost: LockState, max_attempts: int |
 
 async def get_lock(session: PostgreSQLSession, key: str) -> LockState | None:
     """A lock as it stands. Nobody else takes it until this transaction ends, whether it has a row or not."""
-    await session.all("take_turn", key)
+    await session.all("take_advisory_lock", key)
     row = await session.one("get_lock", key)
     return None if row is None else lock_of(row)
 

@@ -137,7 +137,7 @@ class PostgreSQLLog(PostgreSQLCore):
         Goes as fast as tables are dropped, whatever they hold: COMPLETED events of those days go, live events and dead
         letters keep their entries. Only the owner of the schema may do it. What is not archived is lost.
         """
-        sql, days = self._sql["drop_log_day"], 0
+        sql, days = self._sql["drop_log_partition"], 0
         while True:
             rows = await self._call(
                 lambda connection: connection.fetch(sql, self._clock_argument(), older_than, timeout=_DROP_WITHIN)

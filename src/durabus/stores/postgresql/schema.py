@@ -57,7 +57,7 @@ async def prepare(connection: Connection, address: PostgreSQLAddress, now: float
     await migrate(connection, address)
     await verify(connection, address)
     sql = Statements(address.schema)
-    await connection.fetch(sql["make_log_days"], now, DAYS_AHEAD)
+    await connection.fetch(sql["make_log_partitions"], now, DAYS_AHEAD)
     return str(await connection.fetchval(sql["installation"]))
 
 

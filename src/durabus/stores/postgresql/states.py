@@ -128,7 +128,7 @@ class Changes:
     async def _write_events(self, session: PostgreSQLSession) -> None:
         returned: list[Row] = []
         started: list[int] = []
-        buried: list[Row] = []
+        dead_letters: list[Row] = []
         gone: list[int] = []
         now = 0.0
         for id_, after in self._after.items():
@@ -147,14 +147,14 @@ class Changes:
                 case status:
                     if status in DEAD_LETTER:
                         errors, holder = strings_to(event.errors), (event.worker_id, event.picked_ts, event.started_ts)
-                        buried.append((id_, status.value, event.updated_ts, errors, *holder))
+                        dead_letters.append((id_, status.value, event.updated_ts, errors, *holder))
                     gone.append(id_)
         if returned:
             await session.all("return_events", *columns(returned))
         if started:
             await session.all("start_events", started, now)
-        if buried:
-            await session.all("bury_events", *columns(buried))
+        if dead_letters:
+            await session.all("insert_dead_letters", *columns(dead_letters))
         if gone:
             await session.all("forget_live_events", gone)
 

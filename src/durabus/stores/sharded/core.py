@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 MARK = "durabus.shard"
 MARKING = 30.0
-MARKING_TURNS = 300
-TURN = 0.1
+MARKING_TRIES = 300
+MARKING_PAUSE = 0.1
 
 
 def features_of(shards: Sequence[EventStore]) -> Features:
@@ -95,7 +95,7 @@ class ShardedCore:
     async def _mark(self, shard: EventStore, number: int) -> None:
         """Write into a shard which one it is, or refuse it if it says that it is another one."""
         mine = f"{number} of {self._numbers.count}"
-        for _ in range(MARKING_TURNS):
+        for _ in range(MARKING_TRIES):
             known = await shard.read_position(MARK)
             if known == mine:
                 return
@@ -111,7 +111,7 @@ class ShardedCore:
                 )
             lock = await shard.claim_lock(MARK, worker_id=default_worker_id(), token=new_token(), lease=MARKING)
             if lock is None:
-                await asyncio.sleep(TURN)  # another node is at it
+                await asyncio.sleep(MARKING_PAUSE)  # another node is at it
                 continue
             try:
                 await shard.save_position(MARK, mine, lock=lock)
@@ -119,7 +119,7 @@ class ShardedCore:
             except LeaseLost:
                 continue
         raise StoreError(
-            f"shard {mine}: nobody could write its number within {MARKING_TURNS * TURN:g} s; open it again"
+            f"shard {mine}: nobody could write its number within {MARKING_TRIES * MARKING_PAUSE:g} s; open it again"
         )
 
     async def _all(self, call: Callable[[EventStore, int], Awaitable[T]]) -> list[T]:

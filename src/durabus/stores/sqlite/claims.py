@@ -36,7 +36,7 @@ from durabus.stores.sqlite.sql import statement
 
 PROMOTE_AT_ONCE = 10_000
 """Delayed events that one claim makes ready. Beyond it the longest waiting go first, whatever their priority."""
-ASIDE_AT_ONCE = 1_000
+DEFER_AT_ONCE = 1_000
 """Events that are looked at together once some were behind others of their ordering key."""
 EXPIRE_AT_ONCE = 1_000
 """Expired leases that one claim takes."""
@@ -91,10 +91,10 @@ def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]
     size = limit
     while True:
         rows = _ready(tx, request, size)
-        may = first_in_line(tx, request.bus, rows) if any(row[4] is not None for row in rows) else rows
+        may = first_of_ordering_keys(tx, request.bus, rows) if any(row[4] is not None for row in rows) else rows
         if len(may) == len(rows) or len(may) >= limit:
             return may[:limit]
-        size = max(limit, ASIDE_AT_ONCE)  # a long line of one key may lie before the rest
+        size = max(limit, DEFER_AT_ONCE)  # a long line of one key may lie before the rest
 
 
 def _ready(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
@@ -290,11 +290,11 @@ def _reset(tx: Transaction, ref: EventRef, reason: str) -> Event:
     return applied.state.event
 
 
-_BEHIND = statement("behind_others")
-_PUT_ASIDE = statement("put_aside")
+_BEHIND = statement("behind_ordering_key")
+_DEFER = statement("defer_behind_key")
 
 
-def first_in_line(tx: Transaction, bus: str, rows: list[Row]) -> list[Row]:
+def first_of_ordering_keys(tx: Transaction, bus: str, rows: list[Row]) -> list[Row]:
     """The rows of ``next_events.sql`` that may be claimed. Others are put aside until it is their turn."""
     keyed = [row[0] for row in rows if row[4] is not None and ordering_key_of(row[4]) is not None]
     if not keyed:
@@ -302,7 +302,7 @@ def first_in_line(tx: Transaction, bus: str, rows: list[Row]) -> list[Row]:
     behind = {id_ for (id_,) in tx.all(_BEHIND, {"ids": to_json(keyed)})}
     if not behind:
         return rows
-    tx.run(_PUT_ASIDE, {"ids": to_json(sorted(behind))})
+    tx.run(_DEFER, {"ids": to_json(sorted(behind))})
     tagged = [(bus, tag, row[6], row[0]) for row in rows if row[0] in behind for tag in strings_of(row[5])]
     tx.many(_FORGET_TAGS, tagged)
     return [row for row in rows if row[0] not in behind]

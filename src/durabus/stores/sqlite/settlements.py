@@ -28,7 +28,7 @@ _GET_RESULTS = statement("list_results")
 _APPEND = statement("append_entry")
 _RETURN = statement("return_event")
 _START = statement("start_event")
-_BURY = statement("bury_event")
+_INSERT_DEAD_LETTER = statement("insert_dead_letter")
 _FORGET = statement("forget_live_event")
 _READY_TAGS = statement("ready_event_tags")
 _PUT_RESULT = statement("put_result")
@@ -93,14 +93,14 @@ def store(tx: Transaction, before: SQLiteStored, applied: Applied, token: str | 
         tx.run(_START, {"id": event.id, "now": event.updated_ts})
     else:
         if event.status in DEAD_LETTER:
-            _bury(tx, event)
+            _insert_dead_letter(tx, event)
         tx.run(_FORGET, (event.id,))
         note_ended(tx, event)
 
 
-def _bury(tx: Transaction, event: Event) -> None:
+def _insert_dead_letter(tx: Transaction, event: Event) -> None:
     tx.run(
-        _BURY,
+        _INSERT_DEAD_LETTER,
         {
             "id": event.id,
             "status": event.status.value,

@@ -51,7 +51,7 @@ class FileWatch:
         """Begin to notice. False if the system refuses."""
         self._watching = self._libc.inotify_add_watch(self._inotify, os.fsencode(self._file), _IN_MODIFY)
         if self._thread is None and self._watching >= 0:
-            self._thread = threading.Thread(target=self._serve, name="durabus-notice", daemon=True)
+            self._thread = threading.Thread(target=self._serve, name="durabus-inotify", daemon=True)
             self._thread.start()
         return self.watching
 
@@ -94,7 +94,7 @@ class FileWatch:
         return False
 
 
-def notice(file: Path, tell: Callable[[], None]) -> FileWatch | None:
+def inotify(file: Path, tell: Callable[[], None]) -> FileWatch | None:
     """A notice where the system can give one; None where looking must do."""
     if not sys.platform.startswith("linux"):
         return None
@@ -111,15 +111,15 @@ LOOKS = (0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.009, 0.014
 _LOOK_ANYWAY = 1.0
 _REMEMBERED_BUSES = 10_000
 
-_OUTLOOK = statement("outlook")
+_NEXT_WAKEUP = statement("next_wakeup")
 
 
 class SQLiteWakeup:
     """Hints, not promises: a bus forgotten here costs latency, nothing else."""
 
-    def __init__(self, connection: sqlite3.Connection, notice: FileWatch | None) -> None:
+    def __init__(self, connection: sqlite3.Connection, watch: FileWatch | None) -> None:
         self._connection = connection
-        self._notice = notice
+        self._inotify = watch
         self._version = self._data_version()
         self._sleepers: dict[str, list[Watch]] = {}
         self._alarms: dict[str, float] = {}
@@ -143,8 +143,8 @@ class SQLiteWakeup:
 
     def noticed(self) -> None:
         """Somebody, maybe we ourselves, writes to the log: look for a commit soon, if anybody sleeps."""
-        if self._notice is not None and not self._sleepers:
-            self._notice.ignore()
+        if self._inotify is not None and not self._sleepers:
+            self._inotify.ignore()
         self._noticed = monotonic()
         self._looks_taken = 0
         self._next_look = self._noticed + LOOKS[0]
@@ -156,9 +156,9 @@ class SQLiteWakeup:
         new comes: whoever sleeps now would only be told of it again and again.
         """
         bus = watch.bus
-        self._begin_to_notice()
+        self._begin_to_watch()
         self._see_others(now)
-        ready, alarm = self._outlook(bus, now)
+        ready, alarm = self._next_wakeup(bus, now)
         if ready and max(self._news.get(bus, 0), self._foreign) > self._fruitless.get(bus, -1):
             deliver([watch])
             return
@@ -196,29 +196,29 @@ class SQLiteWakeup:
             else:
                 del self._sleepers[bus]
                 self._alarms.pop(bus, None)
-        if self._notice is not None and not self._sleepers:
-            self._notice.ignore()
+        if self._inotify is not None and not self._sleepers:
+            self._inotify.ignore()
         self._plan_next_look(instant)
 
     def wake_all(self) -> None:
         """The store closes."""
         for bus in list(self._sleepers):
             self._wake(bus)
-        if self._notice is not None:
-            self._notice.close()
+        if self._inotify is not None:
+            self._inotify.close()
 
-    def _begin_to_notice(self) -> None:
-        if self._notice is None or self._notice.watching:
+    def _begin_to_watch(self) -> None:
+        if self._inotify is None or self._inotify.watching:
             return
-        if self._notice.watch():
+        if self._inotify.watch():
             # a write that began before the watch goes unnoticed: look for its commit all the same
             self._noticed, self._looks_taken = monotonic(), 0
         else:
-            self._notice.close()
-            self._notice = None
+            self._inotify.close()
+            self._inotify = None
 
     def _plan_next_look(self, instant: float) -> None:
-        if self._notice is None:
+        if self._inotify is None:
             self._next_look = instant + LOOK_EVERY
             return
         while self._looks_taken < len(LOOKS) and self._noticed + LOOKS[self._looks_taken] <= instant:
@@ -236,7 +236,7 @@ class SQLiteWakeup:
         self._tick += 1
         self._foreign = self._tick
         for bus in list(self._sleepers):
-            ready, alarm = self._outlook(bus, now)
+            ready, alarm = self._next_wakeup(bus, now)
             if ready:
                 self._wake(bus)
             else:
@@ -252,9 +252,9 @@ class SQLiteWakeup:
         else:
             self._alarms.pop(bus, None)
 
-    def _outlook(self, bus: str, now: float) -> tuple[bool, float | None]:
+    def _next_wakeup(self, bus: str, now: float) -> tuple[bool, float | None]:
         """Whether ``bus`` has something to claim, else the local instant at which it will have."""
-        ready, due, expires = self._connection.execute(_OUTLOOK, {"bus": bus}).fetchone()
+        ready, due, expires = self._connection.execute(_NEXT_WAKEUP, {"bus": bus}).fetchone()
         instants = [instant for instant in (due, expires) if instant is not None]
         return bool(ready), monotonic() + max(min(instants) - now, 0.0) if instants else None
 

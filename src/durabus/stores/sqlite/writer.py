@@ -33,12 +33,12 @@ from durabus.stores.sqlite.file_identity import Identity
 from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, WriteLock
 from durabus.stores.sqlite.publishing import add_events
 from durabus.stores.sqlite.store_time import StoreTime
-from durabus.stores.sqlite.wakeup import SQLiteWakeup, notice
+from durabus.stores.sqlite.wakeup import SQLiteWakeup, inotify
 
 _LOOK_EVERY = 1.0
 
 
-class Turn:
+class WriteLockWait:
     """The writer's turn among the processes that share the file."""
 
     def __init__(self, lock: WriteLock, queued: Callable[[], list[Operation]]) -> None:
@@ -81,7 +81,7 @@ class Turn:
 
     def _watch(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="durabus-turn", daemon=True)
+            self._thread = threading.Thread(target=self._serve, name="durabus-write-lock", daemon=True)
             self._thread.start()
 
     def _serve(self) -> None:
@@ -98,7 +98,7 @@ class Turn:
 
 GROUP = 500
 """Calls that share one transaction at most, so that other processes get their turn."""
-_LOOK_AT_TURN_EVERY = 0.1
+_LOOK_AT_LOCK_EVERY = 0.1
 
 
 class Writer:
@@ -116,7 +116,7 @@ class Writer:
         self._next: deque[Operation] = deque()
         self._commits = 0
         self._thread = threading.Thread(target=self._serve, name=f"durabus-writer:{path.name}", daemon=True)
-        self._turn = Turn(lock, self._take_queued)
+        self._lock_wait = WriteLockWait(lock, self._take_queued)
         self.step = threading.RLock()
         """Held while the connection is used: see ``open_file._before_fork``."""
         self._connection: sqlite3.Connection
@@ -132,7 +132,7 @@ class Writer:
         """Begin serving."""
         self._connection = connection
         self._identity = identity
-        self._wakeup = SQLiteWakeup(connection, notice(self._wal.path, lambda: self._queue.put(NOTICED)))
+        self._wakeup = SQLiteWakeup(connection, inotify(self._wal.path, lambda: self._queue.put(NOTICED)))
         self._thread.start()
 
     def submit(self, operation: Operation | Watch) -> None:
@@ -152,9 +152,9 @@ class Writer:
                 self._closed = True
                 self._queue.put(STOP)
         while self._thread.is_alive():
-            if self._turn.frozen:
+            if self._lock_wait.frozen:
                 return False
-            self._thread.join(_LOOK_AT_TURN_EVERY)
+            self._thread.join(_LOOK_AT_LOCK_EVERY)
         return True
 
     def _serve(self) -> None:
@@ -163,7 +163,7 @@ class Writer:
         except Exception as error:  # noqa: BLE001  (a bug; nobody may wait for ever because of it)
             self._refuse_all(error)
         finally:
-            self._turn.close()
+            self._lock_wait.close()
             self._wakeup.wake_all()
             self._at_end()
 
@@ -266,12 +266,12 @@ class Writer:
             self._write([operation])
 
     def _transact(self, operations: list[Operation]) -> Transaction:
-        operations = self._turn.wait(operations)
+        operations = self._lock_wait.wait(operations)
         try:
             with self.step:
                 return self._commit(operations)
         finally:
-            self._turn.end()
+            self._lock_wait.end()
 
     def _commit(self, operations: list[Operation]) -> Transaction:
         connection = self._connection

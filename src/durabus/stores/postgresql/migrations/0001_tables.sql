@@ -81,7 +81,7 @@ CREATE INDEX events_token ON events (token) WHERE token IS NOT NULL;
 CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
 CREATE INDEX events_tags ON events USING gin (tags) WITH (fastupdate = off) WHERE lane > 0 AND tags IS NOT NULL;
 
-CREATE INDEX events_line ON events (bus, ordering_key, status, id) WHERE ordering_key IS NOT NULL;
+CREATE INDEX events_ordering_key ON events (bus, ordering_key, status, id) WHERE ordering_key IS NOT NULL;
 
 CREATE TABLE dead_letters (
     id bigint PRIMARY KEY,

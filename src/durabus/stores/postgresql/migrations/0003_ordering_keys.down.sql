@@ -1,5 +1,5 @@
 -- Takes 0003 back: the order of keys is forgotten, what was put aside may be claimed.
-DROP TRIGGER events_line_left ON events;
-DROP TRIGGER events_line_returned ON events;
+DROP TRIGGER events_ordering_key_left ON events;
+DROP TRIGGER events_ordering_key_returned ON events;
 UPDATE events SET lane = 2 WHERE lane = 3;
-DROP FUNCTION line_moves_on, first_in_line, line_lock;
+DROP FUNCTION ordering_key_moves_on, first_of_ordering_keys, ordering_key_lock;

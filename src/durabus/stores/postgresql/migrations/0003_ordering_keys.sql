@@ -5,15 +5,15 @@
 -- still. Nothing changes for events without a key, but one look into an empty index.
 
 -- In the search_path of its callers: with one of its own it would not become part of their statements.
-CREATE FUNCTION line_lock(p_bus text, p_key text) RETURNS bigint LANGUAGE sql STABLE AS $$
+CREATE FUNCTION ordering_key_lock(p_bus text, p_key text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || '.' || length(p_bus)::text || '.' || p_bus || p_key, 7)
 $$;
 
 -- Of locked events that a claim found, those that may be claimed, in their order. Those behind others of their key, or
 -- behind one that is being worked on, are put aside, together. A key that somebody else looks at just now is passed by.
 -- What is first of a key is asked in a statement of its own: it must see what was committed until the key was locked.
--- Relies on events_line.
-CREATE FUNCTION first_in_line(p_bus text, p_ids bigint[]) RETURNS bigint[]
+-- Relies on events_ordering_key.
+CREATE FUNCTION first_of_ordering_keys(p_bus text, p_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET jit = off
@@ -26,12 +26,12 @@ AS $$
 DECLARE
     v_keys text[];
     v_may bigint[];
-    v_aside bigint[];
+    v_deferred bigint[];
 BEGIN
     v_keys := ARRAY(
         SELECT DISTINCT e.ordering_key FROM events AS e WHERE e.id = ANY (p_ids) AND e.ordering_key IS NOT NULL
     );
-    v_keys := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE pg_try_advisory_xact_lock(line_lock(p_bus, key)));
+    v_keys := ARRAY(SELECT key FROM unnest(v_keys) AS key WHERE pg_try_advisory_xact_lock(ordering_key_lock(p_bus, key)));
     WITH firsts AS (
         SELECT key, CASE WHEN NOT EXISTS (
             SELECT FROM events AS e WHERE e.bus = p_bus AND e.ordering_key = key AND e.status = 'PROCESSING'
@@ -44,18 +44,18 @@ BEGIN
     SELECT
         array_agg(given.id ORDER BY given.n) FILTER (WHERE e.ordering_key IS NULL OR given.id = firsts.id),
         array_agg(given.id) FILTER (WHERE given.id <> firsts.id)
-    INTO v_may, v_aside
+    INTO v_may, v_deferred
     FROM unnest(p_ids) WITH ORDINALITY AS given (id, n)
     JOIN events AS e ON e.id = given.id AND e.id = ANY (p_ids)
     LEFT JOIN firsts ON firsts.key = e.ordering_key;
-    IF v_aside IS NOT NULL THEN
-        UPDATE events AS e SET lane = 3 WHERE e.id = ANY (v_aside);
+    IF v_deferred IS NOT NULL THEN
+        UPDATE events AS e SET lane = 3 WHERE e.id = ANY (v_deferred);
     END IF;
     RETURN coalesce(v_may, '{}');
 END
 $$;
 
-CREATE FUNCTION line_moves_on() RETURNS trigger
+CREATE FUNCTION ordering_key_moves_on() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET jit = off
@@ -65,7 +65,7 @@ AS $$
 DECLARE
     v_key text := OLD.ordering_key;
 BEGIN
-    PERFORM pg_advisory_xact_lock(line_lock(OLD.bus, v_key));
+    PERFORM pg_advisory_xact_lock(ordering_key_lock(OLD.bus, v_key));
     UPDATE events AS e SET lane = 2 WHERE e.lane = 3 AND e.id = (
         SELECT f.id FROM events AS f
         WHERE f.bus = OLD.bus AND f.ordering_key = v_key AND f.status = 'PENDING'
@@ -75,8 +75,8 @@ BEGIN
 END
 $$;
 
-CREATE TRIGGER events_line_left AFTER DELETE ON events
-FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL) EXECUTE FUNCTION line_moves_on();
+CREATE TRIGGER events_ordering_key_left AFTER DELETE ON events
+FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL) EXECUTE FUNCTION ordering_key_moves_on();
 -- Only a statement that sets due_at returns an event to the queue.
-CREATE TRIGGER events_line_returned AFTER UPDATE OF due_at ON events
-FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL) EXECUTE FUNCTION line_moves_on();
+CREATE TRIGGER events_ordering_key_returned AFTER UPDATE OF due_at ON events
+FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL) EXECUTE FUNCTION ordering_key_moves_on();

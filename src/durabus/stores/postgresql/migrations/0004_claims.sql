@@ -150,7 +150,7 @@ BEGIN
             );
         END IF;
         EXIT WHEN NOT EXISTS (SELECT FROM events AS e WHERE e.bus = p_bus AND e.ordering_key IS NOT NULL);
-        v_first := first_in_line(p_bus, v_ids);
+        v_first := first_of_ordering_keys(p_bus, v_ids);
         -- Once more if some were put aside: many at a time, because a long line of one key may lie before the rest.
         v_again := EXISTS (SELECT FROM events AS e WHERE e.id = ANY (v_ids) AND e.lane = 3);
         v_ids := v_first;

@@ -93,7 +93,7 @@ SELECT DISTINCT ON (id) id, token, fence, action, status, date_part('epoch', nex
 WHERE id = ANY ($1::bigint[]) AND token IS NOT NULL AND action <> 'ABANDONED'
 ORDER BY id, tx DESC, position DESC
 
--- name: outlook
+-- name: next_wakeup
 -- Whether each bus has something to claim now, and in how many seconds it next will: the earliest due time and lease end.
 -- Four index probes: events_fresh, events_returned, events_delayed, events_leased; the orders keep the planner there.
 SELECT
@@ -110,7 +110,7 @@ SELECT
     )) - date_part('epoch', {schema}.the_time($2))
 FROM unnest($1::text[]) WITH ORDINALITY AS given (bus, n) ORDER BY given.n
 
--- name: take_turn
+-- name: take_advisory_lock
 -- Makes those who want the same lock wait for each other until they commit, whether the lock has a row or not.
 SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
 

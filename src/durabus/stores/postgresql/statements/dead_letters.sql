@@ -1,6 +1,6 @@
 -- Dead letters: events that ended FAILED or COMPLETED_WITH_ERRORS.
 
--- name: bury_events
+-- name: insert_dead_letters
 -- Copies events that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters. Who had them last is given: of an event
 -- that was put back, and ended by its former holder all the same, the row does not know it any more.
 -- Relies on events_id.

@@ -43,13 +43,13 @@ SELECT to_hex(tx::text::bigint) || '-' || to_hex(position) FROM (
     ) AS log WINDOW forward AS (ORDER BY tx, position)
 ) AS numbered WHERE number % $5 = 0 OR following IS NULL ORDER BY number LIMIT $6
 
--- name: drop_log_day
+-- name: drop_log_partition
 -- Drops the oldest day of the log that is old enough: see the function.
-SELECT {schema}.drop_log_day($1, $2)
+SELECT {schema}.drop_log_partition($1, $2)
 
--- name: make_log_days
+-- name: make_log_partitions
 -- Makes the days of the log that will be needed soon: see the function.
-SELECT {schema}.make_log_days($1, $2)
+SELECT {schema}.make_log_partitions($1, $2)
 
 -- name: forget_completed
 -- The entry stays in the log but is no event any more. Relies on event_log_event.

@@ -45,10 +45,10 @@ CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
 -- Events of one ordering key line up. A claim that comes upon one which is not the first of its key puts it aside
 -- (ready = 2); whatever takes the one before it out of the way brings the first of the key back (ready = 0: due, and
 -- made ready by the next claim). Nothing else changes for events without a key.
-CREATE INDEX events_line ON events (bus, ordering_key, status, id) WHERE ordering_key IS NOT NULL;
-CREATE INDEX events_aside ON events (bus, id, ready) WHERE ready = 2;
+CREATE INDEX events_ordering_key ON events (bus, ordering_key, status, id) WHERE ordering_key IS NOT NULL;
+CREATE INDEX events_deferred ON events (bus, id, ready) WHERE ready = 2;
 
-CREATE TRIGGER events_line_left AFTER DELETE ON events WHEN OLD.ordering_key IS NOT NULL
+CREATE TRIGGER events_ordering_key_left AFTER DELETE ON events WHEN OLD.ordering_key IS NOT NULL
 BEGIN
     UPDATE events SET ready = 0
     WHERE ready = 2 AND id = (
@@ -58,7 +58,7 @@ BEGIN
 END;
 
 -- Only a statement that sets due_at returns an event to the queue.
-CREATE TRIGGER events_line_returned AFTER UPDATE OF due_at ON events WHEN NEW.ordering_key IS NOT NULL
+CREATE TRIGGER events_ordering_key_returned AFTER UPDATE OF due_at ON events WHEN NEW.ordering_key IS NOT NULL
 BEGIN
     UPDATE events SET ready = 0
     WHERE ready = 2 AND id = (

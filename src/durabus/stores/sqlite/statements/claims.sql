@@ -55,9 +55,9 @@ SELECT id FROM events
 WHERE bus = :bus AND ready = 0 AND status = 'PENDING' AND due_at <= :now
 ORDER BY due_at, id LIMIT :limit
 
--- name: behind_others
+-- name: behind_ordering_key
 -- Of ready events, those that another live event of their ordering key goes before: a PENDING one with a smaller id, or
--- one that is being worked on. Relies on events_line.
+-- one that is being worked on. Relies on events_ordering_key.
 SELECT event.id
 FROM json_each(:ids) AS wanted CROSS JOIN events AS event
 WHERE event.id = wanted.value AND event.ordering_key IS NOT NULL AND (
@@ -72,7 +72,7 @@ WHERE event.id = wanted.value AND event.ordering_key IS NOT NULL AND (
     )
 )
 
--- name: put_aside
+-- name: defer_behind_key
 -- Ready events that are not the first of their ordering key: the triggers on events bring them back.
 UPDATE events SET ready = 2 WHERE id IN (SELECT value FROM json_each(:ids))
 
@@ -174,7 +174,7 @@ DELETE FROM event_log WHERE position > :last - :count AND position <= :last
 SELECT token, fence, action, status, next_retry_at FROM event_log
 WHERE id = ? AND action <> 'PUBLISHED' AND action <> 'ABANDONED' AND token IS NOT NULL ORDER BY position DESC LIMIT 1
 
--- name: outlook
+-- name: next_wakeup
 -- Whether a bus has something to claim now, and when it next will: the earliest due time and the earliest lease end.
 -- Three index probes: events_ready, events_delayed, events_leased.
 SELECT

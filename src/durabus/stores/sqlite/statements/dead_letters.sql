@@ -1,6 +1,6 @@
 -- Dead letters: events that ended FAILED or COMPLETED_WITH_ERRORS.
 
--- name: bury_event
+-- name: insert_dead_letter
 -- Copies an event that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters. Who had it last is given: of an event
 -- that was put back, and ended by its former holder all the same, the row does not know it any more.
 INSERT INTO dead_letters (

@@ -93,7 +93,7 @@ SELECT id FROM event_log WHERE bus = :bus AND id < :before_id AND completed = 1 
 
 -- name: few_live_ids
 -- The live events of a bus if it has fewer than :limit. Relies on events_ready, events_delayed,
--- events_aside, events_leased.
+-- events_deferred, events_leased.
 SELECT id FROM events WHERE bus = :bus AND ready = 1
 UNION ALL
 SELECT id FROM events WHERE bus = :bus AND ready = 0 AND status = 'PENDING'

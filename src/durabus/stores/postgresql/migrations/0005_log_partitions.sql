@@ -1,6 +1,6 @@
 -- Makes the days of the log that will be needed soon. A day that exists already costs one look. Attaching a table does
 -- not wait for writers of other days, as creating it in its place would; and it gives up rather than hold them up.
-CREATE FUNCTION make_log_days(p_now double precision, p_days integer) RETURNS integer
+CREATE FUNCTION make_log_partitions(p_now double precision, p_days integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT
 SET lock_timeout = '2s'
@@ -34,7 +34,7 @@ $$;
 -- Drops the oldest day of the log that ended before an instant, with the COMPLETED events of that day and their names,
 -- keys and results. What other events left there moves to event_log_rest. Answers the day, or NULL if there is none.
 -- Waits at most two seconds for those who use the log, because everybody else waits behind it.
-CREATE FUNCTION drop_log_day(p_now double precision, p_older_than double precision) RETURNS text
+CREATE FUNCTION drop_log_partition(p_now double precision, p_older_than double precision) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET lock_timeout = '2s'

@@ -1,1 +1,0 @@
-DROP FUNCTION drop_log_day, make_log_days;

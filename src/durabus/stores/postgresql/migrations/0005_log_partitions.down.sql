@@ -1,0 +1,1 @@
+DROP FUNCTION drop_log_partition, make_log_partitions;
