@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 import durabus.queue.locks
 import durabus.stores.memory.claims as memory_claims
-import durabus.worker.loop as worker_loop
+import durabus.worker.worker as worker_module
 from durabus import EventBus
 from durabus.errors import DurabusError, LeaseLost
 from durabus.lifecycle import transition
@@ -40,10 +40,12 @@ from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.testing.simulation.host import Host, host_here
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.worker import attempt, dispatcher, heartbeat
+from durabus.worker.claim_table import ClaimTable
+from durabus.worker.claimed_event import ClaimedEvent
 from durabus.worker.execution import execute
 from durabus.worker.heartbeat import Heartbeat
 from durabus.worker.poller import Poller
-from durabus.worker.slots import ClaimedEvent, Slots
+from durabus.worker.slots import Slots
 
 Rule = Callable[[EventState, Any, float], Applied | Refused]
 
@@ -128,7 +130,7 @@ def identity_by_host_and_pid() -> AbstractContextManager[Any]:
         asked[host_here()] += 1
         return f"{default_worker_id()}:{asked[host_here()]}"
 
-    return patch.object(worker_loop, "new_token", token)
+    return patch.object(worker_module, "new_token", token)
 
 
 def liveness_by_worker_row() -> AbstractContextManager[Any]:
@@ -189,7 +191,7 @@ def wake_only_on_notify() -> Iterator[None]:
 
     async def listen(self: Poller) -> None:
         while True:
-            await self._sated.wait()
+            await self._idle.wait()
             if await self._hint(self._poll_interval):
                 self.nudge()
 
@@ -285,8 +287,8 @@ def serial_lock_not_looked_at() -> AbstractContextManager[Any]:
 def next_of_a_serial_batch_begun_early() -> AbstractContextManager[Any]:
     original = Slots.put
 
-    def put(self: Slots, running: ClaimedEvent) -> None:
-        original(self, running)
+    def put(self: Slots, claimed: ClaimedEvent) -> None:
+        original(self, claimed)
         asyncio.get_running_loop().call_soon(self.go)
 
     return patch.multiple(Slots, put=put, _may_begin=lambda self: bool(self._queue))
@@ -319,7 +321,7 @@ def timeout_counted_as_success() -> Iterator[None]:
 
 def lease_counted_from_the_answer() -> AbstractContextManager[Any]:
     """A claim that was answered late is worked on all the same."""
-    return patch.object(worker_loop.Worker, "_came_late", lambda self, deadline, claims: False)
+    return patch.object(ClaimTable, "came_late", lambda self, deadline, claims: False)
 
 
 def deadline_behind_a_cancelled_call() -> AbstractContextManager[Any]:

@@ -158,9 +158,9 @@ class LooksInVain(MemoryStore):
 
 async def test_a_worker_asks_at_the_poll_floor_although_it_never_sees_what_it_hears_of() -> None:
     asks = asyncio.Event()
-    appetite = Poller(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1000)
-    appetite.ate(0, 1)
-    listening = asyncio.create_task(appetite.listen())
+    poller = Poller(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1000)
+    poller.on_claimed(0, 1)
+    listening = asyncio.create_task(poller.listen())
     async with asyncio.timeout(30):
         await asks.wait()
     listening.cancel()
@@ -177,11 +177,11 @@ async def test_who_keeps_getting_what_only_others_can_end_lets_them_ask_first_fo
     asks.clear()
     began = monotonic()
     waiting.rest(delay)
-    hungry = [waiting.hungry]
-    asyncio.get_running_loop().call_later(delay, lambda: hungry.append(waiting.hungry))
+    claims = [waiting.should_claim]
+    asyncio.get_running_loop().call_later(delay, lambda: claims.append(waiting.should_claim))
     async with asyncio.timeout(30):
         await asks.wait()
-    assert [*hungry, waiting.hungry] == [True, False, True], "it rests when the event is due"
+    assert [*claims, waiting.should_claim] == [True, False, True], "it rests when the event is due"
     assert monotonic() - began >= 2 * delay
 
 

@@ -10,7 +10,7 @@ from durabus import Event, EventBus, EventManager, EventQueue
 from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.handler import HandlerInfo
 from durabus.stores.memory.store import MemoryStore
-from durabus.worker.loop import Worker
+from durabus.worker.worker import Worker
 
 
 class AskedStore(MemoryStore):

@@ -12,8 +12,9 @@ from durabus.model.result import HandlerResult, Success, TransientError, Unrecov
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import Completion, ResultStatus
 from durabus.worker.breaker import Breaker
-from durabus.worker.dispatcher import ELSEWHERE_DELAY, Dispatcher
+from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.registry import Sighting
+from durabus.worker.remote_handlers import REMOTE_DELAY
 
 SUCCEEDED, TRANSIENT = ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT
 UNRECOVERABLE = ResultStatus.UNRECOVERABLE
@@ -186,7 +187,7 @@ async def test_after_an_unrecoverable_error_a_handler_that_the_event_timeout_kep
 
 
 async def test_after_an_unrecoverable_error_a_handler_of_another_node_still_gets_its_call() -> None:
-    dispatcher = Dispatcher(elsewhere=OtherNode())
+    dispatcher = Dispatcher(remote=OtherNode())
     dispatcher.add(make_handler(hopeless, id="here"))
     settlement = await dispatcher.dispatch(make_claim())
     assert isinstance(settlement, Release)
@@ -325,7 +326,7 @@ class OtherNode:
         self.known = {""}
         self.silent_for = silent_for
 
-    def elsewhere(self, event_type: str, revision: str) -> tuple[str, ...] | None:
+    def remote_handlers(self, event_type: str, revision: str) -> tuple[str, ...] | None:
         if revision not in self.known:
             return None
         return ("theirs",) if event_type == "user.created" else ()
@@ -344,16 +345,16 @@ class OtherNode:
 
 
 async def test_an_event_that_others_handle_is_given_back() -> None:
-    dispatcher = Dispatcher(elsewhere=OtherNode())
+    dispatcher = Dispatcher(remote=OtherNode())
     there = await dispatcher.dispatch(make_claim("user.created"))
     nowhere = await dispatcher.dispatch(make_claim("user.updated"))
     assert isinstance(there, Release)
-    assert there.delay == ELSEWHERE_DELAY
+    assert there.delay == REMOTE_DELAY
     assert isinstance(nowhere, Complete)
 
 
 async def test_a_claim_of_an_unknown_revision_is_judged_after_learning_it() -> None:
-    dispatcher = Dispatcher(elsewhere=OtherNode())
+    dispatcher = Dispatcher(remote=OtherNode())
     dispatcher.add(make_handler(fine, id="mine"))
     assert isinstance(await dispatcher.dispatch(replace(make_claim("user.created"), revision="7")), Release)
 
@@ -369,21 +370,21 @@ async def delays_of(dispatcher: Dispatcher, *fences: int) -> list[float]:
 
 
 async def test_an_event_that_comes_back_rests_longer_every_time(caplog: pytest.LogCaptureFixture) -> None:
-    assert await delays_of(Dispatcher(elsewhere=OtherNode()), 1, 2, 3, 4, 20) == [0.1, 0.3, 0.9, 2.7, 30.0]
+    assert await delays_of(Dispatcher(remote=OtherNode()), 1, 2, 3, 4, 20) == [0.1, 0.3, 0.9, 2.7, 30.0]
     assert caplog.records == [], "the other node is alive and will take it"
 
 
 async def test_an_event_for_a_node_that_is_silent_rests_for_half_its_silence_and_is_told_of_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    assert await delays_of(Dispatcher(elsewhere=OtherNode(200.0)), 1, 2, 3, 4) == [0.1, 100.0, 100.0, 100.0]
+    assert await delays_of(Dispatcher(remote=OtherNode(200.0)), 1, 2, 3, 4) == [0.1, 100.0, 100.0, 100.0]
     (record,) = caplog.records
     assert "waits for handler theirs, last seen on node web-2:7 200 s ago" in record.message
     assert "durabus handlers forget --bus default theirs" in record.message
 
 
 async def test_a_release_for_another_node_says_what_the_event_waits_for() -> None:
-    settlement = await Dispatcher(elsewhere=OtherNode(12.0)).dispatch(make_claim("user.created"))
+    settlement = await Dispatcher(remote=OtherNode(12.0)).dispatch(make_claim("user.created"))
     assert isinstance(settlement, Release)
     assert settlement.reason == "waits for handler theirs, last seen on node web-2:7 12 s ago"
 
@@ -394,7 +395,7 @@ async def test_what_is_done_here_is_kept_while_a_handler_of_another_node_is_not_
     async def mine(event: Event) -> None:
         calls.append(event.id)
 
-    dispatcher = Dispatcher(elsewhere=OtherNode())
+    dispatcher = Dispatcher(remote=OtherNode())
     dispatcher.add(make_handler(mine, id="mine", pattern="user.*"))
     first = await dispatcher.dispatch(make_claim("user.created"))
     assert isinstance(first, Release)

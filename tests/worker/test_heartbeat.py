@@ -19,11 +19,11 @@ from durabus.model.claim import ClaimRef, ClaimRequest
 from durabus.model.event import new_event
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker import heartbeat
+from durabus.worker.claimed_event import ClaimedEvent
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler
 from durabus.worker.heartbeat import Heartbeat, HeldClaim, pulse
-from durabus.worker.loop import Worker
-from durabus.worker.slots import ClaimedEvent
+from durabus.worker.worker import Worker
 
 LEASE = 30.0
 UNBOUND: Any = {"allowance": lambda _held: math.inf, "lost": lambda _held, _reason: None}
@@ -407,10 +407,10 @@ def allowance(*handlers: Handler, begun: bool = False) -> float:
     dispatcher = Dispatcher()
     for handler in handlers:
         dispatcher.add(handler)
-    running = ClaimedEvent(make_claim("user.created"), 0.0)
+    claimed = ClaimedEvent(make_claim("user.created"), 0.0)
     if begun:
-        running.task = asyncio.current_task()
-    return Worker(MemoryStore(), "default", dispatcher)._allowance(running)
+        claimed.task = asyncio.current_task()
+    return Worker(MemoryStore(), "default", dispatcher)._claims.allowance(claimed)
 
 
 async def test_a_claim_has_the_timeouts_of_its_handlers_and_a_plain_function_as_much_to_wait_for_a_thread() -> None:

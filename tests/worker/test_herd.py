@@ -96,11 +96,11 @@ async def test_who_keeps_hearing_of_what_it_may_not_have_asks_more_seldom(monkey
 
     monkeypatch.setattr(poller, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
     monkeypatch.setattr(poller, "monotonic", lambda: 0.0)
-    hungry = poller.Poller(Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1)
-    listening = asyncio.create_task(hungry.listen())
+    waiting = poller.Poller(Telling(), "default", poll_interval=1, wake=woken.set, nodes=lambda: 1)
+    listening = asyncio.create_task(waiting.listen())
     for _ in range(7):
         woken.clear()
-        hungry.ate(0, 1)
+        waiting.on_claimed(0, 1)
         await woken.wait()
     listening.cancel()
     least = [poller.HINT_PAUSE * factor for factor in (1, 2, 4, 4, 4, 4)]

@@ -14,7 +14,7 @@ from tests.worker.support import until
 from durabus import ConfigurationError, Event, EventBus, EventStatus, EventStore, ManualClock, open_store
 from durabus.model.handler import HandlerInfo
 from durabus.stores.memory.store import MemoryStore
-from durabus.worker import slots
+from durabus.worker import executor
 from durabus.worker.registry import HEARD, Registry
 
 LIVE = 0.05
@@ -22,7 +22,7 @@ LIVE = 0.05
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.worker.dispatcher.LIVE", LIVE)
+    monkeypatch.setattr("durabus.worker.remote_handlers.LIVE", LIVE)
     monkeypatch.setattr("durabus.worker.registry.LOOK", 0.02)
 
 
@@ -43,7 +43,7 @@ async def forget_nothing(store: EventStore) -> None:
 
 async def waiting(bus: EventBus, event: Event) -> None:
     assert bus._worker is not None
-    waiting = bus._worker._slots
+    waiting = bus._worker._slots.executor
     await until(lambda: any(one.claim.event.id == event.id for one in waiting.held | waiting.held_without_lock))
 
 
@@ -109,12 +109,12 @@ async def test_events_that_wait_in_place_keep_nobody_from_running_and_no_shutdow
         await bus.publish("other")
         await bus.shutdown()
     for event in events:
-        assert (await store.read_event_log(event.id))[-1].reason == slots.TOLD_TO_STOP
+        assert (await store.read_event_log(event.id))[-1].reason == executor.TOLD_TO_STOP
         await until_status(store, event.id, EventStatus.PENDING)
 
 
 async def test_only_so_many_events_wait_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "HELD_AT_MOST", 2)
+    monkeypatch.setattr(executor, "HELD_AT_MOST", 2)
     store = MemoryStore()
     await forget_nothing(store)
     async with EventBus(store, poll_interval=0.02) as bus:
@@ -127,7 +127,7 @@ async def test_only_so_many_events_wait_in_place(monkeypatch: pytest.MonkeyPatch
 
         await until_true(two_wait_and_two_went_back_twice)
         assert bus._worker is not None
-        assert len(bus._worker._slots.held) == 2
+        assert len(bus._worker._slots.executor.held) == 2
 
 
 @pytest.mark.parametrize("mode", ["bus-serial", "global-serial"])
@@ -158,7 +158,7 @@ async def test_a_serial_bus_that_stops_gives_back_what_waits_in_place() -> None:
         bus.subscribe("job", Recorder(), id="new")
         event = await bus.emit("job").stored()
         await waiting(bus, event)
-    assert (await store.read_event_log(event.id))[-1].reason == slots.TOLD_TO_STOP
+    assert (await store.read_event_log(event.id))[-1].reason == executor.TOLD_TO_STOP
     await until_status(store, event.id, EventStatus.PENDING)
 
 

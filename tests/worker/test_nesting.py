@@ -22,7 +22,7 @@ class PlainStore(MemoryStore):
 
 def lent(bus: EventBus) -> int:
     assert bus._worker is not None
-    return bus._worker._slots.lent
+    return bus._worker._slots.yielded
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

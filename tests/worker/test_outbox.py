@@ -9,10 +9,10 @@ from tests.worker.support import WatchedStore
 
 from durabus import Event, EventBusShutdownError, EventStatus
 from durabus.bus import publisher as outbox_module
+from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle
 from durabus.bus.history import HistoryLimit
-from durabus.bus.nested import Nested
 from durabus.bus.publisher import Publisher
 from durabus.errors import StoreUnavailableError
 from durabus.model.claim import ClaimRequest
@@ -34,7 +34,7 @@ def make_outbox(store: WatchedStore, runs_here: Callable[[int], bool]) -> Publis
         "default",
         ready=nothing_first,
         runs_here=runs_here,
-        nested=Nested(store, "default", None, lease=30.0, elsewhere=lambda _type: False),
+        children=AwaitedChildren(store, "default", None, lease=30.0, has_remote=lambda _type: False),
         finder=Finder(store, "default"),
         history=HistoryLimit(store, "default", size=None, drop=True),
     )

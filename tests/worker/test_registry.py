@@ -36,7 +36,7 @@ async def claim(store: MemoryStore) -> Claim:
 async def elsewhere(registry: Registry, store: MemoryStore, event_type: str = "user.created") -> set[str]:
     revision = (await claim(store)).revision
     await registry.learn(revision)
-    found = registry.elsewhere(event_type, revision)
+    found = registry.remote_handlers(event_type, revision)
     assert found is not None
     return set(found)
 
@@ -71,9 +71,9 @@ async def test_a_handler_that_joined_since_is_unknown_until_it_is_learned() -> N
     assert await elsewhere(me, store) == set()
     await node(store, ("theirs", "user.*")).announced()
     later = (await claim(store)).revision
-    assert me.elsewhere("user.created", later) is None
+    assert me.remote_handlers("user.created", later) is None
     await me.learn(later)
-    assert me.elsewhere("user.created", later) == ("theirs",)
+    assert me.remote_handlers("user.created", later) == ("theirs",)
 
 
 async def test_claims_of_before_and_after_a_change_are_both_answered() -> None:
@@ -83,9 +83,9 @@ async def test_claims_of_before_and_after_a_change_are_both_answered() -> None:
     before = (await claim(store)).revision
     await node(store, ("theirs", "user.*")).announced()
     await me.learn(before)  # learned late: the list is newer than the claim
-    assert me.elsewhere("user.created", before) == ("theirs",)
+    assert me.remote_handlers("user.created", before) == ("theirs",)
     after = (await claim(store)).revision
-    assert me.elsewhere("user.created", after) == ("theirs",)
+    assert me.remote_handlers("user.created", after) == ("theirs",)
 
 
 async def test_unsubscribing_on_one_node_leaves_the_other_nodes_handler() -> None:
@@ -169,13 +169,13 @@ async def test_the_revisions_of_all_shards_stay_known_until_the_list_changes() -
     await me.announced()
     for _ in range(3):
         for revision in ("of shard 1", "of shard 2"):
-            if me.elsewhere("user.created", revision) is None:
+            if me.remote_handlers("user.created", revision) is None:
                 await me.learn(revision)
     assert store.looks == 2
     await node(store, ("theirs", "user.*")).announced()
     await me.learn("of shard 2, later")
-    assert me.elsewhere("user.created", "of shard 1") is None
-    assert me.elsewhere("user.created", "of shard 2, later") == ("theirs",)
+    assert me.remote_handlers("user.created", "of shard 1") is None
+    assert me.remote_handlers("user.created", "of shard 2, later") == ("theirs",)
 
 
 class Unreachable(MemoryStore):

@@ -130,7 +130,7 @@ async def test_no_claim_is_tried_while_a_part_of_the_batch_keeps_the_lock(monkey
     async def job(event: Event) -> None:
         numbers.append(event.payload["n"])
         if len(numbers) == 15:
-            worker._exchange._at_once = 1  # as after a call that one of them broke
+            worker._completer._at_once = 1  # as after a call that one of them broke
 
     async with working(store, job, mode=EventMode.BUS_SERIAL, concurrency=8) as worker:
         await all_completed(store, 32)

@@ -10,7 +10,7 @@ from durabus import Action, Event
 from durabus.errors import ConfigurationError
 from durabus.worker import outage
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.loop import Worker
+from durabus.worker.worker import Worker
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,11 @@ from durabus.errors import StoreClosedError, StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.settlement import Settled, Settlement
 from durabus.store.claims import SettleAnswer
-from durabus.worker import loop, outage
+from durabus.worker import claim_table, outage
+from durabus.worker import worker as worker_module
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import SAFETY
-from durabus.worker.loop import Worker
+from durabus.worker.worker import Worker
 
 
 @pytest.fixture(autouse=True)
@@ -318,7 +319,8 @@ async def test_the_lease_of_a_claim_that_was_asked_for_again_counts_from_the_fir
     paused: PausedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now, entered, release = [1000.0], asyncio.Event(), asyncio.Event()
-    monkeypatch.setattr(loop, "monotonic", lambda: now[0])
+    for module in (worker_module, claim_table):
+        monkeypatch.setattr(module, "monotonic", lambda: now[0])
 
     async def wait(event: Event) -> None:
         entered.set()
@@ -330,8 +332,8 @@ async def test_the_lease_of_a_claim_that_was_asked_for_again_counts_from_the_fir
         now[0] += 20
         lose(paused.answer)
         await entered.wait()
-        (running,) = worker._running.values()
-        assert running.deadline == 1000 + 30 * SAFETY
+        (claimed,) = worker._claims.by_id.values()
+        assert claimed.deadline == 1000 + 30 * SAFETY
         release.set()
 
 
@@ -367,8 +369,8 @@ async def test_what_is_done_is_settled_although_its_deadline_passed_meanwhile(st
     told: list[EventStatus] = []
 
     async def handler(event: Event) -> None:
-        (running,) = worker._running.values()
-        asyncio.get_running_loop().call_soon(worker._cancel_lost, running, "could not be renewed in time")
+        (claimed,) = worker._claims.by_id.values()
+        asyncio.get_running_loop().call_soon(worker._claims.lose_expired, claimed, "could not be renewed in time")
 
     def on_settled(_claim: Claim, _settlement: Settlement, settled: Settled) -> None:
         told.append(settled.status)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
+from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder, FindRequest, Where
 from durabus.bus.forwarding import (
     MAX_DEPTH,
@@ -20,7 +21,6 @@ from durabus.bus.forwarding import (
 from durabus.bus.handle import Handle
 from durabus.bus.history import HistoryLimit, check_archive_after, leave
 from durabus.bus.naming import choice, pattern_of, result_type, typed_event
-from durabus.bus.nested import Nested
 from durabus.bus.publisher import Publisher
 from durabus.bus.subscribing import Subscribing
 from durabus.errors import ConfigurationError, EventBusShutdownError
@@ -37,13 +37,13 @@ from durabus.worker.children.waiting import event_lock, handled_here
 from durabus.worker.context import check_options
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import in_time
-from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
 from durabus.worker.poller import POLL_FLOOR
 from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry, check_kept_for
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, metadata_of, tell_settled
 from durabus.worker.unhandled import Unhandled
+from durabus.worker.worker import Worker
 
 logger = logging.getLogger("durabus.bus")
 
@@ -110,7 +110,7 @@ class EventBus(Subscribing):
         dispatcher = Dispatcher(
             worker_id=default_worker_id(),
             threads=HandlerThreads(check_batch(concurrency, "concurrency"), f"durabus-{self.name}"),
-            elsewhere=self._registry,
+            remote=self._registry,
             handler_mode=choice(HandlerMode, handler_mode, "handler_mode"),
             completion=choice(Completion, completion, "completion"),
             event_timeout=_seconds(event_timeout, "event_timeout"),
@@ -136,19 +136,19 @@ class EventBus(Subscribing):
         check_options(self.store, concurrency, self._worker_options["lease"])
         self._history = HistoryLimit(self.store, self.name, size=max_history_size, drop=max_history_drop)
         self._finder = Finder(self.store, self.name)
-        self._nested = Nested(
+        self._children = AwaitedChildren(
             self.store,
             self.name,
             event_lock(self.store, self._worker_options["mode"], self.name),
             lease=self._worker_options["lease"],
-            elsewhere=self._registry.has_others,
+            has_remote=self._registry.has_remote_handlers,
         )
-        self._outbox = Publisher(
+        self._publisher = Publisher(
             self.store,
             self.name,
             ready=self._registry.announced,
             runs_here=self._worker_runs,
-            nested=self._nested,
+            children=self._children,
             finder=self._finder,
             history=self._history,
         )
@@ -196,7 +196,7 @@ class EventBus(Subscribing):
         """
         self._refuse_if_shut("start")
         if self._started:
-            self._outbox.bind()
+            self._publisher.bind()
         async with self._opening:
             if serve and not self._serve:
                 self._serve = True
@@ -208,7 +208,7 @@ class EventBus(Subscribing):
                 self._registry.name_node()
                 await self._registry.announced()
                 self._refuse_if_shut("start")
-                self._outbox.bind()
+                self._publisher.bind()
                 self._started = True
                 self._start_worker()
         return self
@@ -251,7 +251,7 @@ class EventBus(Subscribing):
         handle = self._send(new, None)
         event = await handle.stored()
         if new.delay or self._worker is None or not self._dispatcher:
-            self._outbox.drop(handle)
+            self._publisher.drop(handle)
         elif event.status not in TERMINAL:
             self._worker.nudge()
             await handle.completed()
@@ -301,7 +301,7 @@ class EventBus(Subscribing):
         next_one = await self._finder.begin(wanted) if future is not False else None
         try:
             if past is not False:
-                with self._outbox.watch() as sent:
+                with self._publisher.watch() as sent:
                     found = await self._finder.past(wanted, None if past is True else seconds(past, "past"), sent)
                 if found is not None or next_one is None:
                     return found
@@ -321,12 +321,12 @@ class EventBus(Subscribing):
 
     async def wait_until_idle(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109  (answers, does not raise)
         """Wait until everything this bus emitted or published has ended; False if ``timeout`` came first."""
-        return await self._outbox.wait_until_empty(None if timeout is None else seconds(timeout, "timeout"))
+        return await self._publisher.wait_until_empty(None if timeout is None else seconds(timeout, "timeout"))
 
     async def shutdown(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109  (passed on to the worker)
         """Take nothing new, finish what runs, give back what does not finish in time, close the store. Repeatable."""
         if self._started:
-            self._outbox.bind()
+            self._publisher.bind()
         if self._shutting_down is None:
             limit = self.shutdown_timeout if timeout is None else seconds(timeout, "timeout")
             self._shut = True
@@ -337,11 +337,11 @@ class EventBus(Subscribing):
     async def _shut_down(self, limit: float) -> None:
         async with self._opening:  # a start that is under way ends first, and refuses to go on
             try:
-                await self._outbox.flush(limit)
+                await self._publisher.flush(limit)
                 if self._worker is not None:
                     await self._worker.stop(limit)
                     self.store_is_away = self._worker.store_is_away
-                self._outbox.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
+                self._publisher.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
                 self._finder.close()
                 served = await self._close_registry()
                 if not self.store_is_away:
@@ -383,7 +383,7 @@ class EventBus(Subscribing):
         if verb is not None:
             self._refuse_if_shut(verb)
         if self._started:
-            self._outbox.bind()
+            self._publisher.bind()
 
     def _subscriptions_changed(self) -> None:
         if not self._serve:
@@ -405,15 +405,15 @@ class EventBus(Subscribing):
                 metrics=self.metrics,
                 outage=self._registry.outage,
                 on_settled=self._on_settled,
-                on_died=self._outbox.close,
+                on_died=self._publisher.close,
                 waits_for_children=True,
                 **self._worker_options,
             )
-            self._nested.worker = self._worker
+            self._children.runner = self._worker.children
             self._worker.start()
 
     def _worker_runs(self, id_: int) -> bool:
-        return self._worker is not None and self._worker.is_running(id_)
+        return self._worker is not None and self._worker.children.is_running(id_)
 
     def _on_settled(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
         if self._tracing is not None:
@@ -421,7 +421,7 @@ class EventBus(Subscribing):
         if settled.status in TERMINAL:
             if self._history.size is not None:
                 self._history.one_ended()
-            for handle in self._outbox.take(claim.event.event_id):
+            for handle in self._publisher.take(claim.event.event_id):
                 handle.settle(claim, settlement, settled)
 
     def _new(
@@ -453,7 +453,7 @@ class EventBus(Subscribing):
 
     def _send(self, new: NewEvent, expected: Any) -> Handle:
         handle = Handle(new, expected)
-        self._outbox.send(handle)
+        self._publisher.send(handle)
         if new.parent_id is not None:
             parent = handled_here()
             if parent is not None and parent.claim.event.event_id == new.parent_id:

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.forwarding import refuse_deeper
-from durabus.bus.nested import Nested
 from durabus.errors import ConfigurationError, EventFailed
 from durabus.model.claim import Claim
 from durabus.model.event import Event, NewEvent
@@ -23,11 +23,11 @@ from durabus.worker.children.waiting import handled_here, waiting_for
 class HandleHome:
     """The event loop that a bus belongs to since it was started, and with it the handles of its events."""
 
-    __slots__ = ("_bus", "loop", "nested")
+    __slots__ = ("_bus", "children", "loop")
 
-    def __init__(self, bus: str, nested: Nested, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, bus: str, children: AwaitedChildren, loop: asyncio.AbstractEventLoop) -> None:
         self._bus = bus
-        self.nested = nested
+        self.children = children
         self.loop = loop
 
     def refuse_strangers(self) -> None:
@@ -88,7 +88,7 @@ class Handle:
         elif self._event is None:
             stored = await self.stored()  # under another event_id, if its idempotency key was known
             with waiting_for(stored.event_id):
-                await self.home.nested.wait(stored.event_id, stored.type, self)
+                await self.home.children.wait(stored.event_id, stored.type, self)
         if self._event is None:
             raise ConfigurationError(f"the wait for event {self.event_id} ended before it did")
         self._look_up_end()

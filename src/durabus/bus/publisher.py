@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 
+from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle, HandleHome
 from durabus.bus.history import HistoryLimit
-from durabus.bus.nested import Nested
 from durabus.errors import ConfigurationError, DurabusError, EventNotFound, StoreClosedError
 from durabus.model.limits import MAX_BATCH
 from durabus.model.result import HandlerResult
@@ -38,7 +38,7 @@ class Publisher:
         *,
         ready: Callable[[], Awaitable[None]],
         runs_here: Callable[[int], bool],
-        nested: Nested,
+        children: AwaitedChildren,
         finder: Finder,
         history: HistoryLimit,
     ) -> None:
@@ -46,7 +46,7 @@ class Publisher:
         self._bus = bus
         self._ready = ready
         self._runs_here = runs_here
-        self._nested = nested
+        self._children = children
         self._finder = finder
         self._history = history
         self._home: HandleHome | None = None
@@ -66,7 +66,7 @@ class Publisher:
     def bind(self) -> HandleHome:
         """Belong to the running event loop from the first call on; refuse every other one."""
         if self._home is None:
-            self._home = HandleHome(self._bus, self._nested, asyncio.get_running_loop())
+            self._home = HandleHome(self._bus, self._children, asyncio.get_running_loop())
         self._home.refuse_strangers()
         return self._home
 

@@ -17,13 +17,13 @@ from durabus.model.settlement import Fail, Release
 from durabus.model.statuses import OnUnhandled
 from durabus.queue.event_queue import EventQueue
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.executor import TROUBLE_PAUSE
 from durabus.worker.handler import Handler, HandlerFunction
-from durabus.worker.loop import Worker
 from durabus.worker.metrics import Metrics
 from durabus.worker.registry import ANNOUNCING, HANDLERS_KEPT_FOR, Registry
-from durabus.worker.slots import TROUBLE_PAUSE
 from durabus.worker.threads import HandlerThreads, NotStarted, is_in_thread
 from durabus.worker.unhandled import Unhandled
+from durabus.worker.worker import Worker
 
 logger = logging.getLogger("durabus.manager")
 
@@ -71,7 +71,7 @@ class EventManager:
         self.metrics = Metrics()
         self._dispatcher = Dispatcher(
             worker_id=queue.worker_id,
-            elsewhere=self._registry,
+            remote=self._registry,
             threads=HandlerThreads(check_batch(concurrency, "concurrency"), "durabus-manager"),
             unhandled=Unhandled(OnUnhandled.COMPLETE, self.metrics),
         )

@@ -1,4 +1,4 @@
-"""The handlers of one event in one attempt: one by one or side by side, all of them or until one has answered."""
+"""One attempt of an event: its handlers run one by one or side by side, all of them or until one returns a value."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, traced
 
 GRACE = 2.0
-"""How long a handler that was stopped may take to end."""
+"""Seconds that a handler may take to end after the attempt stopped it."""
 
 ENOUGH = SETTLED - {ResultStatus.UNRECOVERABLE}
-"""Results that do not count against an event that has its answer."""
+"""Results that do not count against an event once one handler has returned its value."""
 
 HandlerCall = tuple[Handler, HandlerOutcome, HandlerResult]
 
 
 class Attempt:
-    """What was done so far is known at any moment, also if the rest is cut short."""
+    """Runs the handlers of a claim. Its attributes show at any moment what was done so far, even if it is cancelled."""
 
     def __init__(
         self,
@@ -44,16 +44,17 @@ class Attempt:
         self._first = completion is Completion.FIRST
         self._tracing = tracing
         self._earlier = {result.handler_id: result for result in claim.results}
-        self.attempts: list[HandlerCall] = []
+        self.calls: list[HandlerCall] = []
+        """The calls of handlers that have ended."""
         self.stopped: list[HandlerResult] = []
-        """Of those whose answer was not needed any more."""
+        """The results of handlers whose value was not needed any more."""
         self.running: dict[str, Handler] = {}
         self.blocked_for = 0.0
-        """How long the first of those waits whose breaker is open."""
-        self.winner = next((r.handler_id for r in claim.results if self._answers(r)), None)
+        """Seconds until the first open breaker admits a call; 0 if no breaker was open."""
+        self.winner = next((r.handler_id for r in claim.results if self._wins(r)), None)
 
     async def run(self, context: Context, threads: HandlerThreads, settled: list[HandlerResult]) -> None:
-        """Run what is left to run. ``settled`` collects the results that no further attempt will change."""
+        """Run the handlers that are left. ``settled`` collects the results that no further attempt will change."""
         left = [handler for handler in self._handlers if not self._is_over(handler)]
         if self.winner is None and self._mode is HandlerMode.PARALLEL and len(left) > 1:
             await self._side_by_side(left, context, threads, settled)
@@ -78,10 +79,10 @@ class Attempt:
         del self.running[handler.id]
         before = self._earlier.get(handler.id)
         result = result_of(handler, outcome, before.attempts + 1 if before else 1)
-        self.attempts.append((handler, outcome, result))
+        self.calls.append((handler, outcome, result))
         if outcome.status in SETTLED:
             settled.append(result)
-            if self.winner is None and self._answers(result):
+            if self.winner is None and self._wins(result):
                 self.winner = handler.id
 
     async def _execute(self, handler: Handler, context: Context, threads: HandlerThreads) -> HandlerOutcome:
@@ -109,10 +110,10 @@ class Attempt:
             handler = tasks[task]
             if self.running.pop(handler.id, None) is not None:
                 self._stop(handler, ResultStatus.ABORTED, "while it ran")
-            elif not any(attempted is handler for attempted, _, _ in self.attempts):
+            elif not any(called is handler for called, _, _ in self.calls):
                 self._stop(handler, ResultStatus.CANCELLED, "before it started")
-        order = {handler.id: place for place, handler in enumerate(self._handlers)}
-        self.attempts.sort(key=lambda attempt: order[attempt[0].id])
+        order = {handler.id: number for number, handler in enumerate(self._handlers)}
+        self.calls.sort(key=lambda call: order[call[0].id])
 
     def _stop(self, handler: Handler, status: ResultStatus, when: str) -> None:
         before = self._earlier.get(handler.id)
@@ -121,22 +122,22 @@ class Attempt:
         self.stopped.append(HandlerResult(handler_id=handler.id, status=status, attempts=attempts, error=error))
 
     def _leave_only_the_winner(self) -> None:
-        """An answer is enough: what others failed with stays readable, and does not count any more."""
+        """Count only the handler that returned the value. The errors of the others stay readable as ABORTED results."""
         counted: list[HandlerCall] = []
-        for attempt in self.attempts:
-            if attempt[1].status is ResultStatus.SUCCEEDED:
-                counted.append(attempt)
+        for call in self.calls:
+            if call[1].status is ResultStatus.SUCCEEDED:
+                counted.append(call)
             else:
-                self.stopped.append(replace(attempt[2], status=ResultStatus.ABORTED))
-        self.attempts = counted
+                self.stopped.append(replace(call[2], status=ResultStatus.ABORTED))
+        self.calls = counted
         known = {result.handler_id for result in self.stopped} | {handler.id for handler, _, _ in counted}
         for result in self._claim.results:
             if result.status not in ENOUGH and result.handler_id not in known:
                 self.stopped.append(replace(result, status=ResultStatus.ABORTED, worker_id=None, expires_ts=None))
         self.blocked_for = 0.0
 
-    def _answers(self, result: HandlerResult) -> bool:
-        """``first``: any value but None, also a falsy one."""
+    def _wins(self, result: HandlerResult) -> bool:
+        """Whether the result ends an event with completion ``first``: any value but None does, also a falsy one."""
         return self._first and result.status is ResultStatus.SUCCEEDED and result.value_json is not None
 
     def _is_over(self, handler: Handler) -> bool:
@@ -145,13 +146,13 @@ class Attempt:
 
 
 def used_up(handler: Handler, event: Event, attempts: int) -> bool:
-    """Whether so many attempts are all that the event may have with this handler."""
+    """Whether the event may have no attempt beyond ``attempts`` with this handler."""
     limit = event.max_attempts if event.max_attempts is not None else handler.retry.max_attempts
     return limit is not None and attempts >= limit
 
 
 async def _end(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Stop what still runs. One that refuses is left behind: nothing it does is written."""
+    """Stop the tasks that still run. A task that refuses is left behind, and nothing it does is written."""
     left = {task for task in tasks if not task.done()}
     for task in left:
         task.cancel()

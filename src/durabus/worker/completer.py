@@ -1,4 +1,4 @@
-"""What is done goes to the store, and what is next comes from it, in one call."""
+"""The completer settles finished events, and claims the next ones in the same call of the store."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.limits import MAX_BATCH
 from durabus.model.settlement import Settled, Settlement
 from durabus.store.contract import EventStore
-from durabus.worker.slots import ClaimedEvent
+from durabus.worker.claimed_event import ClaimedEvent
 
 STORE_PAUSE = 0.5
-"""How long to wait after the store failed before it is asked again."""
+"""Seconds to wait after the store failed before the next call."""
 PAUSES_ASIDE = 10
-"""How many such pauses a settlement rests that broke a call by itself."""
+"""How many such pauses a settlement rests after it made a call fail by itself."""
 
 Outcome = tuple[ClaimedEvent, Settlement]
 
 
 class SentClaim(NamedTuple):
-    """A claim, and when it was first sent. If its answer is lost it may hold events, so it is asked for again."""
+    """A claim request, and when it was first sent. If the answer is lost it may hold events, so it is sent again."""
 
     request: ClaimRequest
     sent: float
 
 
 class StoreCall:
-    """A call of the store that is under way: what it settles, and how many events it asks for."""
+    """A call of the store that is under way: the settlements it carries, and how many events it asks for."""
 
     __slots__ = ("batch", "limit")
 
@@ -39,10 +39,10 @@ class StoreCall:
 
 
 class Completer:
-    """Outcomes on their way to the store.
+    """Sends the settlements of finished events to the store.
 
-    A second call may be sent while one is under way, once there is ``enough`` for it: then the store always has
-    something to do, and small calls are still gathered into one.
+    A second call may be sent while one is under way, once ``enough`` settlements wait for it: so the store always has
+    something to do, and small calls still share one.
     """
 
     def __init__(self, store: EventStore, *, enough: int | None, wake: Callable[[], None]) -> None:
@@ -53,7 +53,7 @@ class Completer:
         self.waiting: list[Outcome] = []
         self._calls: list[StoreCall] = []
         self._at_once = self._most
-        """How many outcomes are settled in one call: few, after one of them broke a call."""
+        """How many settlements go into one call: few, after one of them made a call fail."""
 
     @property
     def is_open(self) -> bool:
@@ -62,7 +62,7 @@ class Completer:
 
     @property
     def takes_all(self) -> bool:
-        """Whether one call settles all that is waiting."""
+        """Whether one call can carry all settlements that wait."""
         return len(self.waiting) <= self._at_once
 
     @property
@@ -70,40 +70,40 @@ class Completer:
         """How many events the calls under way may bring beyond those that they settle."""
         return sum(max(call.limit - len(call.batch), 0) for call in self._calls)
 
-    def add(self, running: ClaimedEvent, settlement: Settlement) -> None:
-        """To be settled in the next call."""
-        self.waiting.append((running, settlement))
+    def add(self, claimed: ClaimedEvent, settlement: Settlement) -> None:
+        """Settle the event in the next call."""
+        self.waiting.append((claimed, settlement))
         if len(self.waiting) in {1, self._enough}:
             self._wake()
 
-    def remove(self, running: ClaimedEvent) -> None:
-        """Its claim is lost: nothing of it is to be written."""
-        self.waiting = [outcome for outcome in self.waiting if outcome[0] is not running]
+    def remove(self, claimed: ClaimedEvent) -> None:
+        """Write nothing of the event: its claim is lost."""
+        self.waiting = [outcome for outcome in self.waiting if outcome[0] is not claimed]
 
-    def has(self, running: ClaimedEvent) -> bool:
-        """Whether it is done, and with the store or on the way there: the store will judge it."""
-        return self.is_under_way(running) or any(done is running for done, _ in self.waiting)
+    def has(self, claimed: ClaimedEvent) -> bool:
+        """Whether the event has a settlement that waits or is under way: the store will judge it."""
+        return self.is_under_way(claimed) or any(done is claimed for done, _ in self.waiting)
 
-    def is_under_way(self, running: ClaimedEvent) -> bool:
-        """Whether a call that settles it was sent, and its answer not dealt with."""
-        return any(done is running for call in self._calls for done, _ in call.batch)
+    def is_under_way(self, claimed: ClaimedEvent) -> bool:
+        """Whether a call that settles the event was sent and has not ended."""
+        return any(done is claimed for call in self._calls for done, _ in call.batch)
 
     def begin(self, limit: int) -> StoreCall:
-        """Take what is waiting into a call; ``end`` it when its answer was dealt with."""
+        """Move waiting settlements into a call. The caller ends it with ``end`` once it has used the answer."""
         call = StoreCall(self.waiting[: self._at_once], limit)
         self.waiting = self.waiting[self._at_once :]
         self._calls.append(call)
         return call
 
     def end(self, call: StoreCall) -> None:
-        """Its answer was dealt with, or it failed and was taken back."""
+        """The caller has used the answer, or the call failed and its settlements wait again."""
         self._calls.remove(call)
         self._wake()
 
     async def send(
         self, call: StoreCall, request: ClaimRequest | None
     ) -> tuple[Sequence[Settled | LeaseLost], Sequence[Claim]]:
-        """Settle, then claim. If that fails, everything is waiting again."""
+        """Settle, then claim. If the call fails, its settlements wait again."""
         try:
             if not call.batch:
                 return [], [] if request is None else await self._store.claim_next_events(request)
@@ -115,8 +115,8 @@ class Completer:
         return answer.outcomes, answer.claims
 
     def _take_back(self, call: StoreCall, error: Exception) -> None:
-        # One settlement may be what breaks the call: once it is found, it is put aside for a while, so that it keeps
-        # neither the others from their end nor new ones from being claimed.
+        # One settlement may make the call fail. Once it is found it rests for a while, so that it blocks neither the
+        # other settlements nor new claims.
         if isinstance(error, StoreError):
             self.waiting += call.batch
             return
@@ -127,6 +127,6 @@ class Completer:
             loop = asyncio.get_running_loop()
             loop.call_later(PAUSES_ASIDE * STORE_PAUSE, self._add_again, *call.batch[0])
 
-    def _add_again(self, running: ClaimedEvent, settlement: Settlement) -> None:
-        if not running.lost:
-            self.add(running, settlement)
+    def _add_again(self, claimed: ClaimedEvent, settlement: Settlement) -> None:
+        if not claimed.lost:
+            self.add(claimed, settlement)

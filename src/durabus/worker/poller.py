@@ -1,4 +1,4 @@
-"""Whether there may be something to claim: the store's hints, and the poll floor behind them."""
+"""The poller decides when the worker claims: after a hint of the store, and at the latest after the poll interval."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ logger = logging.getLogger("durabus.worker")
 
 POLL_FLOOR = 1.0
 SHORTEST_POLL = 0.75
-"""The part of the poll interval that a wait for hints lasts at least."""
+"""The least part of the poll interval that a wait for hints lasts."""
 HINT_PAUSE = 0.05
 IN_VAIN_DOUBLINGS = 2
-"""A worker that keeps hearing of what it may not have pauses longer each time. But not long: an event under that lock
-may wait for it."""
+"""A worker that keeps getting hints of events that it may not claim doubles its pause this many times at most. The
+pause stays short, because the event that holds the lock may wait for this worker."""
 REST_BEFORE = 0.9
-"""The part of the delay of an event for another node after which this one rests: their clocks may differ a little."""
+"""A worker that left an event to another node rests after this part of its delay: their clocks may differ a little."""
 LONGEST_REST = 1.0
 AT_ONCE = 3
-"""So many idle workers of a bus may ask for what a hint told all of them; if there are more, they take turns."""
+"""So many idle workers of a bus may claim at once after a hint that all of them got; more of them take turns."""
 TURN = 0.005
 LONGEST_TURN = 0.25
 LOOK = 0.03
-"""How long a look may take whether there is still something to be had."""
+"""Seconds that a worker waits for a hint that there is still something to claim."""
 
 
 class Poller:
-    """A worker asks as long as it is hungry, and listens for hints once it is not.
+    """Tells the worker to claim as long as claims bring full batches; once they do not, it waits for hints.
 
-    ``nodes`` tells how many serve the bus.
+    ``nodes`` returns how many nodes serve the bus.
     """
 
     def __init__(
@@ -56,45 +56,46 @@ class Poller:
         self._nodes = nodes
         self._outage = outage
         self._no_hints = Outage(logger, f"the store gives no hints of new work, bus {bus!r} is polled")
-        # It begins with a look: most buses have nothing when they start, and a look costs less than a claim.
-        self._hungry = False
+        # It begins with a wait for hints: most buses are empty at the start, and that wait costs less than a claim.
+        self._should_look = False
         self._rests = 0
-        self._sated = asyncio.Event()
-        self._sated.set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._hinted = False
         self._hinted_in_vain = False
         self._in_vain = 0
-        """How many hints in a row came at once and brought nothing."""
+        """The number of hints in a row that came at once and after which a claim brought nothing."""
 
     @property
-    def hungry(self) -> bool:
-        """Whether there may be something to claim for this worker."""
-        return self._hungry and not self._rests
+    def should_claim(self) -> bool:
+        """Whether there may be something to claim for this worker now."""
+        return self._should_look and not self._rests
 
     def nudge(self) -> None:
-        """There may be something to claim."""
-        self._hungry = True
-        self._sated.clear()
+        """Let the worker claim: there may be something."""
+        self._should_look = True
+        self._idle.clear()
         self._wake()
 
-    def ate(self, found: int, limit: int) -> None:
+    def on_claimed(self, found: int, limit: int) -> None:
         """A claim brought ``found`` of at most ``limit`` events."""
         self._hinted_in_vain, self._hinted = self._hinted and not found, False
         if found < limit:
-            self._hungry = False
-            self._sated.set()
-        elif not self._hungry:
-            self.nudge()  # another claim found less, but that was earlier
+            self._should_look = False
+            self._idle.set()
+        elif not self._should_look:
+            self.nudge()  # another claim brought less, but it was sent earlier
 
-    def leave_it(self) -> None:
-        """There may be work, but not for this worker now."""
-        self._hungry, self._hinted_in_vain = False, True
-        self._sated.set()
+    def skip(self) -> None:
+        """Do not claim now: there may be work, but not for this worker."""
+        self._should_look, self._hinted_in_vain = False, True
+        self._idle.set()
 
     def rest(self, delay: float) -> None:
         """An event went back for a handler of another node, and is due again after ``delay`` seconds.
 
-        When it is due, that node claims first. Otherwise the one whose clock runs slightly ahead would win every race.
+        This worker rests then, so that the other node claims first. Otherwise the node whose clock runs slightly ahead
+        would win every race.
         """
         loop = asyncio.get_running_loop()
         seconds = min(delay, LONGEST_REST) * random.uniform(1, 2)
@@ -103,7 +104,7 @@ class Poller:
 
     @contextmanager
     def resting(self) -> Iterator[None]:
-        """Claim nothing meanwhile."""
+        """Claim nothing inside the block."""
         self._begin_rest()
         try:
             yield
@@ -118,28 +119,28 @@ class Poller:
         self._wake()
 
     async def listen(self) -> None:
-        """Turn the store's hints into wake-ups; without any, wake at the poll floor."""
+        """Wake the worker after each hint of the store, and at the latest after the poll interval."""
         polled = monotonic()
         while True:
-            await self._sated.wait()
+            await self._idle.wait()
             asked = monotonic()
-            # Not in step with others: whoever is always a little later would never get what the others give back.
+            # Not in step with other workers: one that is always a little later would never get what they give back.
             poll = self._poll_interval * random.uniform(SHORTEST_POLL, 1)
             heard = await self._hint(poll)
-            # The look may be in vain though there is work, as on a store that answers late: the poll floor stands.
+            # The second hint may fail to come though there is work, as on a slow store: the poll interval still holds.
             if heard and not await self._is_for_us() and monotonic() - polled < poll:
                 continue
             at_once = heard and self._hinted_in_vain and monotonic() - asked < HINT_PAUSE
             self._in_vain = self._in_vain + 1 if at_once else 0
             if self._in_vain:
-                # There is work that this worker may not have, such as behind a lock: do not ask in circles.
+                # There is work that this worker may not claim, such as behind a lock: do not claim in circles.
                 doublings = min(self._in_vain - 1, IN_VAIN_DOUBLINGS)
                 await asyncio.sleep(HINT_PAUSE * random.uniform(1, 2) * 2.0**doublings)
             self._hinted, polled = heard, monotonic()
             self.nudge()
 
     async def _is_for_us(self) -> bool:
-        """Whether something is left after a while that is the longer, the more workers heard the same hint."""
+        """Whether something is left to claim after a pause. It is longer, the more workers got the same hint."""
         turns = self._nodes() - AT_ONCE
         if turns <= 0:
             return True
@@ -151,8 +152,8 @@ class Poller:
             heard = await self._store.wait_for_work(self._bus, timeout=seconds)
         except StoreClosedError:
             raise
-        except Exception as error:  # noqa: BLE001  (hints may fail in any way; the poll floor stands behind them)
-            if self._outage is None or self._outage.since is None:  # else it is told already that the store fails
+        except Exception as error:  # noqa: BLE001  (hints may fail in any way; the poll interval still holds)
+            if self._outage is None or self._outage.since is None:  # else it has logged that the store fails
                 self._no_hints.failed(error)
             await asyncio.sleep(self._poll_interval)
             return False

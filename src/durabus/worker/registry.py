@@ -135,7 +135,7 @@ class Registry:
         self._told = 0  # it may be started again
         return self._changes > 0
 
-    def elsewhere(self, event_type: str, revision: str) -> tuple[str, ...] | None:
+    def remote_handlers(self, event_type: str, revision: str) -> tuple[str, ...] | None:
         """The ids of the handlers that only other nodes have for this type; None: ``learn`` of that revision first."""
         if revision not in self._known:
             return None
@@ -150,7 +150,7 @@ class Registry:
             self._by_type[event_type] = found
         return found
 
-    def has_others(self, event_type: str) -> bool:
+    def has_remote_handlers(self, event_type: str) -> bool:
         """Whether, as far as is known, other nodes have handlers for this type that this one has not."""
         return bool(_matching(self._theirs, event_type) - _matching(self._mine, event_type))
 

@@ -21,7 +21,7 @@ import uuid_utils
 
 import durabus.model.claim
 import durabus.model.event
-import durabus.worker.loop
+import durabus.worker.worker
 from durabus import clock
 from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import SimulationError, VirtualLoop
@@ -105,7 +105,7 @@ def _replacements(loop: VirtualLoop, seed: int, chance: random.Random) -> Iterat
     yield durabus.model.event, "uuid_utils", _library(uuid_utils, {"uuid7": uuid7})
     yield durabus.model.claim, "socket", _library(socket, {"gethostname": lambda: _name_of(loop.current.owner)})
     yield durabus.model.claim, "os", _library(os, {"getpid": lambda: PID})
-    yield durabus.worker.loop, "Heartbeat", _here(LaneHeartbeat, Heartbeat)
+    yield durabus.worker.worker, "Heartbeat", _here(LaneHeartbeat, Heartbeat)
     for owner, name in (
         (threading.Thread, "start"),
         (time, "sleep"),

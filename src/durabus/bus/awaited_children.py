@@ -12,9 +12,9 @@ from durabus.errors import StoreClosedError, StoreError
 from durabus.model.claim import ClaimRequest
 from durabus.store.contract import EventStore
 from durabus.worker.children.remote import announced, until_let_go
+from durabus.worker.children.run_now import ChildRunner
 from durabus.worker.children.waiting import handled_here, refuse_endless_wait
-from durabus.worker.loop import Worker
-from durabus.worker.slots import ClaimedEvent, EventLock
+from durabus.worker.claimed_event import ClaimedEvent, EventLock
 
 logger = logging.getLogger("durabus.bus")
 
@@ -23,7 +23,7 @@ ASK_SELDOM = 0.5
 """How often a child is asked for that is not to be had: it is delayed, waits for a retry, or runs elsewhere."""
 
 
-class Awaited(Protocol):
+class AwaitedEvent(Protocol):
     """An event whose end somebody waits for."""
 
     @property
@@ -41,27 +41,27 @@ class Awaited(Protocol):
         ...
 
 
-class Nested:
+class AwaitedChildren:
     """Runs the awaited children of one bus."""
 
     def __init__(
-        self, store: EventStore, bus: str, lock: EventLock | None, *, lease: float, elsewhere: Callable[[str], bool]
+        self, store: EventStore, bus: str, lock: EventLock | None, *, lease: float, has_remote: Callable[[str], bool]
     ) -> None:
         self._store = store
         self._bus = bus
         self._lock = lock
         self._lease = lease
-        self._elsewhere = elsewhere
-        self.worker: Worker | None = None
+        self._has_remote = has_remote
+        self.runner: ChildRunner | None = None
 
-    async def wait(self, event_id: str, event_type: str, child: Awaited) -> None:
+    async def wait(self, event_id: str, event_type: str, child: AwaitedEvent) -> None:
         """Inside a handler: run the event if it is to be had, and wait for its end."""
         parent = handled_here()
         if not self._store.features.claims_by_event_id:
             refuse_endless_wait(self._lock)
             await child.ended()
             return
-        if parent is None or (self.worker is None and not self._shares(parent)):
+        if parent is None or (self.runner is None and not self._shares(parent)):
             await child.ended()
             return
         if not self._shares(parent):
@@ -80,29 +80,29 @@ class Nested:
         """Whether the parent runs under the lock that its child needs. It may get it while it waits."""
         return self._lock is not None and self._lock in parent.locks
 
-    async def _run_apart(self, event_id: str, event_type: str, child: Awaited, parent: ClaimedEvent) -> None:
+    async def _run_apart(self, event_id: str, event_type: str, child: AwaitedEvent, parent: ClaimedEvent) -> None:
         """Until the child has ended, or the parent runs under the lock that the child needs.
 
         The child runs under the parent's locks, whoever claims it: otherwise what it waits for in turn would wait for a
         lock that the parent keeps.
         """
-        worker = self.worker
-        if worker is None or not parent.locks:
+        runner = self.runner
+        if runner is None or not parent.locks:
             await self._run(event_id, event_type, child, parent, shares=False)
             return
-        with worker.lending(event_id, parent.locks):
-            running = worker.run_of(child.id)
-            if running is not None:
-                running.add_locks(parent.locks)
+        with runner.share_locks(event_id, parent.locks):
+            claimed = runner.claimed_event(child.id)
+            if claimed is not None:
+                claimed.add_locks(parent.locks)
             try:
                 await self._run(event_id, event_type, child, parent, shares=False)
             finally:
-                running = worker.run_of(child.id)
-                if running is not None and not child.done:
+                claimed = runner.claimed_event(child.id)
+                if claimed is not None and not child.done:
                     # The parent goes on, or ends: what ran under its locks must not outlive it.
-                    await worker.take_locks_back(running, parent.locks)
+                    await runner.take_locks_back(claimed, parent.locks)
 
-    async def _leave_to_others(self, event_id: str, child: Awaited, worker_id: str) -> None:
+    async def _leave_to_others(self, event_id: str, child: AwaitedEvent, worker_id: str) -> None:
         try:
             async with announced(self._store, self._bus, event_id, worker_id, self._lease):
                 await child.ended()
@@ -110,30 +110,32 @@ class Nested:
             if not child.done:
                 await until_let_go(self._store, event_id, self._lease)
 
-    async def _run(self, event_id: str, event_type: str, child: Awaited, parent: ClaimedEvent, *, shares: bool) -> None:
+    async def _run(
+        self, event_id: str, event_type: str, child: AwaitedEvent, parent: ClaimedEvent, *, shares: bool
+    ) -> None:
         """Until it has ended; or this node's part of it, if the parent's lock keeps others out who have handlers."""
-        worker, running, pause = self.worker, None, ASK_SOON
-        if worker is None:
+        runner, claimed, pause = self.runner, None, ASK_SOON
+        if runner is None:
             return
-        request = worker.request_for(event_id, with_lock=not shares)
+        request = runner.request_for(event_id, with_lock=not shares)
         try:
             while not child.done and shares is self._shares(parent):
-                others = shares and self._elsewhere(event_type)
-                if others and (running is not None or not worker.has_handlers(event_type)):
-                    if running is None or not worker.is_running(running.ref.id):
+                others = shares and self._has_remote(event_type)
+                if others and (claimed is not None or not runner.has_handlers(event_type)):
+                    if claimed is None or not runner.is_running(claimed.ref.id):
                         return
-                elif child.id is None or not worker.is_running(child.id):
-                    running = await self._ask(worker, request, parent) or running
+                elif child.id is None or not runner.is_running(child.id):
+                    claimed = await self._ask(runner, request, parent) or claimed
                 await _ended_within(child, None if self._lock is None else pause)
                 pause = min(pause * 2, ASK_SELDOM)
         finally:
-            if shares and running is not None and not child.done:
+            if shares and claimed is not None and not child.done:
                 # The parent goes on, or ends: what ran under its lock must not outlive it.
-                await worker.take_back(running)
+                await runner.take_back(claimed)
 
-    async def _ask(self, worker: Worker, request: ClaimRequest, parent: ClaimedEvent) -> ClaimedEvent | None:
+    async def _ask(self, runner: ChildRunner, request: ClaimRequest, parent: ClaimedEvent) -> ClaimedEvent | None:
         try:
-            return await worker.run_at_once(request, parent.locks)
+            return await runner.run_now(request, parent.locks)
         except StoreClosedError:
             raise
         except StoreError as error:
@@ -141,7 +143,7 @@ class Nested:
             return None
 
 
-async def _ended_within(child: Awaited, seconds: float | None) -> None:
+async def _ended_within(child: AwaitedEvent, seconds: float | None) -> None:
     """In parallel mode the workers take it, if it is not to be had at once: nobody needs to ask again."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
@@ -151,7 +153,7 @@ async def _ended_within(child: Awaited, seconds: float | None) -> None:
 @asynccontextmanager
 async def _turn(parent: ClaimedEvent) -> AsyncIterator[None]:
     """Children that run under their parent's lock do so one at a time, as the mode says."""
-    if parent.turn is None:
-        parent.turn, parent.children = asyncio.Lock(), parent.children or []
-    async with parent.turn:
+    if parent.child_turn is None:
+        parent.child_turn, parent.children = asyncio.Lock(), parent.children or []
+    async with parent.child_turn:
         yield

@@ -1,0 +1,192 @@
+"""Run one claimed event through its handlers. Whatever happens there, the claim gets a settlement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from durabus.errors import StoreError
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release, Settlement
+from durabus.worker.children.children import Children
+from durabus.worker.claimed_event import ClaimedEvent, EventLock
+from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.execution import describe
+from durabus.worker.threads import NotStarted, is_in_thread, threads_ended
+
+logger = logging.getLogger("durabus.worker")
+
+TROUBLE_PAUSE = 0.5
+"""Seconds that an event rests after something other than a handler kept its dispatch from ending."""
+HELD_AT_MOST = 1000
+"""Maximum number of claims held for events that wait for a handler. Each uses memory and renewals; other events go
+back to the queue, each time for longer."""
+BACK_FOR = 0.1
+"""Seconds that an event of a serial bus is in the queue before the worker claims it without the lock."""
+HANDLERS_CHANGED = "the handlers of the bus have changed"
+TOLD_TO_STOP = "the worker was told to stop before it was done"
+
+
+class SlotOwner(Protocol):
+    """What the executor needs of the slots in which events run."""
+
+    lock: EventLock | None
+    closing: bool
+
+    def yield_slot(self, claimed: ClaimedEvent) -> None:
+        """Let another event run while this one waits."""
+        ...
+
+    def resume(self, claimed: ClaimedEvent) -> None:
+        """Count the event again: its wait is over."""
+        ...
+
+    def leave(self, claimed: ClaimedEvent) -> None:
+        """Count the event no more: it is outside its handlers."""
+        ...
+
+
+class EventExecutor:
+    """Runs claimed events, each in the slot that calls ``run``.
+
+    ``done`` gets the settlement of an event that others cancelled; ``died`` an event that gets no settlement.
+    """
+
+    def __init__(
+        self,
+        slots: SlotOwner,
+        dispatcher: Dispatcher,
+        *,
+        done: Callable[[ClaimedEvent, Settlement], None],
+        died: Callable[[ClaimedEvent], None],
+        children: Children | None,
+    ) -> None:
+        self._slots = slots
+        self._dispatcher = dispatcher
+        self._done = done
+        self._died = died
+        self._children = children
+        self.held: set[ClaimedEvent] = set()
+        """Events whose claims are kept while they wait for handlers that no live node has."""
+        self.held_without_lock: set[ClaimedEvent] = set()
+        """The same in a serial mode, where no slot runs them."""
+        self.draining = False
+        """No further event may be held."""
+
+    async def run(self, claimed: ClaimedEvent, settled: list[HandlerResult]) -> Settlement:  # noqa: C901  (one flat list of endings)
+        """Dispatch one event and return its settlement. The slot survives whatever happens inside."""
+        try:
+            settlement = await self._dispatcher.dispatch(claimed.claim, settled)
+            if self._dispatcher.gave_away == claimed.ref and isinstance(settlement, Release):
+                settlement = await self._leave_to_others(claimed, settlement)
+            if claimed.children is not None or claimed.claim.event.fence > 1:
+                settlement = await self._after_children(claimed, settlement)
+        except asyncio.CancelledError as error:
+            if not (claimed.lost or claimed.returning):
+                # The handler cancelled its own task, or the program cancels all tasks: the slot ends.
+                self._cancelled_by_others(claimed, error, settled)
+                raise
+            settlement = Release(claimed.ref)
+            if is_in_thread(claimed.claim.event) and not claimed.lost:
+                await self._keep(claimed)
+        except (NotStarted, StoreError) as error:
+            logger.warning("event %s goes back to the queue: %s", claimed.claim.event.event_id, error)
+            settlement = Release(claimed.ref, TROUBLE_PAUSE, tuple(settled), describe(error))
+        except Exception as error:
+            logger.exception("dispatch of event %s failed", claimed.claim.event.event_id)
+            settlement = self._failed(claimed, error, settled)
+        except BaseException:
+            # Python closes this coroutine, as when its loop is gone: the event comes back when its lease expires.
+            self._died(claimed)
+            raise
+        finally:
+            task, claimed.task = claimed.task, None
+            self._slots.leave(claimed)
+            if claimed.lost or claimed.returning:
+                while task is not None and task.uncancel():
+                    pass
+        if claimed.returning:
+            # The worker told the handler to stop. That holds even if it ignored the cancellation and returned.
+            return Release(claimed.ref, 0.0, tuple(settled), TOLD_TO_STOP)
+        return settlement
+
+    def _failed(self, claimed: ClaimedEvent, error: BaseException, settled: list[HandlerResult]) -> Fail:
+        delay = None if self._is_last_attempt(claimed) else TROUBLE_PAUSE
+        return Fail(claimed.ref, describe(error), delay, tuple(settled))
+
+    def _cancelled_by_others(
+        self, claimed: ClaimedEvent, error: asyncio.CancelledError, settled: list[HandlerResult]
+    ) -> None:
+        """Count a failed attempt. If the worker closes and cannot write it, the event comes back with its lease."""
+        if self._slots.closing:
+            self._died(claimed)
+        else:
+            self._done(claimed, self._failed(claimed, error, settled))
+
+    async def _keep(self, claimed: ClaimedEvent) -> None:
+        """Keep the claim while a function of the event runs in a thread: another node would run it a second time.
+
+        A shutdown that waits no longer leaves the event behind; it comes back when its lease expires.
+        """
+        try:
+            await threads_ended(claimed.claim.event)
+        except asyncio.CancelledError:
+            self._died(claimed)
+            raise
+
+    async def _leave_to_others(self, claimed: ClaimedEvent, settlement: Release) -> Release:
+        """Decide how the event waits for a handler that this node does not have.
+
+        If no live node has that handler, the worker keeps the claim; otherwise each return would add to the event's
+        log. The event has gone back once before, so its log has the reason. In a serial mode the event must not hold
+        the lock of the bus: it goes back for a moment, and the worker claims it again without the lock.
+        """
+        event, claimed.left_to_others = claimed.claim.event, settlement.reason != NO_HANDLER
+        full = len(self.held) + len(self.held_without_lock) >= HELD_AT_MOST or self.draining
+        if settlement.results or full:
+            return settlement
+        lock = self._slots.lock
+        if lock is not None:
+            claimed.waits_next = lock[0].features.claims_by_event_id and self._dispatcher.missing.lacks_handlers(
+                claimed.claim
+            )
+            claimed.left_to_others = claimed.left_to_others and not claimed.waits_next
+            return replace(settlement, delay=BACK_FOR) if claimed.waits_next else settlement
+        if event.fence == event.attempts:
+            return settlement
+        claimed.held = True
+        self.held.add(claimed)
+        self._slots.yield_slot(claimed)
+        try:
+            waited = await self._dispatcher.missing.wait(claimed.claim)
+        finally:
+            claimed.held = False
+            self.held.discard(claimed)
+            self._slots.resume(claimed)
+        return Release(claimed.ref, 0.0, (), HANDLERS_CHANGED) if waited else settlement
+
+    async def _after_children(self, claimed: ClaimedEvent, settlement: Settlement) -> Settlement:
+        if claimed.child_turn is not None:
+            async with claimed.child_turn:  # a task that the handler left behind may still wait for a child
+                pass
+        if not isinstance(settlement, Complete) or self._children is None:
+            return settlement
+        handlers = [handler.id for handler in self._dispatcher.route(claimed.claim.event.type)]
+        waits = self._slots.lock is None  # in a serial mode the event goes back to the queue until they have ended
+        if waits:
+            self._slots.yield_slot(claimed)
+        try:
+            after = await self._children.after(claimed.claim, claimed.children or (), settlement, handlers)
+        finally:
+            if waits:
+                self._slots.resume(claimed)
+        return replace(after, delay=None) if isinstance(after, Fail) and self._is_last_attempt(claimed) else after
+
+    def _is_last_attempt(self, claimed: ClaimedEvent) -> bool:
+        event = claimed.claim.event
+        limit = event.max_attempts if event.max_attempts is not None else self._dispatcher.max_attempts
+        return limit is not None and event.attempts >= limit

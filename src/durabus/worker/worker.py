@@ -1,0 +1,318 @@
+"""The worker: it claims as many events as it has free slots, runs them, and settles finished ones in batches."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from durabus.clock import monotonic
+from durabus.errors import DurabusError, LeaseLost, StoreClosedError, StoreError
+from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
+from durabus.model.settlement import Fail, Release, Settled, Settlement
+from durabus.model.statuses import EventMode
+from durabus.store.contract import EventStore
+from durabus.worker.children.children import Children
+from durabus.worker.children.remote import AwaitedRuns
+from durabus.worker.children.run_now import ChildRunner
+from durabus.worker.children.waiting import event_lock
+from durabus.worker.claim_table import CLAIMED_AGAIN, ClaimTable
+from durabus.worker.claimed_event import ClaimedEvent
+from durabus.worker.completer import Completer, Outcome, SentClaim
+from durabus.worker.context import check_options
+from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.draining import Drained, drain, error_of_end
+from durabus.worker.heartbeat import Heartbeat
+from durabus.worker.metrics import Metrics
+from durabus.worker.outage import Outage
+from durabus.worker.poller import POLL_FLOOR, Poller
+from durabus.worker.remote_handlers import LONGEST_DELAY
+from durabus.worker.serial import SerialBatch
+from durabus.worker.slots import Slots
+from durabus.worker.without_lock import WithoutLock
+
+logger = logging.getLogger("durabus.worker")
+
+AWAY_GRACE = 0.5
+"""Seconds that a shutdown waits for cancelled calls of a store that is away."""
+GRACE = 2.0
+"""Seconds that a shutdown waits for cancelled handlers."""
+
+OnSettled = Callable[[Claim, Settlement, Settled], None]
+OnDied = Callable[[DurabusError], None]
+
+
+class Worker:
+    """Serves one bus of one store.
+
+    ``on_died`` is called when the worker ends although nothing stopped it, as when the store is closed: its events come
+    back when their leases expire, and nothing in this process may go on waiting for them.
+    """
+
+    def __init__(
+        self,
+        store: EventStore,
+        bus: str,
+        dispatcher: Dispatcher,
+        *,
+        concurrency: int = 100,
+        lease: float = DEFAULT_LEASE,
+        poll_interval: float = POLL_FLOOR,
+        mode: EventMode = EventMode.PARALLEL,
+        metrics: Metrics | None = None,
+        outage: Outage | None = None,
+        on_settled: OnSettled | None = None,
+        on_died: OnDied | None = None,
+        waits_for_children: bool = False,
+    ) -> None:
+        check_options(store, concurrency, lease)
+        self._bus = bus
+        self._dispatcher = dispatcher
+        self._concurrency = concurrency
+        # Two half batches: one runs while the store settles the other. A store in this very thread cannot do that.
+        halves = concurrency >= 8 and store.features.shared_between_processes  # noqa: PLR2004
+        self._batch = concurrency // 2 if halves else concurrency
+        self._lease = lease
+        self._mode = mode
+        self._serial = None if mode is EventMode.PARALLEL else SerialBatch(concurrency)
+        self.metrics = metrics or Metrics()
+        self._on_settled = on_settled
+        self._on_died = on_died
+        self._wake = asyncio.Event()
+        wake = self._wake.set
+        self._calls_at_once = 2 if halves and self._serial is None else 1
+        self._completer = Completer(store, enough=self._batch if self._calls_at_once > 1 else None, wake=wake)
+        self._outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
+        self._poller = Poller(
+            store, bus, poll_interval=poll_interval, wake=wake, nodes=dispatcher.missing.nodes, outage=self._outage
+        )
+        self._slots = Slots(
+            dispatcher,
+            concurrency,
+            done=self._done,
+            died=self._slot_died,
+            on_yield=self._slot_yielded,
+            lock=event_lock(store, mode, bus),
+            children=Children(store, may_wait=mode is EventMode.PARALLEL) if waits_for_children else None,
+        )
+        self._claims = ClaimTable(
+            bus, dispatcher, self._completer, self._slots, lease=lease, metrics=self.metrics, wake=wake
+        )
+        self.children = ChildRunner(store, dispatcher, self._slots, self._claims, request=self._request)
+        self._awaited = AwaitedRuns(self.children, store, bus, lease=lease, lock=self._slots.lock)
+        self._without_lock = WithoutLock(
+            store,
+            dispatcher.missing,
+            self._claims,
+            self._slots.executor.held_without_lock,
+            resting=self._poller.resting,
+            request=lambda event_id: self.children.request_for(event_id, with_lock=False),
+            wake=wake,
+        )
+        self._heartbeat = Heartbeat(
+            store, lease=lease, held=self._claims.held, allowance=self._claims.allowance, lost=self._lost_from_thread
+        )
+        self.store_is_away = False
+        """Whether the worker could not reach the store when it was stopped."""
+        self._stopping = False
+        self._died = False
+        self._serving: list[asyncio.Task[None]] = []
+        self._listening: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def in_flight(self) -> int:
+        """The number of events that are claimed and not yet settled."""
+        return len(self._claims.by_id)
+
+    def start(self) -> None:
+        """Begin to claim."""
+        self._loop = asyncio.get_running_loop()
+        self._heartbeat.start()
+        self._serving = [
+            self._loop.create_task(self._serve(), name=f"durabus-worker-{self._bus}")
+            for _ in range(self._calls_at_once)
+        ]
+        self._listening = self._loop.create_task(self._poller.listen(), name=f"durabus-listen-{self._bus}")
+        for task in (*self._serving, self._listening):
+            task.add_done_callback(self._task_ended)
+
+    def nudge(self) -> None:
+        """Look for events to claim: there may be some."""
+        self._poller.nudge()
+
+    async def _serve(self) -> None:
+        """Settle and claim until the worker is stopped and holds nothing. It drops nothing when the store fails.
+
+        As many of these tasks run as there may be calls at once.
+        """
+        unanswered: SentClaim | None = None
+        while not self._stopping or self._has_work or unanswered:
+            if self._serial is not None and self._waits_for_another_node():
+                self._poller.skip()
+                await self._awaited.look()
+                continue
+            free = self._free()
+            claim = free > 0 and self._poller.should_claim and not self._stopping and bool(self._dispatcher)
+            may_call = self._completer.is_open and (claim or self._completer.waiting)
+            if not may_call and unanswered is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            asked = unanswered or (SentClaim(self._request(free), monotonic()) if claim else None)
+            try:
+                await self._settle_and_claim(asked)
+                unanswered = None
+                self._outage.answered()
+            except StoreClosedError:
+                raise
+            except Exception as error:  # noqa: BLE001  (whatever it was, the worker lives)
+                unanswered = asked
+                await asyncio.sleep(self._outage.failed(error, unforeseen=not isinstance(error, StoreError)))
+
+    @property
+    def _has_work(self) -> bool:
+        return bool(self._claims.by_id or self._completer.waiting or self._without_lock.tasks)
+
+    def _free(self) -> int:
+        """How many events the worker may claim. A finished event frees its slot in the call that claims the next."""
+        done = len(self._completer.waiting)
+        if self._serial is not None:
+            # One claim at a time holds the lock: the call that settles the last of a batch claims the next batch.
+            return self._serial.size if len(self._claims.by_id) == done and self._completer.takes_all else 0
+        busy = len(self._claims.by_id) - done - self._slots.yielded + self._completer.expected
+        return min(self._batch, self._concurrency - busy)
+
+    def _waits_for_another_node(self) -> bool:
+        """Whether the event that holds the lock waits for a child, and there may be work behind the lock."""
+        return bool(
+            not self._completer.waiting and self._claims.by_id and self._slots.yielded and self._poller.should_claim
+        )
+
+    def _request(self, limit: int) -> ClaimRequest:
+        return ClaimRequest(
+            bus=self._bus,
+            worker_id=self._dispatcher.worker_id,
+            token=new_token(),
+            limit=limit,
+            lease=self._lease,
+            mode=self._mode,
+            max_attempts=self._dispatcher.max_attempts,
+        )
+
+    async def _settle_and_claim(self, asked: SentClaim | None) -> None:
+        call = self._completer.begin(0 if asked is None else asked.request.limit)
+        try:
+            outcomes, claims = await self._completer.send(call, None if asked is None else asked.request)
+            if asked is not None:
+                self._poller.on_claimed(len(claims), asked.request.limit)
+                if claims:
+                    await self._dispatcher.missing.prepare(claims[0])
+                self._accept(claims, asked.sent)
+            self._settled(call.batch, outcomes)
+        finally:
+            self._completer.end(call)
+        if self._serial is not None and asked is not None and not claims:
+            await self._awaited.look()
+
+    def _accept(self, claims: Sequence[Claim], sent: float) -> None:
+        """Run the claimed events. The worker first asked for them at ``sent``: their lease may have begun then."""
+        deadline = self._claims.deadline(sent)
+        late = bool(claims) and self._claims.came_late(deadline, len(claims))
+        put = self._claims.put_back if self._stopping or late else self._slots.put
+        if self._serial is not None and claims:
+            self._serial.begin(len(claims))
+        for claim in claims:
+            before = self._claims.by_id.get(claim.event.id)
+            # If a settlement is under way, the store wrote it before this claim.
+            if before is not None and not self._completer.is_under_way(before):
+                self._claims.lose(before, CLAIMED_AGAIN)
+            put(self._claims.add(claim, deadline))
+        self._slots.go()
+
+    def _done(self, claimed: ClaimedEvent, settlement: Settlement) -> None:
+        """A slot is done with the event: settle it in the next call."""
+        self._completer.add(claimed, settlement)
+        if claimed.left_to_others and isinstance(settlement, Release) and settlement.delay <= LONGEST_DELAY:
+            self._poller.rest(settlement.delay)  # after a longer delay no live node has the handler, and none is first
+        if self._serial is None:
+            return
+        if not claimed.returning:
+            self._serial.one_ran()
+        if self._slots.is_drained:
+            self._serial.end()
+        elif self._serial.is_overdue:
+            self._slots.give_back_rest()
+
+    def _settled(self, batch: list[Outcome], outcomes: Sequence[Settled | LeaseLost]) -> None:
+        """The store has judged these settlements."""
+        for (claimed, settlement), outcome in zip(batch, outcomes, strict=True):
+            event = claimed.claim.event
+            self._claims.settled(claimed)
+            if isinstance(outcome, LeaseLost):
+                if not claimed.lost:
+                    claimed.lost = True
+                    self._claims.report_lost(event, outcome.reason)
+                continue
+            if claimed.waits_next and not self._stopping:
+                self._without_lock.hold(event.event_id)
+            self.metrics.settled(event, outcome.status, failed=isinstance(settlement, Fail))
+            if self._on_settled is not None:
+                try:
+                    self._on_settled(claimed.claim, settlement, outcome)
+                except Exception:
+                    logger.exception("the handles of event %s could not be told of its end", event.event_id)
+
+    def _slot_yielded(self) -> None:
+        """A handler waits for another event: the worker may claim one more."""
+        if self._serial is not None:
+            self._serial.wait()
+            self._slots.give_back_rest()
+        self._wake.set()
+
+    def _slot_died(self, claimed: ClaimedEvent) -> None:
+        self._claims.by_id.pop(claimed.claim.event.id, None)
+        self._wake.set()
+
+    def _lost_from_thread(self, held: ClaimedEvent, reason: str) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._claims.lose_expired, held, reason)
+
+    async def stop(self, timeout: float) -> None:  # noqa: ASYNC109  (the whole of it is bounded)
+        """Claim nothing more, finish what runs, give back what does not finish in ``timeout`` seconds."""
+        stopped, self._stopping, self.children.closed = self._stopping, True, True
+        if stopped or self._listening is None:
+            return
+        self._wake.set()
+        self._listening.cancel()
+        self._slots.drain()
+        self._without_lock.stop()
+        drained = await drain(self._serving, self._claims, self._outage, timeout)
+        self.store_is_away = drained is Drained.STORE_IS_AWAY
+        if drained is Drained.HANDLERS_RUN:
+            for claimed in list(self._claims.by_id.values()):
+                self._slots.give_back(claimed)
+            await asyncio.wait(self._serving, timeout=GRACE)
+        self._slots.closing = True
+        left = {*self._serving, self._listening, *self._slots.tasks, *self._awaited.tasks, *self.children.tasks}
+        left |= self._without_lock.tasks
+        for task in left:
+            task.cancel()
+        # A handler that refuses to be cancelled is left behind: its event comes back when its lease expires.
+        grace = AWAY_GRACE if self.store_is_away else GRACE
+        await asyncio.gather(asyncio.wait(left, timeout=grace), self._heartbeat.stop(grace))
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        cause = None if task.cancelled() else task.exception()
+        if self._died or (cause is None and self._stopping):
+            return
+        self._died = self.children.closed = True
+        error = error_of_end(self._bus, cause)
+        logger.error("%s", error)
+        for other in (*self._serving, self._listening):
+            if other is not None:
+                other.cancel()
+        self._heartbeat.end()
+        self._claims.lose_all("the worker has ended")
+        if self._on_died is not None:
+            self._on_died(error)
