@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.docs.test_repository_rules import ROOT, relative
+from tests.docs.test_repository_rules import ROOT, files_to_publish, relative
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 ROOMS = {"tutorial", "howto", "reference", "explanation", "proof"}
+SOURCES = {".css", ".html", ".js", ".lua", ".md", ".py", ".sh", ".sql", ".toml"}
 
 CODE = re.compile(r"^```.*?^```", flags=re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?P<markdown>[^)\s]+)\)|(?:src|srcset|href)=\"(?P<html>[^\"]+)\"")
+MENTION = re.compile(r"(?<![\w/.])docs/[\w/-]+\.md\b")
 HEADING = re.compile(r"^#+ +(.+)$", flags=re.MULTILINE)
 
 
@@ -39,13 +41,24 @@ def test_every_link_leads_to_a_file_and_a_heading_that_exist(page: Path) -> None
     assert not offences, offences
 
 
+def test_every_page_that_a_source_file_names_exists() -> None:
+    offences = [
+        f"{relative(path)}: {name}"
+        for path in files_to_publish()
+        if path.suffix in SOURCES
+        for name in MENTION.findall(path.read_text(encoding="utf-8"))
+        if not (ROOT / name).is_file()
+    ]
+    assert not offences, "\n".join(offences)
+
+
 def test_every_page_stands_in_a_room() -> None:
-    assert {path.name for path in DOCS.glob("*.md")} <= {"index.md", "architecture.md", "glossary.md"}
+    assert {path.name for path in DOCS.glob("*.md")} == {"index.md", "architecture.md", "glossary.md"}
     assert {page.parent.name for page in DOCS.glob("*/*.md")} == ROOMS
 
 
 def test_the_index_names_every_page_once() -> None:
     index = DOCS / "index.md"
     named = [DOCS / link for link in links_of(index.read_text(encoding="utf-8")) if link.endswith(".md")]
-    pages = set(PAGES) - {index, ROOT / "README.md"}
+    pages = set(DOCS.rglob("*.md")) - {index}
     assert sorted(named) == sorted(pages)
