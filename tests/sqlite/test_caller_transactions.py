@@ -188,7 +188,7 @@ async def test_a_transaction_that_has_read_too_early_is_told_how_to_begin(
     admin.execute("BEGIN")
     admin.execute("SELECT count(*) FROM events").fetchone()
     await store.add_events([new_event("order.placed")])
-    with pytest.raises(StoreUnavailableError, match=r"has read, and somebody has written since.*BEGIN IMMEDIATE"):
+    with pytest.raises(StoreUnavailableError, match=r"has read, and another one has written since.*BEGIN IMMEDIATE"):
         await store.add_events([new_event("order.paid")], connection=admin)
     admin.execute("ROLLBACK")
     admin.execute("BEGIN IMMEDIATE")

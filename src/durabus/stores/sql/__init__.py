@@ -1,1 +1,1 @@
-"""What the stores on SQL databases share."""
+"""Code that the SQLite and PostgreSQL stores share."""

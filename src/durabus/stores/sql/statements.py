@@ -1,4 +1,4 @@
-"""Reads the SQL of a store: one file for each part, in it one ``-- name:`` block for each statement."""
+"""Reads the SQL files of a store: one file for each part, with a ``-- name:`` block for each statement."""
 
 from __future__ import annotations
 

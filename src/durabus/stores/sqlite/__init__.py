@@ -1,1 +1,1 @@
-"""The SQLite store: one file, any number of processes on one host. Begin reading at ``layout`` and ``store``."""
+"""The SQLite store: one file, which any number of processes on one host share. Start with ``layout`` and ``store``."""

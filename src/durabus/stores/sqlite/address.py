@@ -1,4 +1,4 @@
-"""``sqlite:///relative.db`` and ``sqlite:////absolute.db``, with options behind a question mark."""
+"""Parses ``sqlite:///relative.db`` and ``sqlite:////absolute.db``, with options behind a question mark."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _SYNCHRONOUS = ("full", "normal")
 
 
 class SQLiteAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the file is and how careful commits are."""
+    """The path of the file, and how a commit is written to the disk."""
 
     path: Path
     synchronous: str = "full"
     """``full``: a commit is on the disk when it returns. ``normal``: it survives kill -9, maybe not a power cut."""
 
     def __post_init__(self) -> None:
-        """Refuse what could not be opened as meant."""
+        """Refuse an option or a path that SQLite would read differently than the user meant."""
         if self.synchronous not in _SYNCHRONOUS:
             raise ConfigurationError(
                 f"synchronous={self.synchronous!r}: must be 'full' (survives a power cut) "
@@ -36,7 +36,7 @@ class SQLiteAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> SQLiteAddress:
-    """The address behind a URL; unknown options are refused."""
+    """Return the address that a URL names. Raises for an unknown option."""
     parts = urlsplit(url)
     if parts.netloc == ":memory:":
         return SQLiteAddress(path=Path(parts.netloc))

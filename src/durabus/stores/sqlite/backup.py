@@ -1,6 +1,6 @@
-"""A copy of a store that is whole, made while others work on it; and the way back.
+"""Backs a store up while other processes use it, and restores a backup.
 
-A copy of the file alone lacks what is still in ``-wal``. SQLite's own backup reads both, as they were at one instant.
+A plain copy of the file lacks what is still in ``-wal``. SQLite's own backup reads both, as of one instant.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from durabus.stores.sqlite.file_identity import refuse_second_name
 from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, WriteLock
 
 _STEP = 1_000
-"""Pages between two calls of ``moved``."""
+"""Pages that are copied between two calls of ``moved``."""
 
 Moved = Callable[[int, int], None]
-"""Called with how many pages are copied, of how many."""
+"""Called with the number of copied pages and the total."""
 
 
 def back_up(store: Path, file: Path, *, overwrite: bool, moved: Moved) -> int:
-    """Copy the store into ``file``, check the copy, and return its size in bytes. Nobody has to stop for it.
+    """Copy the store into ``file``, check the copy, and return its size in bytes. Other processes keep working.
 
-    The file comes into being whole, at the end, and needs no ``-wal`` beside it.
+    ``file`` appears only when the copy is complete, and needs no ``-wal`` beside it.
     """
     _refuse_same(store, file)
     _refuse_existing(file, overwrite=overwrite)
     if Path(f"{file}-wal").exists():
         raise ConfigurationError(f"{file}-wal exists, so {file} is open as a database: choose another name")
-    # A name of its own: with a common one, two backups at a time would delete each other's file.
+    # The name is unique: otherwise two backups at the same time would delete each other's file.
     partial = file.with_name(f"{file.name}.{uuid4().hex}.partial")
     try:
         with _errors_of(store), closing(connect_reader(store)) as source:
@@ -54,9 +54,9 @@ def back_up(store: Path, file: Path, *, overwrite: bool, moved: Moved) -> int:
 
 
 def restore(store: Path, file: Path, *, overwrite: bool, moved: Moved) -> int:
-    """Put what is in ``file`` in place of the store, in one transaction, and return its size in bytes.
+    """Replace the contents of the store by those of ``file`` in one transaction. Returns the size in bytes.
 
-    Refuses a store that anybody has open, and a file that is damaged or no store.
+    Raises if any process has the store open, or if ``file`` is damaged or no store.
     """
     _refuse_same(store, file)
     if not file.exists():
@@ -73,7 +73,7 @@ def restore(store: Path, file: Path, *, overwrite: bool, moved: Moved) -> int:
 
 @contextmanager
 def _alone(store: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to a file that nobody has open, and that nobody can open meanwhile."""
+    """Yield a connection to a file that no other process has open or can open meanwhile."""
     if store.exists():
         refuse_second_name(store)
     lock = WriteLock(store)
@@ -99,7 +99,7 @@ def _alone(store: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _copy(source: sqlite3.Connection, target: sqlite3.Connection, moved: Moved) -> None:
-    """All pages as they are at this instant: in one read transaction, or every write of others would begin it anew."""
+    """Copy all pages in one read transaction. Without it, every write of another process would restart the copy."""
     source.execute("BEGIN")
     source.execute("SELECT count(*) FROM sqlite_master").fetchone()
     source.backup(target, pages=_STEP, progress=lambda _, remaining, total: moved(total - remaining, total))
@@ -137,7 +137,7 @@ def _errors_of(path: Path) -> Iterator[None]:
 
 
 def _sync(folder: Path) -> None:
-    """Make a new name in a folder survive a power cut."""
+    """Write the folder to the disk, so that a new file name survives a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

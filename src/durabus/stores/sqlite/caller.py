@@ -1,4 +1,4 @@
-"""Taking part in the caller's own transaction, on the caller's own connection, whichever library it came from."""
+"""Runs a call of the store in the caller's own transaction, on a connection of any supported library."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 _TAKE_WRITE_LOCK = statement("take_write_lock")
 _LEGACY = -1
-"""``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 has not yet: a transaction begins with the first write."""
+"""``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 lacks: the first write begins a transaction."""
 
 
 async def run_in_transaction_of(connection: object, path: Path, now: float, run: Callable[[Transaction], T]) -> T:
-    """Run in the caller's open transaction, in the thread in which its connection may be used."""
+    """Run in the caller's open transaction, in the thread that may use its connection."""
     driver = await driver_of(connection, "sqlite")
     if is_from(type(driver), "aiosqlite") and hasattr(driver, "_execute"):
         try:
             inner = driver._conn  # noqa: SLF001  (aiosqlite has no public name for it)
         except ValueError as error:
             raise ConfigurationError(f"connection cannot be used here: {error}. It must be open") from error
-        # Its public calls run one statement each. This one runs a function, in the connection's own thread.
+        # The public calls of aiosqlite run one statement each. This one runs a function in the connection's own thread.
         result: T = await driver._execute(_run, inner, path, now, run)  # noqa: SLF001
         return result
     if not isinstance(driver, sqlite3.Connection):
@@ -66,19 +66,19 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         )
     if not connection.in_transaction and not _begins_by_itself(connection):
         raise StoreError(f'{NO_TRANSACTION}, connection.execute("BEGIN IMMEDIATE")')
-    # The caller's commits must not write the log back: that is done under the store's lock only.
+    # The caller's commits must not run a checkpoint: only the holder of the store's write lock may.
     cursor.execute("PRAGMA wal_autocheckpoint = 0")
 
 
 def _begins_by_itself(connection: sqlite3.Connection) -> bool:
-    """The old way (``isolation_level``) does with the first write. The new one (``autocommit``) always has or never."""
+    """Return whether the first write begins a transaction: true with ``isolation_level``, false with ``autocommit``."""
     legacy = getattr(connection, "autocommit", _LEGACY) == _LEGACY
     return legacy and connection.isolation_level is not None
 
 
 @contextmanager
 def _all_or_nothing(tx: Transaction) -> Iterator[None]:
-    """An error leaves the caller's transaction as it was before the call."""
+    """Undo everything that the call wrote if it raises. The caller's transaction stays open."""
     tx.run("SAVEPOINT durabus")
     try:
         yield
@@ -92,7 +92,7 @@ def _all_or_nothing(tx: Transaction) -> Iterator[None]:
 
 
 def _error(error: sqlite3.Error, path: Path) -> Exception:
-    """What the caller can do about it, as the connection is the caller's."""
+    """Return an error that tells the caller how to fix its connection."""
     if isinstance(error, sqlite3.ProgrammingError):
         return ConfigurationError(
             f"connection cannot be used here: {error}. It must be open, and made in the thread that awaits this call "
@@ -100,7 +100,7 @@ def _error(error: sqlite3.Error, path: Path) -> Exception:
         )
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return StoreUnavailableError(
-            f"{path}: connection's transaction has read, and somebody has written since, so it cannot write any more: "
+            f"{path}: connection's transaction has read, and another one has written since, so it can no longer write: "
             'roll it back and repeat it, begun with connection.execute("BEGIN IMMEDIATE")'
         )
     if primary_code(error) == sqlite3.SQLITE_BUSY:

@@ -1,4 +1,4 @@
-"""Whether a file is in a place, and used in a way, that keeps what is written to it."""
+"""Checks of ``durabus doctor``: whether this file, its folder or its settings can lose committed events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN_MEMORY = frozenset({"ramfs", "tmpfs"})
 
 
 async def examine(url: str) -> list[Finding]:
-    """Look at the file and around it."""
+    """Check the file, its settings and its file system."""
     return await asyncio.to_thread(_examine, parse_url(url))
 
 
@@ -73,7 +73,7 @@ def _contents(path: Path, *, alone: bool) -> list[Finding]:
     except sqlite3.Error as error:
         raise store_error(error, path) from error
     if mode != "wal":
-        advice = "the next store that is opened changes it back; who changed it must not write to this file"
+        advice = "the next store that is opened changes it back; keep the program that changed it away from this file"
         found.append(Finding(level="warning", setting="journal_mode", value=mode, advice=advice))
     if damage != ["ok"]:
         advice = "the file is damaged: restore a backup, or save what is left with `sqlite3 FILE .recover`"
@@ -81,7 +81,7 @@ def _contents(path: Path, *, alone: bool) -> list[Finding]:
     wal = Path(f"{path}-wal")
     size = wal.stat().st_size if wal.exists() else 0
     if size > LARGE_WAL:
-        advice = "somebody reads in one transaction for very long, so the log cannot be written back: end that reader"
+        advice = "a connection has read in one transaction for very long, so the log cannot be written back: end it"
         found.append(Finding(level="warning", setting="wal_bytes", value=f"{size:,}", advice=advice))
     return found
 

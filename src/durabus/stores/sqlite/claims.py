@@ -1,4 +1,7 @@
-"""``claim_next_events``: look, take, log. Four statements for a batch, none of which depends on the backlog."""
+"""``durabus.store.claims.Claims``: claims, renews, settles, expires and resets events.
+
+``claim_next_events`` takes four statements for a batch. The cost of none of them depends on the backlog.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ from durabus.stores.sqlite.settlements import (
 from durabus.stores.sqlite.sql import statement
 
 PROMOTE_AT_ONCE = 10_000
-"""Delayed events that one claim makes ready. Beyond it the longest waiting go first, whatever their priority."""
+"""Maximum number of delayed events that one claim makes ready. It takes the longest waiting first."""
 DEFER_AT_ONCE = 1_000
-"""Events that are looked at together once some were behind others of their ordering key."""
+"""Number of events that a claim looks at together after some had to wait behind their ordering key."""
 EXPIRE_AT_ONCE = 1_000
-"""Expired leases that one claim takes."""
+"""Maximum number of expired leases that one claim takes back."""
 
 _LOOK = statement("look_before_claim")
 _DUE = statement("due_events")
@@ -64,7 +67,7 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
         return [_held_claim(tx, row, request.token, revision) for row in tx.all(_HELD, {"token": request.token})]
     if expired:
         expire(tx, tx.all(_EXPIRED, {"bus": bus, "now": now, "limit": EXPIRE_AT_ONCE}), request.max_attempts)
-    if due or expired:  # what a lost event held up may be due now
+    if due or expired:  # an event behind the expired one may be due now
         _promote(tx, bus)
     key = event_lock_key(request.mode, bus)
     lock = None if key is None else _may_lock(tx, key, request)
@@ -87,14 +90,14 @@ def _promote(tx: Transaction, bus: str) -> None:
 
 
 def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
-    """In queue order. Events behind others of their ordering key are put aside on the way, each one once."""
+    """Return the events to claim in queue order. Defers events that wait behind their ordering key, each one once."""
     size = limit
     while True:
         rows = _ready(tx, request, size)
         may = first_of_ordering_keys(tx, request.bus, rows) if any(row[4] is not None for row in rows) else rows
         if len(may) == len(rows) or len(may) >= limit:
             return may[:limit]
-        size = max(limit, DEFER_AT_ONCE)  # a long line of one key may lie before the rest
+        size = max(limit, DEFER_AT_ONCE)  # many events of one key may stand before the others
 
 
 def _ready(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
@@ -295,7 +298,7 @@ _DEFER = statement("defer_behind_key")
 
 
 def first_of_ordering_keys(tx: Transaction, bus: str, rows: list[Row]) -> list[Row]:
-    """The rows of ``next_events.sql`` that may be claimed. Others are put aside until it is their turn."""
+    """Return the rows of ``next_events`` that may be claimed. Defers events that wait behind their ordering key."""
     keyed = [row[0] for row in rows if row[4] is not None and ordering_key_of(row[4]) is not None]
     if not keyed:
         return rows

@@ -1,4 +1,4 @@
-"""Connections to the file, and what SQLite's errors mean for a caller."""
+"""Connections to the file, SQLite's errors as durabus errors, the transaction, and the calls that threads run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT
 from durabus.stores.sqlite.rows import Row
 
 OPENING_TIMEOUT = 5.0
-"""Seconds that opening a file waits for transactions of others. Only the first one to open it has to write there."""
+"""Seconds that opening waits for other transactions. Only the first process that opens the file writes to it."""
 _TRY_EVERY = 0.01
 OLDEST_SQLITE = (3, 37, 0)
 CHECKPOINT_PAGES = 2_000
 _KEPT_WAL = 16 * 1024 * 1024
 _NO_CKPT_ON_CLOSE = 1006
-"""``sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE``, which Python 3.11 has not yet."""
+"""``sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE``, which Python 3.11 lacks."""
 
 _MEANING = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space, the store works again at once",
@@ -56,7 +56,7 @@ def check_version() -> None:
 
 
 def connect_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
-    """The one connection of this store object that writes. Transactions are begun by hand."""
+    """Return the only connection of this store object that writes. The writer begins its transactions itself."""
     with _connecting(path) as connection:
         mode = _write_ahead(connection)
         if mode != "wal":
@@ -74,7 +74,7 @@ def connect_writer(path: Path, *, synchronous: str) -> sqlite3.Connection:
 
 
 def _write_ahead(connection: sqlite3.Connection) -> str:
-    """Change the journal's mode. SQLite does not wait for the transactions of others here, so this does."""
+    """Switch to the write-ahead log. SQLite does not wait for other transactions here, so this function does."""
     deadline = monotonic() + OPENING_TIMEOUT
     while True:
         try:
@@ -89,7 +89,7 @@ def _write_ahead(connection: sqlite3.Connection) -> str:
 
 @contextmanager
 def preparing(path: Path) -> Iterator[None]:
-    """Tell those whose own transaction keeps a file from getting its tables what to do."""
+    """Explain the error if an open transaction, maybe the caller's own, keeps the store from making its tables."""
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -102,7 +102,7 @@ def preparing(path: Path) -> Iterator[None]:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """A connection that never writes and never checkpoints."""
+    """Return a connection that never writes and never runs a checkpoint."""
     with _connecting(path) as connection:
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute("PRAGMA query_only = ON")
@@ -111,18 +111,18 @@ def connect_reader(path: Path) -> sqlite3.Connection:
 
 
 def wait_for_others(connection: sqlite3.Connection, seconds: float) -> None:
-    """How long each statement waits for transactions of others."""
+    """Set how long each statement waits for other transactions."""
     connection.execute(f"PRAGMA busy_timeout = {int(seconds * 1000)}")
 
 
 def is_about_the_disk(error: sqlite3.Error) -> bool:
-    """Whether the error says something about the file rather than about one statement."""
+    """Return whether the error concerns the file rather than one statement."""
     code = primary_code(error)
     return code in _MEANING or code in _DAMAGE
 
 
 def store_error(error: sqlite3.Error, path: Path) -> StoreError:
-    """The durabus error for what SQLite said: where, what, and what helps."""
+    """Return the durabus error for an error of SQLite: the file, the cause and the remedy."""
     code = primary_code(error)
     if code in _DAMAGE:
         return SchemaError(f"{path} {_DAMAGE[code]} (SQLite: {error})")
@@ -132,8 +132,8 @@ def store_error(error: sqlite3.Error, path: Path) -> StoreError:
 
 @contextmanager
 def _connecting(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that is closed again if it cannot be set up."""
-    # Threads hand the connection over only at open and close, with everything else at rest.
+    """Yield a new connection, and close it if its setup fails."""
+    # A connection changes its thread only at open and close, when no other thread uses it.
     connection = sqlite3.connect(
         path, timeout=OPENING_TIMEOUT, isolation_level=None, check_same_thread=False, cached_statements=256
     )
@@ -146,25 +146,25 @@ def _connecting(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _keep_log_at_close(connection: sqlite3.Connection) -> None:
-    """Where a connection cannot know whether it is the last one, it does not delete the log as it closes."""
+    """Keep the log when the connection closes, on systems where it cannot know whether it is the last one."""
     configure = getattr(connection, "setconfig", None)  # from Python 3.12 on
     if configure is not None and not file_locks.supported():
         configure(_NO_CKPT_ON_CLOSE, True)
 
 
 def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without its extension; 0 for what the driver said on its own account."""
+    """Return SQLite's result code without its extension, or 0 if the error comes from the driver."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 Parameters = Mapping[str, Any] | Sequence[Any]
 
 MARK = "\ufffd"
-"""Stands for bytes that are no UTF-8."""
+"""Replaces bytes that are not UTF-8."""
 
 
 class Transaction:
-    """Handed to every verb. Rows are always taken at once: a half-read cursor would hold the snapshot open."""
+    """An open transaction. It always reads all rows at once: a half-read cursor would hold the snapshot open."""
 
     __slots__ = ("connection", "cursor", "fruitful", "fruitless", "now", "woken")
 
@@ -174,14 +174,14 @@ class Transaction:
         self.cursor = connection.cursor()
         self.cursor.row_factory = None
         self.woken: set[str] = set()
-        """Buses that have something new to claim once this commits."""
+        """Buses that have new events to claim once this commits."""
         self.fruitful: set[str] = set()
-        """Buses that gave somebody something to do."""
+        """Buses from which this transaction claimed events."""
         self.fruitless: set[str] = set()
-        """Buses that had nothing for somebody, maybe only for that one."""
+        """Buses from which a claim of this transaction got nothing."""
 
     def all(self, sql: str, parameters: Parameters = ()) -> list[Row]:
-        """Every row of the answer."""
+        """Run a query and return all rows."""
         try:
             return self.cursor.execute(sql, parameters).fetchall()
         except sqlite3.OperationalError as error:
@@ -190,25 +190,25 @@ class Transaction:
             return self._all_damaged(sql, parameters)
 
     def one(self, sql: str, parameters: Parameters = ()) -> Row | None:
-        """The only row, or None."""
+        """Run a query and return its only row, or None."""
         rows = self.all(sql, parameters)
         return rows[0] if rows else None
 
     def value(self, sql: str, parameters: Parameters = ()) -> Any:
-        """The only column of the only row, or None."""
+        """Run a query and return the only column of its only row, or None."""
         rows = self.all(sql, parameters)
         return rows[0][0] if rows else None
 
     def run(self, sql: str, parameters: Parameters = ()) -> int:
-        """How many rows the statement changed."""
+        """Run a statement and return how many rows it changed."""
         return self.cursor.execute(sql, parameters).rowcount
 
     def many(self, sql: str, rows: Sequence[Row]) -> int:
-        """How many rows the statement changed in all."""
+        """Run a statement once for each row of parameters and return how many rows it changed."""
         return self.cursor.executemany(sql, rows).rowcount if rows else 0
 
     def _all_damaged(self, sql: str, parameters: Parameters) -> list[Row]:
-        """Bytes on disk that are no text any more: shown with marks, so that the queue goes on."""
+        """Read rows with damaged text. Marks replace the damaged bytes, so that one bad row does not stop the queue."""
         usual = self.connection.text_factory
         self.connection.text_factory = _marked
         try:
@@ -218,7 +218,7 @@ class Transaction:
 
 
 def _marked(data: bytes) -> str:
-    """Text as it is. Damaged text begins with U+FFFD, so that it is no JSON: nobody works on half a payload."""
+    """Decode text. Damaged text begins with U+FFFD, so it is no JSON and no handler runs with half a payload."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -227,7 +227,7 @@ def _marked(data: bytes) -> str:
 
 
 class Operation:
-    """One call. Either ``run`` is to be run, or ``new`` is to be added together with its neighbours."""
+    """One call for a thread of the store: it runs ``run``, or adds ``new`` together with neighbouring publishes."""
 
     __slots__ = ("error", "future", "loop", "new", "result", "run")
 
@@ -241,7 +241,7 @@ class Operation:
 
 
 class Watch:
-    """A worker that sleeps until its bus may have work."""
+    """A worker that waits until its bus may have events to claim."""
 
     __slots__ = ("bus", "error", "future", "loop", "result")
 
@@ -254,22 +254,22 @@ class Watch:
 
 
 class Signal:
-    """Something for the writer that nobody waits for."""
+    """A message to the writer that has no caller waiting for a result."""
 
 
 STOP = Signal()
-"""Finish and end."""
+"""Tells the writer to finish its queue and end."""
 NOTICED = Signal()
-"""The log was written to."""
+"""Tells the writer that a process wrote to the write-ahead log."""
 
 
 def deliver(done: Iterable[Operation | Watch]) -> None:
-    """Answer from a store's thread. One wake-up for each event loop, however many calls it made."""
+    """Pass results from a thread of the store to the waiting calls, with one wake-up for each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Operation | Watch]] = {}
     for operation in done:
         by_loop.setdefault(operation.loop, []).append(operation)
     for loop, operations in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: its calls have ended
             loop.call_soon_threadsafe(_resolve, operations)
 
 

@@ -1,4 +1,4 @@
-"""What all parts of the store share: the file, the clock, the guard at the door, and the way to the two threads."""
+"""What all parts of the store share: the file, the clock, the check that it is open, and calls to its threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CLOSED = -1
 
 
 class SQLiteCore:
-    """Opening, closing, and the way of a call to the writing or the reading thread."""
+    """Opens and closes the file, and passes calls to its writer or reader thread."""
 
     def __init__(self, address: SQLiteAddress, clock: Clock | None = None) -> None:
         self._path = address.path.resolve()
@@ -91,7 +91,7 @@ class SQLiteCore:
             return False
 
     async def _write(self, run: Callable[[Transaction], T]) -> T:
-        """Run in the next write transaction; returns when it is committed."""
+        """Run in the next write transaction. Returns when it is committed."""
         self._check_open()
         operation = Operation(run)
         self._file.writer.submit(operation)
@@ -99,7 +99,7 @@ class SQLiteCore:
         return answer
 
     async def _read(self, run: Callable[[Transaction], T]) -> T:
-        """Run in a snapshot of its own."""
+        """Run in a read transaction of its own."""
         self._check_open()
         operation = Operation(run)
         self._file.reader.submit(operation)

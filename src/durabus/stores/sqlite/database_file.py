@@ -1,4 +1,4 @@
-"""The file while it is open: the locks, two connections, two threads."""
+"""The database file while it is open: its locks, two connections, two threads, and the attempt to open it."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from durabus.stores.sqlite.writer import Writer
 logger = logging.getLogger("durabus.sqlite")
 
 _FORK_WAITS = 1.0
-"""Seconds that a ``fork()`` waits for each step of SQLite at most."""
+"""Maximum seconds that a ``fork()`` waits for each step of SQLite."""
 
 
 class OpenFile:
-    """Made by one attempt to open, ended by one close."""
+    """An open database file: its write lock, its connections, its writer and its reader."""
 
     def __init__(self, address: SQLiteAddress, time: StoreTime, given_up: threading.Event) -> None:
         self._path = address.path
@@ -60,10 +60,10 @@ class OpenFile:
             raise
 
     def close(self) -> None:
-        """Finish what was accepted and let go. Blocks; safe to call twice, and by several at once.
+        """Finish the accepted calls and close the file. Blocks; safe to call twice, and from several threads at once.
 
-        A writer that waits for the lock of a frozen process cannot be called back. Those who wait for it get an error
-        in time, and so does this call; it lets go of everything when it gets the lock at last.
+        Nothing can interrupt a writer that waits for the lock of a frozen process. The waiting calls and this one
+        raise after the timeout; the writer closes the file when it gets the lock at last.
         """
         self.reader.stop()
         if not self.writer.stop():
@@ -91,13 +91,13 @@ class OpenFile:
         return Identity(self._path)
 
     def _let_go(self) -> None:
-        """Under the lock if it can be had, because the last connection to a file writes its log back as it closes.
+        """Close the connections, under the write lock if possible: the last one runs a checkpoint as it closes.
 
-        If a frozen process has it, that one has the file open as well, so this connection is not the last.
+        If a frozen process holds the lock, it has the file open too, so this connection is not the last.
         """
         try:
             held = bool(self.connections) and self.lock.acquire_within(BUSY_TIMEOUT, threading.Event())
-        except StoreUnavailableError:  # the folder is gone, and with it everybody else's way to the file
+        except StoreUnavailableError:  # the folder is gone, so no other process can reach the file
             held = False
         with self.writer.step:
             self._presence.release()
@@ -111,11 +111,11 @@ class OpenFile:
 
     @property
     def steps(self) -> tuple[threading.RLock, ...]:
-        """Held by whoever uses a connection of this file."""
+        """The locks that a thread holds while it uses a connection of this file."""
         return self.writer.step, self.reader.step
 
     def forget_in_child(self) -> None:
-        """A forked child must not even close what it inherited: that would drop locks the parent relies on."""
+        """Keep inherited connections open in a forked child: closing them would drop locks that the parent needs."""
         for connection in self.connections:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
         self.lock.close()
@@ -128,11 +128,11 @@ _stopped = threading.local()
 
 
 def _before_fork() -> None:
-    """Let every step of SQLite end, and begin none.
+    """Wait until every step of SQLite has ended, and let no new one begin.
 
-    SQLite keeps a table of the locks of this process. A child that was forked in the middle of a transaction would
-    inherit it with locks that nobody there ever releases: its own stores on that file could not write, or would read
-    without a lock.
+    SQLite keeps a table of the locks of this process. A child that is forked in the middle of a transaction would
+    inherit locks that nothing in it ever releases: its own stores on that file could not write, or would read without
+    a lock.
     """
     _stopped.steps = [step for file in list(_OPEN) for step in file.steps if step.acquire(timeout=_FORK_WAITS)]
 
@@ -151,7 +151,10 @@ os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, 
 
 
 class Opening:
-    """Whoever is cancelled leaves. When the last one has left, the attempt ends and nothing of it stays behind."""
+    """One attempt to open the file, shared by all callers of ``open()``.
+
+    A cancelled caller leaves. When the last caller has left, the attempt ends and closes the file.
+    """
 
     def __init__(self, attempt: Callable[[threading.Event], OpenFile]) -> None:
         self._attempt = attempt
@@ -165,7 +168,7 @@ class Opening:
         self._thread.start()
 
     def join(self) -> bool:
-        """Take part as well; False if the attempt has failed, was given up, or is that of this process's parent."""
+        """Add a caller. Returns False if the attempt has failed, was given up, or belongs to the parent process."""
         if self._process != os.getpid():
             return False
         with self._gate:
@@ -175,7 +178,7 @@ class Opening:
             return True
 
     async def wait(self) -> OpenFile:
-        """What was opened. For whoever began the attempt, and those who joined."""
+        """Return the open file. Every caller that began or joined the attempt awaits this."""
         try:
             return await asyncio.wrap_future(self._done)
         except asyncio.CancelledError:
@@ -183,7 +186,7 @@ class Opening:
             raise
 
     def close(self) -> None:
-        """Give up, or close what was opened. Blocks; safe to call twice, and by several at once."""
+        """Give up the attempt, or close the open file. Blocks; safe to call twice, and from several threads at once."""
         if self._process != os.getpid():
             return
         with self._gate:
@@ -203,7 +206,7 @@ class Opening:
     def _run(self) -> None:
         try:
             file = self._attempt(self._given_up)
-        except BaseException as error:  # noqa: BLE001  (for those who wait)
+        except BaseException as error:  # noqa: BLE001  (the waiting callers get it)
             self._done.set_exception(error)
             return
         with self._gate:

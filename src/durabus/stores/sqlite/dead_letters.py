@@ -1,4 +1,4 @@
-"""``durabus.store.dead_letters.DeadLetters``."""
+"""``durabus.store.dead_letters.DeadLetters``: lists, requeues and purges dead letters."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _REQUEUE = statement("requeue_dead_letter")
 _READY_TAGS = statement("ready_event_tags")
 
 PURGE_AT_ONCE = 1_000
-"""Dead letters purged in one transaction, so that workers get their turn in between."""
+"""Maximum number of dead letters that one transaction purges, so that workers can write in between."""
 
 
 class SQLiteDeadLetters(SQLiteCore):

@@ -1,4 +1,7 @@
-"""``find``: one question to each place an event can be, merged by id. Conditions are fixed texts, values are bound."""
+"""``durabus.store.events.Events``: publishes, gets, finds, counts, removes and trims events.
+
+``find`` asks each table that can hold an event and merges the rows by id. Conditions are fixed texts; values are bound.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from durabus.stores.sqlite.sql import statement
 _FEW = 1_000
 _NO_BOUND = 2**63 - 1
 LOOKED_AT = 5_000
-"""Ids that one read looks at, some ten milliseconds: everybody else who reads waits for it."""
+"""Number of ids that one read looks at, about ten milliseconds: all other reads of this store wait for it."""
 
 _LIVE = statement("find_live")
 _DEAD = statement("find_dead")
@@ -49,18 +52,19 @@ _CONDITIONS = {
 
 
 class Stretch(NamedTuple):
-    """Events of a stretch of ids, newest first, and below which id the search goes on; None: that was all."""
+    """Events of a range of ids, newest first. The search goes on below id ``go_on``; None means that it is complete."""
 
     events: list[Event]
     go_on: int | None
 
 
 def find(tx: Transaction, query: EventQuery) -> Stretch:
-    """Up to ``limit`` events. Where conditions may leave most of them out, a few thousand ids are looked at."""
+    """Return up to ``limit`` events. If conditions may exclude most events, look at a few thousand ids only."""
     values = _values(query)
     where = "".join(text for name, text in _CONDITIONS.items() if name in values) + " AND id > :above_id"
     if "parent_id" in values:
-        where = where.replace(" bus =", " +bus =")  # a parent has fewer events than a bus: the plus says so
+        # The plus makes the planner search by parent, which has fewer events than a bus.
+        where = where.replace(" bus =", " +bus =")
     wanted = frozenset(query.statuses or EventStatus)
     few = _few_live(tx, query) if wanted & LIVE else None
     above = _bound(tx, query, wanted, values, few)
@@ -71,9 +75,9 @@ def find(tx: Transaction, query: EventQuery) -> Stretch:
     if wanted & DEAD_LETTER:
         found += _ask(tx, _DEAD + where, values)
     if EventStatus.COMPLETED in wanted:
-        # Without a bus or parent the plus keeps the planner from collecting and sorting every completed event.
+        # Without a bus or parent, the plus keeps the planner from sorting every completed event.
         one = " AND completed = 1" if "bus" in values or "parent_id" in values else " AND +completed = 1"
-        if len(found) >= query.limit:  # what is older than a whole page of others cannot be on this page
+        if len(found) >= query.limit:  # an event older than a full page of others is not on this page
             values["above_id"] = sorted(event.id for event in found)[-query.limit]
         found += _ask(tx, _COMPLETED + one + where, values)
     found.sort(key=lambda event: event.id, reverse=True)
@@ -98,7 +102,7 @@ def _values(query: EventQuery) -> dict[str, Any]:
 
 
 def _few_live(tx: Transaction, query: EventQuery) -> list[int] | None:
-    """The live events of a bus that has few: it is asked by its own ids. A large one is met soon enough on the way."""
+    """Return the ids of the live events of a small bus, to search by them. A walk by id finds a large bus soon."""
     if query.bus is None or query.parent_id is not None:
         return None
     ids = [row[0] for row in tx.all(_FEW_IDS, {"bus": query.bus, "limit": _FEW})]
@@ -108,7 +112,7 @@ def _few_live(tx: Transaction, query: EventQuery) -> list[int] | None:
 def _bound(
     tx: Transaction, query: EventQuery, wanted: frozenset[EventStatus], values: dict[str, Any], few: list[int] | None
 ) -> int:
-    """Give ``values`` their bounds; answers the lower one. A bus or a parent alone is found without looking far."""
+    """Add the id bounds to ``values`` and return the lower one. A search by bus or parent alone needs no lower one."""
     before = _NO_BOUND if query.before_id is None else query.before_id
     far = "parent_id" not in values and not values.keys() <= {"bus"}
     values |= {"before_id": before, "above_id": 0, "limit": query.limit}
@@ -120,7 +124,7 @@ def _bound(
 
 
 def _newest(tx: Transaction, wanted: frozenset[EventStatus], values: dict[str, Any], few: list[int] | None) -> int:
-    """All that is wanted has at most this id: no stretch is spent on ids that are gone."""
+    """Return an upper bound of the ids that can match, so that no read looks at deleted ids only."""
     found: list[int | None] = [0]
     if wanted & LIVE and few is not None:
         found += [id_ for id_ in few if id_ < values["before_id"]]
@@ -170,7 +174,7 @@ class SQLiteEvents(SQLiteCore):
         return await self._write(lambda tx: remove_event(tx, ref))
 
     async def find(self, query: EventQuery) -> EventPage:
-        """A stretch of ids at a time; one more than the page tells whether another follows."""
+        """Read one range of ids after the other. One event more than the page tells whether another page follows."""
         self._check_open()
         if query.limit < 1:
             return EventPage(events=[])
@@ -195,7 +199,7 @@ class SQLiteEvents(SQLiteCore):
         return await self._read(lambda tx: counts(tx, bus))
 
     async def _trim(self, sql: str, condition: dict[str, Any], limit: int) -> int:
-        """Look for them without the write lock; what is COMPLETED stays so until it is forgotten."""
+        """Search without the write lock: a COMPLETED event stays COMPLETED until it is deleted."""
         rows = await self._read(lambda tx: tx.all(sql, condition | {"limit": max(limit, 0)}))
         trimmed = 0
         for part in in_parts([row[0] for row in rows]):

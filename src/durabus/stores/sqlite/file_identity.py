@@ -1,4 +1,4 @@
-"""Where file systems are mounted, as far as the system tells (Linux)."""
+"""Which file a store has open: its file system, its names, its identity while open, and its write-ahead log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, LOCK_SUFFIX, WriteLoc
 
 MOUNTS = Path("/proc/self/mountinfo")
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-"""Blanks and backslashes in a path, as the kernel writes them."""
+"""Matches blanks and backslashes in a path, as Linux writes them."""
 
 
 def file_system(path: Path) -> str:
-    """The type of the file system that a path is on; empty where the system does not say."""
+    """Return the type of the file system of a path, or an empty text if the system does not say."""
     best, kind = "", ""
     for place, type_ in _mounts():
         if len(place) >= len(best) and path.is_relative_to(place):
@@ -31,7 +31,7 @@ def file_system(path: Path) -> str:
 
 
 def is_mounted_alone(path: Path) -> bool:
-    """Whether a file is a mount of its own, as ``docker run -v /data/bus.db:/app/bus.db`` makes it."""
+    """Return whether a file is its own mount, as ``docker run -v /data/bus.db:/app/bus.db`` makes it."""
     return any(place == str(path) for place, _ in _mounts())
 
 
@@ -44,7 +44,7 @@ def _mounts() -> Iterator[tuple[str, str]]:
 
 
 def refuse_second_name(path: Path) -> None:
-    """Refuse a file that has two names, or is in two places: SQLite keeps a write-ahead log for each name."""
+    """Refuse a file with two names or two places: SQLite would keep a write-ahead log for each of them."""
     names = path.stat().st_nlink
     if names > 1:
         raise StoreUnavailableError(
@@ -59,14 +59,14 @@ def refuse_second_name(path: Path) -> None:
 
 
 class Identity:
-    """Of a database file and its write-ahead log, taken when both are open."""
+    """Device and inode of the open database file and its log. They show when another file takes its name."""
 
     def __init__(self, path: Path) -> None:
         self._file = _File(str(path))
         self._log = _File(f"{path}-wal")
 
     def check(self) -> None:
-        """Refuse to go on with files that nobody else can find: what is written there is lost."""
+        """Raise if another file took the place of an open one: what is written to the old file is lost."""
         became = self._file.became()
         if became:
             raise StoreUnavailableError(
@@ -78,7 +78,7 @@ class Identity:
             raise StoreUnavailableError(f"{self._log_was(became)}. Nothing was written")
 
     def check_committed(self) -> None:
-        """The same after a commit and before anybody is told of it: the log may have gone in between."""
+        """Check the log again after a commit, before its callers get a result: it may have gone in between."""
         became = self._log.became()
         if became:
             raise StoreUnavailableError(f"{self._log_was(became)}, and repeat this call: its outcome is not known")
@@ -97,7 +97,7 @@ class _File:
         self._identity = (file.st_dev, file.st_ino)
 
     def became(self) -> str:
-        """What happened to it; empty if nothing did."""
+        """Return what happened to the file, or an empty text if it is the same."""
         try:
             file = os.stat(self.name)  # noqa: PTH116  (in every transaction: half the cost of Path.stat)
         except FileNotFoundError:
@@ -112,12 +112,17 @@ ADVICE = (
 
 
 def came_alone(path: Path) -> bool:
-    """Whether nothing lies beside the file. Opening a store changes that."""
+    """Return whether the file has neither ``-wal`` nor lock file beside it. Opening a store changes that."""
     return path.exists() and not any(Path(f"{path}{suffix}").exists() for suffix in ("-wal", LOCK_SUFFIX))
 
 
 def is_from_open_store(path: Path) -> bool:
-    """Whether the file is one of durabus, in the mode in which a store that is open has a ``-wal``."""
+    """Return whether a file without ``-wal`` and lock file is a plain copy of a durabus store.
+
+    The newest commits of an open store are in ``-wal``, so a copy of the database file alone lacks them. The lock file
+    stays beside an original for ever, and ``durabus db backup`` makes files that are not in WAL mode. So a file in WAL
+    mode that has no other file beside it was copied by other means.
+    """
     try:
         with closing(connect_reader(path)) as connection:
             mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
@@ -132,11 +137,11 @@ logger = logging.getLogger("durabus.sqlite")
 LIMIT = 64 * 1024 * 1024
 SHRINK_EVERY = 1.0
 _MEASURE_EVERY = 16
-"""Commits from one look at the size to the next."""
+"""Number of commits between two looks at the size."""
 
 
 class WriteAheadLog:
-    """Looked after by the writer's thread."""
+    """Keeps the write-ahead log small. SQLite never cuts it while a connection reads, so the writer does it later."""
 
     def __init__(self, database: Path, lock: WriteLock) -> None:
         self.path = database.with_name(database.name + "-wal")
@@ -147,16 +152,16 @@ class WriteAheadLog:
 
     @property
     def too_large(self) -> bool:
-        """Whether it should be cut."""
+        """Whether the writer should cut it."""
         return self._size > LIMIT
 
     def committed(self, commits: int) -> None:
-        """Look at the size every now and then."""
+        """Measure the size after every 16th commit."""
         if commits % _MEASURE_EVERY == 0:
             self._measure()
 
     def shrink(self, connection: sqlite3.Connection) -> None:
-        """Write the log back into the file and cut it, if nobody reads an old state of it."""
+        """Write the log back into the file and cut it, unless a connection still reads an old state of it."""
         if monotonic() - self._shrunk < SHRINK_EVERY or not self._lock.try_acquire():
             return
         self._shrunk = monotonic()
@@ -175,7 +180,7 @@ class WriteAheadLog:
             self._size = self.path.stat().st_size
 
     def _tell(self) -> None:
-        """Once for each time it grows: there is no limit to it while the reader stays."""
+        """Warn once each time the log grows too large: it grows without limit while the reader stays."""
         if self.too_large and not self._told:
             logger.warning(
                 "%s has %d MiB and cannot be cut, because a connection reads an old state: end its transaction",

@@ -1,11 +1,20 @@
-"""The write lock between processes: a side file, because SQLite's own lock lets one process starve the others.
+"""Locks on files: the write lock between processes, and the locks that show that a process has the store open.
 
-Every write and every checkpoint of durabus happens while this lock is held. That also keeps a checkpoint and a commit
-that starts the write-ahead log anew from ever meeting, which corrupts the file in SQLite before 3.51.3.
+``WriteLock`` locks a side file, because SQLite's own lock lets one process starve the others. A process holds it for
+every write and every checkpoint. In SQLite before 3.51.3, a checkpoint that meets a commit which restarts the
+write-ahead log corrupts the file; the write lock keeps the two apart.
 
-The lock is the kernel's, so it ends with the process that holds it, however that ends. It is one lock for one file on
-one host: symbolic links and relative paths lead to the same side file. Between hosts, on a network file system, nothing
-is promised. If the side file is deleted, the next one to take the lock makes a new one.
+The operating system frees the lock when its holder ends, however it ends. There is one lock for one file on one host:
+symbolic links and relative paths lead to the same side file. On a network file system the lock promises nothing
+between hosts. If the side file is deleted, the next process that takes the lock makes a new one.
+
+``Presence`` shows that a process has the store open. SQLite uses POSIX locks for that, and a process loses all of them
+when it closes *any* descriptor of the file: ``shutil.copy`` or a checksum is enough. The next connection that closes,
+in any process, then takes itself for the last one and deletes the write-ahead log that is still in use.
+So a store also locks the same bytes with locks that belong to an open file instead of the process (open file
+description locks, Linux). Every SQLite connection respects them: while a store is open, no program deletes ``-wal`` or
+``-shm`` or empties ``-shm``. On a system without such locks, a store never deletes the log as it closes (Python 3.12
+and newer), and raises if another program deleted it (``file_identity``).
 """
 
 from __future__ import annotations
@@ -25,17 +34,17 @@ from durabus.clock import monotonic
 from durabus.errors import StoreUnavailableError
 
 BUSY_TIMEOUT = 30.0
-"""Seconds that anybody waits for a lock at most: this one, or SQLite's own."""
+"""Maximum seconds that a call waits for a lock: the write lock or SQLite's own."""
 LOCK_SUFFIX = "-durabus.lock"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-"""A symbolic link in its place may lead to a file of somebody else, which root would change."""
+"""No symbolic links: one in place of the lock may lead to another user's file, which root would change."""
 _TRY_EVERY = 0.001
 _WIDTH = 24
-"""Characters of the instant in the file."""
+"""Number of characters that the instant takes in the file."""
 
 
 class WriteLock:
-    """Of one store object; its file also carries the latest instant that was written under it."""
+    """The write lock of one store object. Its file also holds the latest instant that was written under the lock."""
 
     def __init__(self, database: Path) -> None:
         self._database = str(database)
@@ -45,7 +54,7 @@ class WriteLock:
         self._identity = (0, 0)
 
     def open(self) -> None:
-        """Make the side file if it is not there."""
+        """Open the side file, and make it if it does not exist."""
         try:
             self._descriptor = os.open(self.path, _FLAGS, 0o666)
         except OSError as error:
@@ -55,13 +64,13 @@ class WriteLock:
             ) from error
         file = os.fstat(self._descriptor)
         self._identity = (file.st_dev, file.st_ino)
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # no database yet, or not ours to change
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # no database yet, or another user owns the file
             self._share(file)
 
     def _share(self, file: os.stat_result) -> None:
-        """Let everybody take the lock who may write to the database, as SQLite does with its ``-wal``.
+        """Give every user that may write to the database the right to take the lock, as SQLite does with ``-wal``.
 
-        Root may have made the file for another owner, and the umask may keep out a group that shares the database.
+        Root may have made the file for another owner, and the umask may exclude a group that shares the database.
         """
         database = os.stat(self._database)  # noqa: PTH116  (as below)
         rights = file.st_mode | (database.st_mode & 0o666)
@@ -71,21 +80,21 @@ class WriteLock:
             os.fchown(self._descriptor, database.st_uid, database.st_gid)
 
     def close(self) -> None:
-        """Let go; also in a forked child, whose copy would keep the lock of a killed parent alive."""
+        """Close the side file. A forked child does so too: its copy would keep the lock of a killed parent alive."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it."""
+        """Take the lock if it is free, and return whether it was."""
         return self._take(fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def acquire(self) -> None:
-        """Wait in the kernel, which wakes the waiting as soon as it is free. Cannot be called back: see ``turn``."""
+        """Wait in the operating system until the lock is free. Nothing can interrupt this: see ``WriteLockWait``."""
         self._take(fcntl.LOCK_EX)
 
     def acquire_within(self, seconds: float, given_up: threading.Event) -> bool:
-        """Try until the time is over or somebody gives up; for rare calls, because those who try are served last."""
+        """Try until the time is over or ``given_up`` is set. For rare calls: processes that wait get the lock first."""
         deadline = monotonic() + seconds
         while not self.try_acquire():
             if monotonic() >= deadline or given_up.wait(_TRY_EVERY):
@@ -93,11 +102,11 @@ class WriteLock:
         return True
 
     def release(self) -> None:
-        """Give the lock to the next one."""
+        """Free the lock for the next process."""
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def latest(self) -> float:
-        """The latest instant remembered by anybody; 0 if there is none, or if a power cut left something else."""
+        """Return the latest instant that any process wrote; 0 if there is none, or if a power cut damaged it."""
         try:
             instant = float(os.pread(self._descriptor, _WIDTH, 0))
         except ValueError:
@@ -105,13 +114,13 @@ class WriteLock:
         return instant if math.isfinite(instant) else 0.0
 
     def remember(self, instant: float) -> None:
-        """Keep an instant for whoever takes the lock next."""
+        """Write an instant for the next process that takes the lock."""
         os.pwrite(self._descriptor, f"{instant!r:<{_WIDTH}}\n".encode(), 0)
 
     def refusal(self) -> StoreUnavailableError:
-        """What to tell those who waited in vain."""
+        """Return the error for calls that waited in vain."""
         return StoreUnavailableError(
-            f"{self.path}: {self._holder()} holds this lock for more than {BUSY_TIMEOUT:g} s, nobody else can write: "
+            f"{self.path}: {self._holder()} holds this lock for more than {BUSY_TIMEOUT:g} s, no other can write: "
             "if it is stopped, continue it (kill -CONT) or end it; if not, its disk hangs. Nothing was written"
         )
 
@@ -132,7 +141,7 @@ class WriteLock:
             self.close()
 
     def _is_the_file_of_all(self) -> bool:
-        """Whether others that open the path find this file. If it was deleted, they lock another one."""
+        """Return whether the path still leads to this file. If it was deleted, other processes lock another one."""
         try:
             file = os.stat(self._name)  # noqa: PTH116  (in every transaction: half the cost of Path.stat)
         except FileNotFoundError:
@@ -140,7 +149,7 @@ class WriteLock:
         return (file.st_dev, file.st_ino) == self._identity
 
     def _holder(self) -> str:
-        """As far as the system tells: Linux lists its locks, and what their holders do."""
+        """Return which process holds the lock and whether it is stopped, as far as Linux lists it."""
         try:
             file = self.path.stat()
             locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
@@ -161,7 +170,7 @@ def _condition(process: str) -> str:
         about = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return " (which has ended: a child that it forked has it)"
-    state = about.rpartition(")")[2].split()[0]  # behind the program's name
+    state = about.rpartition(")")[2].split()[0]  # follows the program's name
     return " (which is stopped)" if state in "Tt" else ""
 
 
@@ -171,9 +180,9 @@ Key = tuple[int, int]
 """Device and inode of a file."""
 
 SHARED_BYTES: Place = (0x40000002, 510)
-"""Of the database file: every connection locks them for as long as it is open."""
+"""The bytes of the database file that every connection locks as long as it is open."""
 _ATTACHED_BYTE: Place = (128, 1)
-"""Of ``-shm``: so does every process that uses it. Whoever can lock it alone empties that file."""
+"""The byte of ``-shm`` that every process which uses it locks. A process that can lock it alone empties the file."""
 _LOCKED = {"": SHARED_BYTES, "-shm": _ATTACHED_BYTE}
 _FLOCK = "hhqqi"
 """``struct flock``: type, whence, start, length, and a process id that must be 0."""
@@ -182,7 +191,7 @@ _DESCRIPTORS = "/proc/self/fd"
 
 
 class _Lock:
-    """On one file, shared by all stores of this process that have it open."""
+    """A lock on one file, shared by all stores of this process that have it open."""
 
     def __init__(self, descriptor: int, place: Place) -> None:
         self._descriptor = descriptor
@@ -202,19 +211,19 @@ _locks: dict[Key, _Lock] = {}
 
 
 def supported() -> bool:
-    """Whether this system has locks that belong to an open file."""
+    """Return whether this system has locks that belong to an open file instead of a process."""
     return _SET_LOCK is not None
 
 
 class Presence:
-    """Of one store object. All calls are made while its write lock is held, as far as it can be had."""
+    """Shows that one store object has the file open. Its caller holds the write lock if it can be had."""
 
     def __init__(self, database: Path) -> None:
         self._database = database
         self._taken: list[_Lock] = []
 
     def take(self) -> None:
-        """Lock. The connections are open: both files exist then."""
+        """Take the locks. The connections are open, so both files exist."""
         if not supported():
             return
         with _gate:
@@ -225,7 +234,7 @@ class Presence:
             except FileNotFoundError as error:
                 raise self._stale_memory() from error
             except OSError as error:
-                if error.errno == errno.EINVAL:  # the kernel does not know such locks: see the module
+                if error.errno == errno.EINVAL:  # this Linux has no such locks: see the module
                     return
                 raise StoreUnavailableError(
                     f"{self._database}: cannot be locked ({error.strerror}): put it on a local disk; if another "
@@ -233,7 +242,7 @@ class Presence:
                 ) from error
 
     def release(self) -> None:
-        """Unlock, before the connections are closed: the last of them deletes the log only if nobody is present."""
+        """Free the locks before the connections close: the last one deletes the log only if no process is present."""
         with _gate:
             while self._taken:
                 lock = self._taken.pop()
@@ -243,7 +252,7 @@ class Presence:
 
     @staticmethod
     def tidy() -> None:
-        """Close the files that are no longer locked, after the connections are closed."""
+        """Close the files that are no longer locked. The connections are closed by then."""
         with _gate:
             _close_unused()
 
@@ -259,12 +268,12 @@ class Presence:
         self._taken.append(lock)
 
     def _refuse_stale_memory(self) -> None:
-        """Refuse a process in which SQLite goes on with a ``-shm`` that was deleted, beside others with the new one.
+        """Raise if SQLite uses a deleted ``-shm`` in this process while other processes use a new one.
 
-        SQLite keeps one for each file and process. A forked child inherits that of its parent, which may have been
-        closed and deleted since.
+        SQLite keeps one ``-shm`` for each file and process. A forked child inherits that of its parent, which may have
+        closed and deleted it since.
         """
-        if _opened()[_key(os.stat(f"{self._database}-shm"))] == 1:  # noqa: PTH116  (only by the lock)
+        if _opened()[_key(os.stat(f"{self._database}-shm"))] == 1:  # noqa: PTH116  (only the lock has it open)
             raise self._stale_memory()
 
     def _stale_memory(self) -> StoreUnavailableError:
@@ -276,7 +285,7 @@ class Presence:
 
 
 def _close_unused() -> None:
-    """Closing a descriptor drops the POSIX locks of this process, so a file stays open while anybody here uses it."""
+    """Close files without a user. Closing a descriptor drops this process's POSIX locks, so others stay open."""
     unused = [key for key, lock in _locks.items() if not lock.users]
     if not unused:
         return
@@ -287,7 +296,7 @@ def _close_unused() -> None:
 
 
 def _opened() -> Counter[Key]:
-    """The descriptors that this process has of each file; none where the system does not tell (no ``/proc``)."""
+    """Return how many descriptors of each file this process has; none if the system has no ``/proc``."""
     opened = Counter[Key]()
     try:
         names = os.listdir(_DESCRIPTORS)  # noqa: PTH208  (names are enough)
@@ -306,7 +315,7 @@ def _key(file: os.stat_result) -> Key:
 
 
 def _forget_in_child() -> None:
-    """A forked child would keep the locks of its parent alive. It has no connections that closing could harm."""
+    """Close inherited locks in a forked child: they would keep those of its parent alive."""
     global _gate  # noqa: PLW0603  (another thread of the parent may have held it)
     _gate = threading.Lock()
     for lock in _locks.values():

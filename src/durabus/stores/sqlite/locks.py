@@ -1,4 +1,4 @@
-"""``durabus.store.locks.Locks``."""
+"""``durabus.store.locks.Locks``: grants, renews, releases and lists locks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from durabus.stores.sqlite.settlements import expire, load, store_handlers
 from durabus.stores.sqlite.sql import statement
 
 KEPT_FOR = 86_400.0
-"""Seconds that a lock nobody holds is remembered, so that the repeat of a release is recognised."""
+"""Seconds that the row of a free lock is kept, so that a repeated release is recognised."""
 
 _GET = statement("get_lock")
 _PUT = statement("put_lock")
@@ -52,7 +52,7 @@ class SQLiteLocks(SQLiteCore):
             lock = release_lock(get_lock(tx, claim.key), claim)
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)
-            # the kernel says expired since ever; the row says since when, for the sweep
+            # the kernel sets no instant for a free lock; the row needs one for the sweep
             tx.run(_PUT, (lock.key, lock.fence, lock.worker_id, None, tx.now))
 
         await self._write(release)
@@ -63,7 +63,7 @@ class SQLiteLocks(SQLiteCore):
 
 
 def grant(tx: Transaction, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
-    """Take a lock if the kernel allows it. Nothing is written for a refusal or a repeat."""
+    """Take a lock if the kernel allows it. A refusal or a repeat writes nothing."""
     held = get_lock(tx, key)
     lock = may_claim(held, key, worker_id=worker_id, token=token, lease=lease, now=tx.now)
     if isinstance(lock, Refused):
@@ -74,14 +74,14 @@ def grant(tx: Transaction, key: str, *, worker_id: str, token: str, lease: float
 def may_claim(
     held: LockState | None, key: str, *, worker_id: str, token: str, lease: float, now: float
 ) -> LockState | Refused:
-    """What the kernel says, with fence 0 for a new grant: it is counted only when it is taken."""
+    """Return the kernel's decision. A new grant has fence 0: ``take`` sets the real one."""
     return claim_lock(held, key=key, worker_id=worker_id, token=token, lease=lease, fence=0, now=now)
 
 
 def take(tx: Transaction, lock: LockState, max_attempts: int | None = None) -> LockState:
-    """Write a grant with the next fence, and forget some locks that nobody cares for any more.
+    """Write a grant with the next fence, and delete some locks that have long been free.
 
-    Whoever let the lock expire has lost what it came with: events, or a handler.
+    A holder that let the lock expire loses what it claimed with it: events, or a handler.
     """
     lost = get_lock(tx, lock.key)
     if lost is not None and lost.token not in (None, lock.token):
@@ -103,13 +103,13 @@ def _void(tx: Transaction, lost: LockState, max_attempts: int | None) -> None:
 
 
 def get_lock(tx: Transaction, key: str) -> LockState | None:
-    """A lock as it stands."""
+    """Return a lock, or None if it has no row."""
     row = tx.one(_GET, (key,))
     return None if row is None else _lock_of(row)
 
 
 def put_lock(tx: Transaction, lock: LockState) -> None:
-    """Write what the kernel decided."""
+    """Write the lock as the kernel decided."""
     tx.run(_PUT, (lock.key, lock.fence, lock.worker_id, lock.token, lock.expires_ts))
 
 

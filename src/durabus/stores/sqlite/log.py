@@ -1,4 +1,4 @@
-"""``durabus.store.log.Log``."""
+"""``durabus.store.log.Log``: reads and trims the event log, and saves the positions of its readers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class SQLiteLog(SQLiteCore):
         return await self._read(cut)
 
     async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
-        """Look without the write lock: what has ended, or is unknown, stays so until it is forgotten."""
+        """Search without the write lock: an event that has ended or is unknown stays so until it is deleted."""
         self._check_open()
 
         def look(tx: Transaction) -> tuple[dict[str, Any], list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""What goes when an event goes: its ids, keys, results and tags; with a trim also its log entries."""
+"""Deletes events with their ids, keys, results and tags. A trim also deletes their log entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from durabus.stores.sqlite.settlements import free_lock, load
 from durabus.stores.sqlite.sql import statement
 
 TRIM_AT_ONCE = 1_000
-"""Events trimmed in one transaction, so that workers get their turn in between."""
+"""Maximum number of events that one transaction trims, so that workers can write in between."""
 
 _STILL_COMPLETED = statement("still_completed")
 _NOTE_ID = statement("note_forgotten_id")
@@ -28,7 +28,7 @@ _FORGET_TAGS = statement("forget_event_tags")
 
 
 def remove_event(tx: Transaction, ref: EventRef) -> bool:
-    """Delete an event wherever it is; its log entries stay."""
+    """Delete an event in any status. Its log entries stay."""
     event = get_event(tx, ref)
     if event is None:
         return False
@@ -46,7 +46,7 @@ def remove_event(tx: Transaction, ref: EventRef) -> bool:
 
 
 def forget_completed(tx: Transaction, ids: Sequence[int]) -> tuple[int, int]:
-    """Trim COMPLETED events with their log entries. Answers how many of both were still there."""
+    """Trim COMPLETED events with their log entries. Returns how many events and entries it deleted."""
     gone = tx.all(_STILL_COMPLETED, {"ids": to_json(ids)})
     entries = tx.run(_FORGET_ENTRIES, {"ids": to_json([row[0] for row in gone])})
     entries += tx.run(_FORGET_PUBLISHED, {"event_ids": to_json([row[1] for row in gone])})
@@ -56,12 +56,12 @@ def forget_completed(tx: Transaction, ids: Sequence[int]) -> tuple[int, int]:
 
 
 def in_parts(ids: Sequence[int]) -> list[Sequence[int]]:
-    """What one transaction each trims."""
+    """Split ids into the parts that one transaction each trims."""
     return [ids[start : start + TRIM_AT_ONCE] for start in range(0, len(ids), TRIM_AT_ONCE)]
 
 
 def forget_names(tx: Transaction, gone: Sequence[Row]) -> None:
-    """Free the ids and keys of events given as (id, event_id, bus, idempotency_key), and drop their results."""
+    """Free the event_ids and keys of deleted events (id, event_id, bus, idempotency_key), and delete their results."""
     if gone:
         tx.run(_NOTE_ID, {"id": max(row[0] for row in gone)})
     tx.run(_FORGET_IDS, {"event_ids": to_json([row[1] for row in gone])})

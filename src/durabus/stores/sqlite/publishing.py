@@ -1,4 +1,10 @@
-"""How many events of each status a bus has: noted by whatever changes it, in its own transaction, never counted."""
+"""Adds events, gets them by id, and keeps the numbers of events of each bus.
+
+``add_events`` first writes a batch as if all its events were new. If one is known, it takes the batch back and
+looks at each event.
+
+Every transaction that changes these numbers writes the difference to ``event_counts``; no query counts rows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +30,7 @@ _FORGET_DEAD = statement("forget_dead_letters")
 
 
 def counts(tx: Transaction, bus: str | None) -> Counts:
-    """Of one bus, or of all."""
+    """Return the numbers of events of one bus, or of all."""
     row = tx.all(_COUNTS if bus is None else _COUNTS_OF_BUS, {"bus": bus})[0]
     live, processing, completed, completed_with_errors, failed = row
     return Counts(
@@ -37,28 +43,28 @@ def counts(tx: Transaction, bus: str | None) -> Counts:
 
 
 def note_live(tx: Transaction, numbers: Mapping[str, int]) -> None:
-    """So many more events are in the queue of each bus."""
+    """Add to the number of live events of each bus."""
     tx.many(_NOTE, [(bus, number, 0, 0, 0) for bus, number in numbers.items()])
 
 
 def note_ended(tx: Transaction, event: Event) -> None:
-    """One event left the queue for good, with the status it has."""
+    """Count one event that ended in the status it has."""
     ended = (EventStatus.COMPLETED, EventStatus.COMPLETED_WITH_ERRORS, EventStatus.FAILED)
     tx.run(_NOTE, (event.bus, -1, *(int(event.status is one) for one in ended)))
 
 
 def note_completed(tx: Transaction, count: int) -> None:
-    """As many events as ``complete_events.sql`` has just written entries left the queue COMPLETED."""
+    """Count the events that ``complete_events`` has just written as COMPLETED."""
     tx.run(_NOTE_COMPLETED, {"last": tx.cursor.lastrowid, "count": count})
 
 
 def note_forgotten(tx: Transaction, numbers: Mapping[str, int]) -> None:
-    """So many COMPLETED events of each bus are no events any more."""
+    """Subtract deleted COMPLETED events of each bus."""
     tx.many(_NOTE, [(bus, 0, -number, 0, 0) for bus, number in numbers.items()])
 
 
 def forget_dead_letters(tx: Transaction, ids: Sequence[int]) -> None:
-    """Delete dead letters that were purged, removed or requeued."""
+    """Delete dead letters that were purged, removed or requeued, and count them."""
     given = {"ids": to_json(ids)}
     tx.run(_NOTE_DEAD_GONE, given)
     tx.run(_FORGET_DEAD, given)
@@ -90,13 +96,13 @@ _GET_ID = statement("get_event_id")
 
 
 def add_events(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
-    """Store a batch, or answer with what is stored already."""
+    """Store a batch of events. For an event that is stored already, return the stored one."""
     added = _add_unknown(tx, new)
     return _add_each(tx, new) if added is None else added
 
 
 def get_event(tx: Transaction, ref: EventRef) -> Event | None:
-    """The event wherever it is in its life."""
+    """Return the event in any status, or None."""
     id_ = tx.value(_GET_ID, (ref,)) if isinstance(ref, str) else ref
     if id_ is None or not 0 < id_ < 2**63:
         return None
@@ -108,7 +114,7 @@ def get_event(tx: Transaction, ref: EventRef) -> Event | None:
 
 
 def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None:
-    """The whole batch in a few statements; None, with nothing written, if an id or key of it is known."""
+    """Store the whole batch in a few statements. Returns None and writes nothing if an id or key is known."""
     count, now = len(new), tx.now
     first: int = tx.value(_LAST_ID) + 1
     span = {"first": first, "last": first + count - 1}
@@ -168,7 +174,7 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
 
 
 def _insert(tx: Transaction, sql: _Insert, rows: list[Row]) -> None:
-    """Several rows for each step of the driver: half the cost of one by one."""
+    """Insert several rows with each statement: half the cost of one by one."""
     end = len(rows) - len(rows) % _ROWS
     for start in range(0, end, _ROWS):
         tx.run(sql.several, tuple(chain.from_iterable(rows[start : start + _ROWS])))
@@ -176,7 +182,7 @@ def _insert(tx: Transaction, sql: _Insert, rows: list[Row]) -> None:
 
 
 def _add_each(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
-    """Sort out the known ones, those known from this batch included, and store the rest."""
+    """Find the events that are known, also by an earlier event of this batch, and store the others."""
     ids: dict[str, int | NewEvent] = dict(tx.all(_KNOWN_IDS, {"event_ids": to_json([one.event_id for one in new])}))
     keys: dict[tuple[str, str], int | NewEvent] = {}
     unknown: list[NewEvent] = []

@@ -1,4 +1,4 @@
-"""The one thread of a store object that reads: snapshots that neither wait for writers nor hold them up."""
+"""The reader thread of a store object. Its snapshots neither wait for writers nor block them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from durabus.stores.sqlite.file_identity import Identity
 from durabus.stores.sqlite.store_time import StoreTime
 
 _LOOK_AFTER = 1_000_000
-"""Steps of SQLite's machine, some ten milliseconds, after which a search ends if nobody waits for it any more."""
+"""Steps of SQLite's virtual machine, about ten milliseconds, after which a cancelled search ends."""
 
 
 class SQLiteReader:
-    """A call sees every commit that was answered before it was made."""
+    """Runs read calls one by one. A call sees every commit that returned before the call began."""
 
     def __init__(self, path: Path, time: StoreTime) -> None:
         self._path = path
@@ -27,12 +27,12 @@ class SQLiteReader:
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name=f"durabus-reader:{path.name}", daemon=True)
         self.step = threading.RLock()
-        """Held while the connection is used: see ``open_file._before_fork``."""
+        """Held while the connection is used: see ``database_file._before_fork``."""
         self._connection: sqlite3.Connection
         self._identity: Identity
 
     def start(self, connection: sqlite3.Connection, identity: Identity) -> None:
-        """Begin serving."""
+        """Start the thread."""
         self._connection = connection
         self._identity = identity
         self._thread.start()
@@ -45,7 +45,7 @@ class SQLiteReader:
             self._queue.put(operation)
 
     def stop(self) -> None:
-        """Finish what was accepted, then end the thread. Blocks; safe to call twice."""
+        """Finish the accepted calls, then end the thread. Blocks; safe to call twice."""
         with self._gate:
             if not self._closed:
                 self._closed = True
@@ -76,5 +76,5 @@ class SQLiteReader:
         except sqlite3.Error as error:
             operation.error = store_error(error, self._path)
             operation.error.__cause__ = error
-        except Exception as error:  # noqa: BLE001  (the caller's to see)
+        except Exception as error:  # noqa: BLE001  (the caller gets it)
             operation.error = error

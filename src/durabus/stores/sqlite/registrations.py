@@ -1,4 +1,4 @@
-"""``durabus.store.registrations.Registrations``."""
+"""``durabus.store.registrations.Registrations``: registers and lists buses and handlers."""
 
 from __future__ import annotations
 

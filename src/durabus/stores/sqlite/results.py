@@ -1,4 +1,4 @@
-"""``durabus.store.results.Results``."""
+"""``durabus.store.results.Results``: handler results, and claims on single handlers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _claim(tx: Transaction, request: HandlerClaimRequest) -> HandlerClaim | None
         key = handler_lock_key(stored.state.event.event_id)
         if grant(tx, key, worker_id=request.worker_id, token=request.token, lease=request.lease) is None:
             return None
-        # taking the lock may have ended the claim of another handler
+        # taking the expired lock may have ended the claim of another handler
         stored = load(tx, request.event.id) or stored
         claimed = claim_handler(stored.state, request, tx.now) or claimed
     after, claim = claimed
@@ -97,7 +97,7 @@ def _renew(tx: Transaction, claim: HandlerClaim, lease: float) -> float | LeaseL
 
 
 def _known(tx: Transaction, claim: HandlerClaim) -> SQLiteStored:
-    """The event's state, also after its end: the repeat of a call is answered by what it left."""
+    """Return the event's state, also after its end: a repeated call gets the result of the first one."""
     stored = load(tx, claim.id)
     if stored is not None:
         return stored

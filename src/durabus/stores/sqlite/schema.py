@@ -1,4 +1,4 @@
-"""Numbered migrations: applied in order under the write lock, checksummed, and compared with what is really there."""
+"""Applies numbered migrations under the write lock, and compares their checksums and tables with the file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OBJECTS = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND 
 
 
 class SQLiteMigration(msgspec.Struct, frozen=True, kw_only=True):
-    """One step and the way back."""
+    """One migration: the step and its reversal."""
 
     number: int
     name: str
@@ -33,13 +33,13 @@ class SQLiteMigration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checksum(self) -> str:
-        """Of the step alone: the way back may be improved later."""
+        """The checksum of the step alone: its reversal may change later."""
         return hashlib.sha256(self.up.encode()).hexdigest()
 
 
 @cache
 def migrations() -> tuple[SQLiteMigration, ...]:
-    """All steps this version knows, in order."""
+    """Return all steps of this version, in order."""
     folder = files(__package__).joinpath("migrations")
     steps = []
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
@@ -70,7 +70,7 @@ def migrate(connection: sqlite3.Connection, path: Path, now: float) -> None:
 
 
 def revert(connection: sqlite3.Connection, path: Path, *, to: int = 0) -> None:
-    """Take steps back, the newest first, until ``to`` is the newest. What they stored is gone."""
+    """Revert steps, the newest first, until ``to`` is the newest. This deletes what their tables hold."""
     with _Transaction(connection):
         done = _applied(connection, path)
         for step in reversed(migrations()):
@@ -80,7 +80,7 @@ def revert(connection: sqlite3.Connection, path: Path, *, to: int = 0) -> None:
 
 
 def verify(connection: sqlite3.Connection, path: Path) -> None:
-    """Compare every table, index and view with what the migrations make. Objects of others are not looked at."""
+    """Compare every table, index and view with what the migrations make. Objects of other programs are ignored."""
     missing = [step.name for step in migrations() if step.number not in _applied(connection, path)]
     if missing:
         raise SchemaError(f"{path}: the schema lacks {', '.join(missing)}: open the store once to install it")
@@ -94,11 +94,11 @@ def verify(connection: sqlite3.Connection, path: Path) -> None:
             )
 
 
-_REMEDY = "restore a backup, or create it again as in durabus/backends/sqlite/migrations"
+_REMEDY = "restore a backup, or create it again as in durabus/stores/sqlite/migrations"
 
 
 def _applied(connection: sqlite3.Connection, path: Path) -> list[int]:
-    """The numbers of the steps in the file. Refuses a file from a newer durabus or with an edited step."""
+    """Return the numbers of the applied steps. Raises for a file of a newer durabus or with an edited step."""
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'durabus_migrations'").fetchone():
         return []
     rows = connection.execute("SELECT number, name, checksum FROM durabus_migrations ORDER BY number").fetchall()
@@ -118,7 +118,7 @@ def _applied(connection: sqlite3.Connection, path: Path) -> list[int]:
 
 
 async def applied_instants(address: SQLiteAddress) -> dict[int, float]:
-    """When each step was applied to the file, by number. Changes nothing, not even an outdated file."""
+    """Return when each step was applied to the file, by number. Changes nothing, not even an outdated file."""
     path = address.path
     try:
         connection = connect_reader(path)

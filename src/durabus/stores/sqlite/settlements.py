@@ -1,7 +1,7 @@
-"""The road for everything that is not the common case: read the state, ask the kernel, write what it decided.
+"""Reads the state of an event, lets the kernel decide its transition, and writes the new state; settles claims.
 
-A batch of plain claims and completions has statements of its own (``claiming``, ``settling``); they are translations
-of the kernel and much faster. All other transitions go through here and *are* the kernel.
+Claims (``claims``) and batches of plain completions (``complete_events``) have their own statements. These are
+translations of the kernel and much faster. The kernel itself decides all other transitions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NOT_THE_EVENT = (None,) * 7
 
 
 class SQLiteStored(msgspec.Struct, frozen=True):
-    """A live event's state and the lock that its claim took along."""
+    """A live event's state and the lock that its claim holds."""
 
     state: EventState
     lock_key: str | None
@@ -50,7 +50,7 @@ class SQLiteStored(msgspec.Struct, frozen=True):
 
 
 def load(tx: Transaction, id_: int) -> SQLiteStored | None:
-    """The state of a live event."""
+    """Return the state of a live event, or None."""
     row = tx.one(_GET, (id_,))
     if row is None:
         return None
@@ -62,19 +62,19 @@ def load(tx: Transaction, id_: int) -> SQLiteStored | None:
 
 
 def abandoned_claims(tx: Transaction, ids: list[int]) -> dict[int, Row]:
-    """Abandoned claims that nobody followed: (id, token, fence, worker_id, picked, started) by id."""
+    """Return abandoned claims without a later claim, by id: (id, token, fence, worker_id, picked, started)."""
     return {row[0]: row for row in tx.all(_ABANDONED, {"ids": to_json(ids)})}
 
 
 def load_handlers(tx: Transaction, id_: int) -> tuple[HandlerState, ...]:
-    """What the handlers of an event did so far."""
+    """Return the states of the handlers of an event."""
     return tuple(handler_of(row) for row in tx.all(_GET_RESULTS, (id_,)))
 
 
 def store(tx: Transaction, before: SQLiteStored, applied: Applied, token: str | None = None) -> None:
-    """Make a transition of a live event real.
+    """Write a transition of a live event.
 
-    ``token`` is that of a settlement, for its exact repeat, or of an abandoned claim, which may still be settled.
+    ``token`` belongs to a settlement, so that its repeat is recognised, or to an abandoned claim that may still settle.
     """
     after = applied.state
     event = after.event
@@ -114,7 +114,7 @@ def _insert_dead_letter(tx: Transaction, event: Event) -> None:
 
 
 def store_handlers(tx: Transaction, before: SQLiteStored, after: EventState) -> None:
-    """Write the handlers that changed, drop those that are gone."""
+    """Write the handlers that changed and delete those that are gone."""
     if after.handlers == before.state.handlers:
         return
     event_id = after.event.id
@@ -127,7 +127,7 @@ def store_handlers(tx: Transaction, before: SQLiteStored, after: EventState) -> 
 
 
 def append(tx: Transaction, entries: tuple[LogEntry, ...], event: Event, token: str | None = None) -> None:
-    """Write log entries; a COMPLETED one also carries what is left of the event."""
+    """Write log entries. A COMPLETED entry also holds the other columns of the event."""
     rows: list[Row] = []
     for entry in entries:
         rest: Row = _NOT_THE_EVENT
@@ -147,7 +147,7 @@ def append(tx: Transaction, entries: tuple[LogEntry, ...], event: Event, token: 
 
 
 def expire(tx: Transaction, rows: list[Row], max_attempts: int | None) -> int:
-    """Take events, given as rows of their ids, from claims whose lease is over. Answers how many."""
+    """End the claims on events (rows of their ids) whose lease is over. Returns how many."""
     taken = 0
     for (id_,) in sorted(rows):
         stored = load(tx, id_)
@@ -160,13 +160,13 @@ def expire(tx: Transaction, rows: list[Row], max_attempts: int | None) -> int:
 
 
 def free_lock(tx: Transaction, held: SQLiteStored) -> None:
-    """Free the lock that came with a claim, which is about to end."""
+    """Free the lock of a claim that is about to end."""
     event = held.state.event
     free_event_lock(tx, held.lock_key, held.state.token, event.bus, but=event.id)
 
 
 def free_event_lock(tx: Transaction, key: str | None, token: str | None, bus: str, *, but: int = 0) -> None:
-    """Free the lock of a token that holds no event any more, ``but`` this one, and let those who wait for it know."""
+    """Free the lock of a token that holds no event except ``but``, and wake the workers of the bus."""
     if key is not None and tx.run(_FREE_LOCK, {"key": key, "token": token, "but": but}):
         tx.woken.add(bus)
 
@@ -203,7 +203,7 @@ _RELEASED = frozenset({Action.RELEASED.value})
 
 
 def settle_events(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-    """End claims, each judged by itself."""
+    """End claims. Each one succeeds or fails alone."""
     if not settlements:
         return []
     uniform = _complete_uniform(tx, settlements)
@@ -211,17 +211,17 @@ def settle_events(tx: Transaction, settlements: Sequence[Settlement]) -> list[Se
 
 
 def claims_of(tx: Transaction, ids: list[int]) -> dict[int, Row]:
-    """The present claims on these events: (id, token, fence, lock_key, plain, bus) by id."""
+    """Return the current claims on these events, by id: (id, token, fence, lock_key, plain, bus)."""
     return {row[0]: row for row in tx.all(_CLAIMS, {"ids": to_json(ids)})}
 
 
 def is_current(claim: Row, ref: ClaimRef) -> bool:
-    """Whether ``ref`` is the claim that holds the event."""
+    """Return whether ``ref`` is the claim that holds the event."""
     return bool(claim[1] == ref.token and claim[2] == ref.fence)
 
 
 def settle(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
-    """End one claim as the kernel says, or answer its exact repeat."""
+    """End one claim as the kernel decides. An exact repeat gets the result of the first call."""
     ref = settlement.ref
     stored = load(tx, ref.id)
     if stored is None or not stored.state.settles(ref):
@@ -236,7 +236,7 @@ def settle(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
 
 
 def _free_handler_lock(tx: Transaction, before: EventState, after: EventState) -> None:
-    """Free the serial lock of a handler whose claim the settlement ended by writing its result."""
+    """Free the serial lock of each handler whose claim the settlement ended by writing its result."""
     gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
     tx.many(
         _FREE_CLAIMED_LOCK, [(handler_lock_key(before.event.event_id), token) for token in gone if token is not None]
@@ -244,10 +244,10 @@ def _free_handler_lock(tx: Transaction, before: EventState, after: EventState) -
 
 
 def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost] | None:
-    """The best batch, what one claim brought and all of it plainly done, in few statements; None if it is not that."""
+    """Complete a batch of plain events of one claim in a few statements. Returns None for any other batch."""
     token, fence = settlements[0].ref.token, settlements[0].ref.fence
     if not token:
-        return None  # to the statement, no token means that the claims were checked before
+        return None  # the statement takes a missing token as claims that were checked before
     times: dict[int, float | None] = {}
     for one in settlements:
         ref = one.ref
@@ -259,7 +259,7 @@ def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> lis
         tx.run(_UNCOMPLETE, {"last": tx.cursor.lastrowid, "count": count})
         return None
     note_completed(tx, count)
-    lock = tx.one(_LOCK, (settlements[0].ref.id,))  # all that one claim brought share it
+    lock = tx.one(_LOCK, (settlements[0].ref.id,))  # all events of one claim share it
     tx.run(_FORGET_COMPLETED, {"ids": to_json(list(times))})
     if lock is not None:
         free_event_lock(tx, lock[0], token, lock[1])
@@ -267,14 +267,14 @@ def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> lis
 
 
 def _settle_mixed(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-    """In order: runs of plain completions as sets, after one look at their claims, what is between them one by one."""
+    """Settle in order: runs of plain completions together, after one look at their claims, the others one by one."""
     claims = claims_of(tx, [settlement.ref.id for settlement in settlements])
     outcomes: list[Settled | LeaseLost] = []
     run: dict[int, float | None] = {}
     locks: set[tuple[str, str, str]] = set()
     for one in settlements:
         ref = one.ref
-        # taken out, so that a second settlement of the same event is judged by what the first one left
+        # taken out, so that a second settlement of this event sees the state after the first one
         claim = claims.pop(ref.id, None)
         if claim is not None and type(one) is Complete and claim[4] and is_current(claim, ref) and _is_plain(one):
             run[ref.id] = one.execution_time_ms

@@ -1,4 +1,4 @@
-"""The SQL of this store is in ``statements/<part>.sql``. The lists of columns live here, beside nothing else."""
+"""Gives the statements of ``statements/<part>.sql`` by name, and fills in their lists of columns."""
 
 from __future__ import annotations
 

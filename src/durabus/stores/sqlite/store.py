@@ -1,4 +1,4 @@
-"""The SQLite store, put together from its parts."""
+"""The SQLite store: its parts as one class."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ class SQLiteStore(
 
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> SQLiteStore:
-        """The store behind ``sqlite:///file.db``, not opened yet."""
+        """Return the store of ``sqlite:///file.db``, not opened yet."""
         return cls(parse_url(url), clock)

@@ -1,18 +1,18 @@
-"""The store's clock: the host's, but never backwards and never standing still.
+"""The store's clock: the host's clock, except that it never goes back and never stands still.
 
-What is promised:
+It promises:
 
-- In one process, time never goes back. While the host's clock is behind what was told before (somebody set it back),
-  time goes on at the speed of the monotonic clock, so that leases end and retries become due all the same.
-- Over all processes that share the file, no write is stamped earlier than the write before it: the latest instant is
-  kept in the file of the write lock and read by whoever takes the lock. So a process that starts after the clock was
-  set back goes on where the others are. This also holds after a restart of the host, but not after that file is lost.
+- In one process, time never goes back. If the host's clock is set back, time goes on at the speed of the monotonic
+  clock, so that leases still end and retries still become due.
+- Over all processes that share the file, no write has an earlier instant than the write before it. Each writer stores
+  the latest instant in the lock file, and the next holder of the write lock reads it. So a process that starts after
+  the clock was set back continues from there, also after a restart of the host, but not after that file is lost.
 - When the host's clock is set forward, time follows at once: leases end early, claims stay fenced. When it is then set
-  back again, time stays ahead. To make the store follow the host again, stop every process, delete the lock's file and
+  back again, time stays ahead. To make the store follow the host again, stop every process, delete the lock file and
   reset the events whose lease or retry lies in the future.
-- While the host sleeps, time passes as the host's clock says when it wakes up. If that clock was behind before, the
-  sleep does not count: nobody worked meanwhile.
-- A clock that was handed in (a test's) is only kept from going back.
+- While the host sleeps, time passes as its clock says when it wakes up. If that clock was behind before, the sleep does
+  not count: no process ran meanwhile.
+- A clock that a test passes in never goes back either. It may stand still.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from durabus.stores.sqlite.file_locks import WriteLock
 
 
 class StoreTime:
-    """Asked from any thread."""
+    """The clock of one store object. Any thread may use it."""
 
     def __init__(self, clock: Clock | None = None, *, elapsed: Callable[[], float] | None = None) -> None:
         self._clock = clock or SystemClock()
@@ -35,9 +35,9 @@ class StoreTime:
         self._anchored_at = self._elapsed()
 
     def now(self, *, at_least: float = 0.0) -> float:
-        """The present instant, not before ``at_least``."""
+        """Return the present instant, at least ``at_least``."""
         with self._gate:
-            # The host's clock is read first: a pause between the two must not put this one ahead.
+            # Read the host's clock first: a pause between the two reads must not put the store's clock ahead.
             now = max(self._clock.now(), at_least)
             passed = self._elapsed()
             expected = self._anchor + (passed - self._anchored_at)
@@ -47,7 +47,7 @@ class StoreTime:
             return now
 
     def now_of_all(self, lock: WriteLock) -> float:
-        """The present instant for a write; ``lock`` is held. Others that write later are not told an earlier one."""
+        """Return the instant of a write and store it for later writers. The caller holds ``lock``."""
         now = self.now(at_least=lock.latest())
         lock.remember(now)
         return now

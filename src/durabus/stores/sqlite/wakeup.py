@@ -1,7 +1,12 @@
-"""Noticing that another process writes: on Linux the kernel tells (inotify), elsewhere there is only looking.
+"""Wakes workers that wait for events of a bus.
 
-What is watched is the write-ahead log, by name. The database file itself is never opened here: closing a second
-descriptor of it would drop SQLite's locks.
+Commits of this store object wake the buses that they touched. ``PRAGMA data_version`` shows the commits of other
+connections, those of callers included; it takes a few microseconds. On Linux, inotify reports a write to the
+write-ahead log, and the writer checks for its commit; elsewhere it checks every few milliseconds. It checks only while
+a worker waits.
+
+inotify watches the log by name. This module never opens the database file itself: closing a second descriptor of it
+would drop SQLite's locks.
 """
 
 from __future__ import annotations
@@ -22,14 +27,14 @@ from durabus.stores.sqlite.connection import Transaction, Watch, deliver
 from durabus.stores.sqlite.sql import statement
 
 TELL_EVERY = 0.004
-"""Seconds between two notices at most: a busy neighbour must not keep this process awake."""
+"""Minimum seconds between two reports: a busy neighbour must not keep this process awake."""
 _IN_MODIFY = 0x00000002
 _EVENT = struct.Struct("iIII")
 _BUFFER = 4096
 
 
 class FileWatch:
-    """A thread that sleeps until the file is written to. It is started by the first ``watch``."""
+    """A thread that sleeps until a process writes to the file. The first ``watch`` starts it."""
 
     def __init__(self, file: Path, tell: Callable[[], None]) -> None:
         self._file = file
@@ -44,11 +49,11 @@ class FileWatch:
 
     @property
     def watching(self) -> bool:
-        """Whether writes are noticed at present."""
+        """Whether writes are reported at present."""
         return self._watching >= 0
 
     def watch(self) -> bool:
-        """Begin to notice. False if the system refuses."""
+        """Begin to report writes. Returns False if the system refuses."""
         self._watching = self._libc.inotify_add_watch(self._inotify, os.fsencode(self._file), _IN_MODIFY)
         if self._thread is None and self._watching >= 0:
             self._thread = threading.Thread(target=self._serve, name="durabus-inotify", daemon=True)
@@ -56,7 +61,7 @@ class FileWatch:
         return self.watching
 
     def ignore(self) -> None:
-        """Sleep through everything."""
+        """Report no more writes until the next ``watch``."""
         if self.watching:
             self._libc.inotify_rm_watch(self._inotify, self._watching)
             self._watching = -1
@@ -95,7 +100,7 @@ class FileWatch:
 
 
 def inotify(file: Path, tell: Callable[[], None]) -> FileWatch | None:
-    """A notice where the system can give one; None where looking must do."""
+    """Return a watch on the file, or None if the system has no inotify: then the writer checks at intervals."""
     if not sys.platform.startswith("linux"):
         return None
     try:
@@ -105,9 +110,9 @@ def inotify(file: Path, tell: Callable[[], None]) -> FileWatch | None:
 
 
 LOOK_EVERY = 0.005
-"""Seconds between two looks where writes are not noticed."""
+"""Seconds between two checks on systems without inotify."""
 LOOKS = (0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.009, 0.014, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0)
-"""Seconds from a noticed write to the looks for its commit: it is seen only after the disk confirmed it."""
+"""Seconds from a reported write to the checks for its commit, which follows once the disk has confirmed it."""
 _LOOK_ANYWAY = 1.0
 _REMEMBERED_BUSES = 10_000
 
@@ -115,7 +120,7 @@ _NEXT_WAKEUP = statement("next_wakeup")
 
 
 class SQLiteWakeup:
-    """Hints, not promises: a bus forgotten here costs latency, nothing else."""
+    """The workers that wait, by bus. Only the writer's thread uses it. A lost wake-up costs latency, nothing else."""
 
     def __init__(self, connection: sqlite3.Connection, watch: FileWatch | None) -> None:
         self._connection = connection
@@ -133,16 +138,16 @@ class SQLiteWakeup:
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody sleeps."""
+        """Whether any worker waits."""
         return bool(self._sleepers)
 
     def look_again_in(self) -> float:
-        """Seconds until the next look or alarm, whichever comes first; 0 if it is overdue."""
+        """Return the seconds until the next check or alarm, whichever comes first; 0 if it is overdue."""
         instant = min((self._next_look, *self._alarms.values()))
         return max(instant - monotonic(), 0.0)
 
     def noticed(self) -> None:
-        """Somebody, maybe we ourselves, writes to the log: look for a commit soon, if anybody sleeps."""
+        """A process, maybe this one, writes to the log: plan to check for its commit soon."""
         if self._inotify is not None and not self._sleepers:
             self._inotify.ignore()
         self._noticed = monotonic()
@@ -150,10 +155,10 @@ class SQLiteWakeup:
         self._next_look = self._noticed + LOOKS[0]
 
     def watch(self, watch: Watch, now: float) -> None:
-        """Let somebody sleep, unless there is work.
+        """Let a worker wait, unless its bus has events to claim.
 
-        Work that the last claim did not get (it has other tags, or the lock is held) does not count until something
-        new comes: whoever sleeps now would only be told of it again and again.
+        Events that the last claim did not get (they have other tags, or the lock is held) do not count until new ones
+        come: otherwise they would wake the worker again and again.
         """
         bus = watch.bus
         self._begin_to_watch()
@@ -168,7 +173,7 @@ class SQLiteWakeup:
         self._set_alarm(bus, alarm)
 
     def committed(self, tx: Transaction) -> None:
-        """After a transaction of our own: wake the buses it made work for."""
+        """Wake the workers of the buses that a transaction of this store object gave events to."""
         if len(self._news) + len(self._fruitless) > _REMEMBERED_BUSES:
             self._news.clear()
             self._fruitless.clear()
@@ -184,7 +189,7 @@ class SQLiteWakeup:
                 self._news[bus] = self._tick
 
     def look(self, now: float) -> None:
-        """Commits of others, alarms that are due, sleepers that gave up."""
+        """Check for other commits and due alarms, and remove workers that stopped waiting."""
         self._see_others(now)
         instant = monotonic()
         for bus in [bus for bus, alarm in self._alarms.items() if alarm <= instant]:
@@ -201,7 +206,7 @@ class SQLiteWakeup:
         self._plan_next_look(instant)
 
     def wake_all(self) -> None:
-        """The store closes."""
+        """Wake every worker, because the store closes."""
         for bus in list(self._sleepers):
             self._wake(bus)
         if self._inotify is not None:
@@ -211,7 +216,7 @@ class SQLiteWakeup:
         if self._inotify is None or self._inotify.watching:
             return
         if self._inotify.watch():
-            # a write that began before the watch goes unnoticed: look for its commit all the same
+            # inotify does not report a write that began before the watch: check for its commit too
             self._noticed, self._looks_taken = monotonic(), 0
         else:
             self._inotify.close()
@@ -253,7 +258,7 @@ class SQLiteWakeup:
             self._alarms.pop(bus, None)
 
     def _next_wakeup(self, bus: str, now: float) -> tuple[bool, float | None]:
-        """Whether ``bus`` has something to claim, else the local instant at which it will have."""
+        """Return whether ``bus`` has events to claim, and else the local instant at which it will have."""
         ready, due, expires = self._connection.execute(_NEXT_WAKEUP, {"bus": bus}).fetchone()
         instants = [instant for instant in (due, expires) if instant is not None]
         return bool(ready), monotonic() + max(min(instants) - now, 0.0) if instants else None

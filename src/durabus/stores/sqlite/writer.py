@@ -1,7 +1,7 @@
-"""Waiting for the write lock without making callers wait for ever.
+"""The writer thread of a store object: all calls that wait share one transaction (group commit).
 
-The thread that waits in the kernel cannot be called back. If the holder is frozen (a stopped process, a hung disk), a
-second thread answers the callers with an error instead; their calls are then skipped when the lock comes at last.
+Nothing can interrupt the writer while it waits for the write lock. If the holder is frozen (a stopped process, a hung
+disk), a second thread fails the waiting calls after a timeout. The writer skips them when it gets the lock at last.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _LOOK_EVERY = 1.0
 
 
 class WriteLockWait:
-    """The writer's turn among the processes that share the file."""
+    """The writer's wait for the write lock, and the thread that limits it."""
 
     def __init__(self, lock: WriteLock, queued: Callable[[], list[Operation]]) -> None:
         self._lock = lock
@@ -52,12 +52,12 @@ class WriteLockWait:
 
     @property
     def frozen(self) -> bool:
-        """Whether the wait takes so long that callers are no longer made to wait."""
+        """Whether the writer has waited longer than the timeout."""
         with self._gate:
             return self._waiting is not None and monotonic() - self._since >= BUSY_TIMEOUT
 
     def wait(self, operations: list[Operation]) -> list[Operation]:
-        """Take the lock for ``operations``; answers those whose callers still wait."""
+        """Take the lock for ``operations``. Returns those whose callers still wait."""
         if not self._lock.try_acquire():
             self._watch()
             with self._gate:
@@ -70,11 +70,11 @@ class WriteLockWait:
         return operations
 
     def end(self) -> None:
-        """Give the lock to the next one."""
+        """Free the lock for the next process."""
         self._lock.release()
 
     def close(self) -> None:
-        """Stop watching the clock."""
+        """End the thread that limits the wait."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
@@ -97,12 +97,12 @@ class WriteLockWait:
 
 
 GROUP = 500
-"""Calls that share one transaction at most, so that other processes get their turn."""
+"""Maximum number of calls that share one transaction, so that other processes can write in between."""
 _LOOK_AT_LOCK_EVERY = 0.1
 
 
 class Writer:
-    """Takes operations from any thread, in order; answers them after the commit they were part of."""
+    """Runs write calls from any thread in their order. A call returns after the commit of its transaction."""
 
     def __init__(self, path: Path, lock: WriteLock, time: StoreTime, at_end: Callable[[], None]) -> None:
         self._path = path
@@ -118,18 +118,18 @@ class Writer:
         self._thread = threading.Thread(target=self._serve, name=f"durabus-writer:{path.name}", daemon=True)
         self._lock_wait = WriteLockWait(lock, self._take_queued)
         self.step = threading.RLock()
-        """Held while the connection is used: see ``open_file._before_fork``."""
+        """Held while the connection is used: see ``database_file._before_fork``."""
         self._connection: sqlite3.Connection
         self._identity: Identity
         self._wakeup: SQLiteWakeup
 
     @property
     def commits(self) -> int:
-        """Transactions committed so far."""
+        """Number of committed transactions."""
         return self._commits
 
     def start(self, connection: sqlite3.Connection, identity: Identity) -> None:
-        """Begin serving."""
+        """Start the thread."""
         self._connection = connection
         self._identity = identity
         self._wakeup = SQLiteWakeup(connection, inotify(self._wal.path, lambda: self._queue.put(NOTICED)))
@@ -143,9 +143,9 @@ class Writer:
             self._queue.put(operation)
 
     def stop(self) -> bool:
-        """Finish what was accepted, then end the thread. Blocks; safe to call twice.
+        """Finish the accepted calls, then end the thread. Blocks; safe to call twice.
 
-        False if the thread waits for a frozen holder of the lock and ends only when that lets go.
+        Returns False if the thread waits for a frozen holder of the write lock: it ends when it gets the lock.
         """
         with self._gate:
             if not self._closed:
@@ -160,7 +160,7 @@ class Writer:
     def _serve(self) -> None:
         try:
             self._work()
-        except Exception as error:  # noqa: BLE001  (a bug; nobody may wait for ever because of it)
+        except Exception as error:  # noqa: BLE001  (a bug; no caller may wait for ever because of it)
             self._refuse_all(error)
         finally:
             self._lock_wait.close()
@@ -185,7 +185,7 @@ class Writer:
 
     def _look_around(self, watches: list[Watch]) -> None:
         for watch in watches:
-            with contextlib.suppress(sqlite3.Error):  # hints may be lost; the next write tells what is wrong
+            with contextlib.suppress(sqlite3.Error):  # a lost hint does no harm; the next write reports the error
                 self._wakeup.watch(watch, self._time.now())
         with contextlib.suppress(sqlite3.Error):
             if self._wakeup.anybody and self._wakeup.look_again_in() == 0:
@@ -194,7 +194,7 @@ class Writer:
             self._wal.shrink(self._connection)
 
     def _refuse_all(self, error: Exception) -> None:
-        """Until the store is closed."""
+        """Fail every call until the store is closed."""
         item: Operation | Watch | Signal | None = None
         while item is not STOP:
             item = self._queue.get()
@@ -208,7 +208,7 @@ class Writer:
             deliver([item])
 
     def _next_group(self) -> tuple[list[Operation | Watch], bool]:
-        """Everything that waits, after a sleep if nothing does."""
+        """Return all queued calls, and whether the writer goes on. Sleeps while the queue is empty."""
         timeout = None
         if self._wakeup.anybody:
             timeout = self._wakeup.look_again_in()
@@ -230,7 +230,7 @@ class Writer:
         return group, False
 
     def _write(self, operations: list[Operation]) -> None:
-        """All in one transaction; if one of them is guilty of an error, each in its own."""
+        """Run all calls in one transaction. If one of them causes an error, run each in its own."""
         tx = None
         try:
             tx = self._transact(operations)
@@ -239,16 +239,16 @@ class Writer:
                 self._write_each(operations)
                 return
             if primary_code(error) == sqlite3.SQLITE_BUSY:
-                # who queued meanwhile would wait as long again, one group after the other
+                # the calls queued meanwhile would wait as long again, one group after the other
                 operations = [*operations, *self._take_queued()]
             for operation in operations:
                 operation.error = store_error(error, self._path)
                 operation.error.__cause__ = error
-        except StoreUnavailableError as error:  # about the files: all of them are told, and none is repeated
+        except StoreUnavailableError as error:  # the files are wrong: all calls fail, none is repeated
             for operation in operations:
                 operation.error = StoreUnavailableError(str(error))
                 operation.error.__cause__ = error
-        except Exception as error:  # noqa: BLE001  (a caller's value that SQLite cannot take, or a bug: theirs alone)
+        except Exception as error:  # noqa: BLE001  (one caller's bad value, or a bug)
             if len(operations) > 1:
                 self._write_each(operations)
                 return
@@ -289,7 +289,7 @@ class Writer:
         return tx
 
     def _take_queued(self) -> list[Operation]:
-        """What has not been begun yet. Called while the writer's thread is waiting, or by itself."""
+        """Return the calls that have not begun. The writer calls this, or the second thread while the writer waits."""
         taken = list(self._next)
         self._next.clear()
         others: list[Watch | Signal] = []
@@ -323,7 +323,7 @@ def _run(tx: Transaction, operations: Sequence[Operation]) -> None:
 
 
 def _add_together(tx: Transaction, operations: Sequence[Operation], start: int) -> int:
-    """Neighbouring publishes become one batch. Answers the index after them."""
+    """Add neighbouring publishes as one batch. Returns the index after them."""
     end = start + 1
     while end < len(operations) and operations[end].run is None:
         end += 1

@@ -1,4 +1,4 @@
--- Takes 0001 back, with everything that is stored.
+-- Reverts 0001 and deletes everything that is stored.
 DROP VIEW subscriptions;
 DROP TABLE counters;
 DROP TABLE positions;

@@ -1,6 +1,6 @@
--- Every table of durabus. What they hold and how they refer to each other is drawn in layout.py.
--- Wide columns (payload last) come after the narrow ones, so that a status is read without following overflow pages.
--- Partial indexes end with the columns of their own condition, so that counting needs no look at the rows.
+-- Every table of durabus; layout.py draws them.
+-- Wide columns (payload last) come after the narrow ones, so that reading a status needs no overflow pages.
+-- Partial indexes end with the columns of their own condition, so that counting reads the index alone.
 
 CREATE TABLE events (
     id INTEGER PRIMARY KEY,
@@ -42,9 +42,9 @@ CREATE INDEX events_leased ON events (bus, lease_expires_at, id, status) WHERE s
 CREATE INDEX events_token ON events (token) WHERE token IS NOT NULL;
 CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
 
--- Events of one ordering key line up. A claim that comes upon one which is not the first of its key puts it aside
--- (ready = 2); whatever takes the one before it out of the way brings the first of the key back (ready = 0: due, and
--- made ready by the next claim). Nothing else changes for events without a key.
+-- Events of one ordering key run one after the other. A claim that finds an event which is not the first of its key
+-- defers it (ready = 2). When the event before it ends or is set back, a trigger brings the first event of the key back
+-- (ready = 0: the next claim makes it ready). Events without a key are not affected.
 CREATE INDEX events_ordering_key ON events (bus, ordering_key, status, id) WHERE ordering_key IS NOT NULL;
 CREATE INDEX events_deferred ON events (bus, id, ready) WHERE ready = 2;
 
@@ -146,8 +146,8 @@ CREATE INDEX event_log_event ON event_log (id) WHERE action <> 'PUBLISHED';
 CREATE INDEX event_log_completed ON event_log (bus, id, at, completed) WHERE completed = 1;
 CREATE INDEX event_log_parent ON event_log (parent_id) WHERE completed = 1 AND parent_id IS NOT NULL;
 
--- How many events a bus has: in the queue (events), and by how they ended. Each transaction notes what it changes, so
--- that nobody counts a large table. A bus without events has no row.
+-- How many events a bus has: live ones, and ended ones by status. Each transaction writes what it changes, so that no
+-- query counts a large table. A bus without events has no row.
 CREATE TABLE event_counts (
     bus TEXT PRIMARY KEY,
     live INTEGER NOT NULL,

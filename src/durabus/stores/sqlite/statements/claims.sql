@@ -1,8 +1,8 @@
--- Claims: which event is next, who holds it, and how its claim ends.
+-- Claims: which event is next, which worker holds it, and how its claim ends.
 
 -- name: look_before_claim
--- What a claim has to do first: delayed events that are due, leases that are over, claims this token holds already;
--- and the revision of the bus's handlers. Four index probes, whatever the backlog: events_delayed, events_leased,
+-- Tells a claim what to do first: are delayed events due, are leases over, does this token hold claims already? Also
+-- returns the revision of the bus's handlers. Four index probes, whatever the backlog: events_delayed, events_leased,
 -- events_token, the primary key of event_buses.
 SELECT
     EXISTS (SELECT 1 FROM events WHERE bus = :bus AND ready = 0 AND status = 'PENDING' AND due_at <= :now),
@@ -11,11 +11,11 @@ SELECT
     (SELECT revision FROM event_buses WHERE bus = :bus)
 
 -- name: ready_events
--- Moves due events into the ready index. Nobody can see the difference, except in how fast a claim finds them.
+-- Moves due events into the ready index, where a claim finds them fast.
 UPDATE events SET ready = 1 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: ready_event_tags
--- As add_event_tags.sql, for given ids.
+-- As add_event_tags, for given ids.
 INSERT INTO event_tags (bus, tag, priority, id)
 SELECT event.bus, tag.value, event.priority, event.id
 FROM json_each(:ids) AS wanted CROSS JOIN events AS event CROSS JOIN json_each(iif(json_valid(event.tags), event.tags, '[]')) AS tag
@@ -35,7 +35,7 @@ WHERE bus = :bus AND ready = 1
 ORDER BY priority DESC, id LIMIT :limit
 
 -- name: next_events_by_id
--- As next_events.sql, for ids that were found by their tags.
+-- As next_events, for given ids.
 SELECT
     id, event_id, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, attempts,
     generation, fence, errors, created_at, due_at, has_results,
@@ -56,8 +56,8 @@ WHERE bus = :bus AND ready = 0 AND status = 'PENDING' AND due_at <= :now
 ORDER BY due_at, id LIMIT :limit
 
 -- name: behind_ordering_key
--- Of ready events, those that another live event of their ordering key goes before: a PENDING one with a smaller id, or
--- one that is being worked on. Relies on events_ordering_key.
+-- Of given events, those that wait behind their ordering key: another event of the key is PENDING with a smaller id, or
+-- is PROCESSING. Relies on events_ordering_key.
 SELECT event.id
 FROM json_each(:ids) AS wanted CROSS JOIN events AS event
 WHERE event.id = wanted.value AND event.ordering_key IS NOT NULL AND (
@@ -73,12 +73,12 @@ WHERE event.id = wanted.value AND event.ordering_key IS NOT NULL AND (
 )
 
 -- name: defer_behind_key
--- Ready events that are not the first of their ordering key: the triggers on events bring them back.
+-- Defers ready events that wait behind their ordering key. The triggers on events bring them back.
 UPDATE events SET ready = 2 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: claim_next_events
--- Grants the claim: the only statement that advances attempts and fence. The write lock is held since before the
--- ids were chosen, so no second caller can have taken one of them.
+-- Grants the claim: the only statement that advances attempts and fence. The transaction has held the write lock since
+-- before the ids were chosen, so no other claim can have taken one of them.
 UPDATE events SET
     status = 'PROCESSING', ready = 0, attempts = attempts + 1, fence = fence + 1, worker_id = :worker_id,
     token = :token, lock_key = :lock_key, updated_at = :now, processing_started_at = :now, started_at = NULL,
@@ -86,8 +86,8 @@ UPDATE events SET
 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: claims_of
--- The secrets of the claims on given events, for comparison with what a caller holds; the last column says that
--- completing the event touches nothing but its own row, the log and its lock.
+-- The tokens and fences of the claims on given events, to compare with those of a caller. The fifth column says that
+-- completing the event touches only its own row, the log and its lock.
 -- Relies on the primary key of events.
 SELECT id, token, fence, lock_key, has_results = 0, bus FROM events
 WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'PROCESSING'
@@ -97,8 +97,8 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'PROCESSING'
 SELECT {event} FROM events WHERE token = :token AND status = 'PROCESSING' ORDER BY priority DESC, id
 
 -- name: abandoned_claims
--- The claims that were taken from events because their lease was over, while nobody has claimed those events since: then
--- the newest entry of the event is the one that says so. Relies on the primary key of events and on event_log_event.
+-- The claims that ended because their lease was over, on events that no worker has claimed since: then the newest entry
+-- of the event is ABANDONED. Relies on the primary key of events and on event_log_event.
 SELECT event.id, last.token, event.fence, last.worker_id, (
     SELECT max(at) FROM event_log
     WHERE id = event.id AND action <> 'PUBLISHED' AND action = 'PICKED' AND fence = event.fence
@@ -118,23 +118,23 @@ WHERE bus = :bus AND status = 'PROCESSING' AND lease_expires_at <= :now
 ORDER BY lease_expires_at, id LIMIT :limit
 
 -- name: expired_events_of_all
--- Events of any bus whose lease is over, the longest expired first. Reads events_leased alone: one entry for each event
--- that somebody works on, never the backlog.
+-- Events of any bus whose lease is over, the longest expired first. Reads events_leased alone: one entry for each
+-- PROCESSING event, never the backlog.
 SELECT id FROM events INDEXED BY events_leased
 WHERE status = 'PROCESSING' AND lease_expires_at <= :now
 ORDER BY lease_expires_at, id LIMIT :limit
 
 -- name: start_event
--- Work began.
+-- Marks that a worker began to work on the event.
 UPDATE events SET started_at = :now, updated_at = :now WHERE id = :id
 
 -- name: renew_event_claims
--- Extends leases of claims that were checked in this transaction. Relies on the primary key of events.
+-- Extends the leases of claims that this transaction has checked. Relies on the primary key of events.
 UPDATE events SET lease_expires_at = :expires_at WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: return_event
--- Back to PENDING: failed with a retry, released, abandoned or reset. The old token may not be
--- renewed any more; of an abandoned claim the log remembers it.
+-- Sets an event back to PENDING: failed with a retry, released, abandoned or reset. The old token can no longer renew;
+-- the log keeps the token of an abandoned claim.
 UPDATE events SET
     status = 'PENDING', ready = :ready, attempts = :attempts, worker_id = NULL, token = NULL, lock_key = NULL,
     updated_at = :now, due_at = :due_at, processing_started_at = NULL, started_at = NULL, lease_expires_at = NULL,
@@ -142,10 +142,10 @@ UPDATE events SET
 WHERE id = :id
 
 -- name: complete_events
--- COMPLETED entries for plain claims (no results) in the order given (id -> execution time): claims of one
--- token and fence, or with no token claims that were checked in this transaction before. Fewer changes than ids: one
--- of them is not as it should be, and all is taken back.
--- The entry carries everything: from now on it is the event. Relies on the primary key of events.
+-- Writes COMPLETED entries for plain claims (no results) in the given order (id -> execution time): claims of one token
+-- and fence or, without a token, claims that this transaction has checked. Fewer changes than ids mean that a claim is
+-- not current or not plain; then the caller takes all entries back.
+-- The entry holds all columns: from now on it is the event. Relies on the primary key of events.
 INSERT INTO event_log (
     id, event_id, bus, type, action, status, attempt, generation, fence, worker_id, token, at, created_at,
     execution_time_ms, completed, priority, max_attempts, due_at, processing_started_at, started_at, idempotency_key,
@@ -165,17 +165,17 @@ WHERE event.id = CAST(done.key AS INTEGER)
   )
 
 -- name: uncomplete_events
--- Takes back what complete_events.sql wrote: its entries are the last ones of the log, and nobody has seen them yet.
+-- Deletes the entries that complete_events wrote: they are the last of the log, and no reader has seen them.
 DELETE FROM event_log WHERE position > :last - :count AND position <= :last
 
 -- name: last_settlement
--- How the newest settlement of an event ended; beside settlements only ABANDONED carries a token.
+-- How the newest settlement of an event ended. Only settlements and ABANDONED have a token.
 -- Relies on event_log_event.
 SELECT token, fence, action, status, next_retry_at FROM event_log
 WHERE id = ? AND action <> 'PUBLISHED' AND action <> 'ABANDONED' AND token IS NOT NULL ORDER BY position DESC LIMIT 1
 
 -- name: next_wakeup
--- Whether a bus has something to claim now, and when it next will: the earliest due time and the earliest lease end.
+-- Whether a bus has events to claim now, and when it next will: the earliest due time and the earliest lease end.
 -- Three index probes: events_ready, events_delayed, events_leased.
 SELECT
     EXISTS (SELECT 1 FROM events WHERE bus = :bus AND ready = 1),
@@ -183,5 +183,5 @@ SELECT
     (SELECT min(lease_expires_at) FROM events WHERE bus = :bus AND status = 'PROCESSING')
 
 -- name: take_write_lock
--- Changes nothing, but takes SQLite's write lock, so that a caller's transaction reads what it is about to extend.
+-- Changes nothing, but takes SQLite's write lock, so that a caller's transaction reads the newest state.
 UPDATE counters SET value = value WHERE name = 'lock_fence'

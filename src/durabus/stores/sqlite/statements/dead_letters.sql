@@ -1,8 +1,8 @@
 -- Dead letters: events that ended FAILED or COMPLETED_WITH_ERRORS.
 
 -- name: insert_dead_letter
--- Copies an event that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters. Who had it last is given: of an event
--- that was put back, and ended by its former holder all the same, the row does not know it any more.
+-- Copies an event that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters. The caller passes the last holder:
+-- the row of an event that is PENDING again lacks it, but the former holder may still end it.
 INSERT INTO dead_letters (
     id, bus, type, event_id, status, priority, attempts, generation, fence, max_attempts, worker_id, has_results,
     created_at, updated_at, due_at, processing_started_at, started_at, parent_id, idempotency_key, tags, metadata,
@@ -24,12 +24,13 @@ SELECT {dead_letter} FROM dead_letters WHERE bus = :bus
 ORDER BY created_at DESC, id DESC LIMIT :limit OFFSET :offset
 
 -- name: dead_letters_by_id
--- Which of some events are dead letters, as what forgets them needs it. Relies on the primary key of dead_letters.
+-- Which of given events are dead letters, with the columns that their deletion needs.
+-- Relies on the primary key of dead_letters.
 SELECT id, event_id, bus, idempotency_key FROM dead_letters
 WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
 -- name: requeue_dead_letter
--- Puts a dead letter back into the queue: PENDING and due, counters zero, one generation on, the fence kept.
+-- Puts a dead letter back into the queue: PENDING and due, counters zero, the next generation, the same fence.
 INSERT INTO events (
     id, bus, type, event_id, status, ready, priority, attempts, generation, fence, max_attempts, has_results,
     created_at, updated_at, due_at, parent_id, idempotency_key, tags, metadata, payload
@@ -45,10 +46,10 @@ SELECT id, event_id, bus, idempotency_key FROM dead_letters
 WHERE created_at <= :until ORDER BY created_at, id LIMIT :limit
 
 -- name: old_dead_letters_of_bus
--- As old_dead_letters.sql, for one bus. Walks dead_letters_bus.
+-- As old_dead_letters, for one bus. Walks dead_letters_bus.
 SELECT id, event_id, bus, idempotency_key FROM dead_letters
 WHERE bus = :bus AND created_at <= :until ORDER BY created_at, id LIMIT :limit
 
 -- name: forget_dead_letters
--- Dead letters that were purged, removed or requeued. Relies on the primary key of dead_letters.
+-- Deletes dead letters that were purged, removed or requeued. Relies on the primary key of dead_letters.
 DELETE FROM dead_letters WHERE id IN (SELECT value FROM json_each(:ids))

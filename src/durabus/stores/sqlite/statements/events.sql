@@ -1,8 +1,8 @@
 -- Events: published, fetched, found and counted.
 
 -- name: add_events
--- Stores one new event; run for each of a batch, with ids in the order of the batch.
--- What is absent comes as '' or 0 and is stored as NULL: binding None costs the driver more than the nullif.
+-- Stores one new event of a batch, with ids in the order of the batch.
+-- A missing value comes as '' or 0 and is stored as NULL: binding None costs the driver more than the nullif.
 INSERT INTO events (
     id, event_id, bus, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key,
     ready, due_at, created_at, updated_at, status, attempts, generation, fence, has_results
@@ -12,7 +12,7 @@ INSERT INTO events (
 )
 
 -- name: add_plain_events
--- As add_events.sql for the common event: due at once, priority 0, nothing optional. Eight values to bind, not fifteen.
+-- As add_events for the common event: due at once, priority 0, nothing optional. Eight values to bind, not fifteen.
 INSERT INTO events (
     id, event_id, bus, type, payload, due_at, created_at, updated_at,
     ready, status, priority, attempts, generation, fence, has_results
@@ -27,7 +27,8 @@ WHERE event.id BETWEEN :first AND :last AND event.ready = 1 AND event.tags IS NO
 ON CONFLICT DO NOTHING
 
 -- name: add_idempotency_keys
--- As add_event_ids.sql, for the events that carry a key. Relies on the primary key of idempotency_keys.
+-- Stores the idempotency keys of an id range. Fewer changes than keys mean that one of them is known already.
+-- Relies on the primary key of idempotency_keys.
 INSERT INTO idempotency_keys (bus, idempotency_key, id)
 SELECT bus, idempotency_key, id FROM events
 WHERE id BETWEEN :first AND :last AND idempotency_key IS NOT NULL ORDER BY id
@@ -38,7 +39,7 @@ ON CONFLICT DO NOTHING
 SELECT event_id, id FROM event_log WHERE known = 1 AND event_id IN (SELECT value FROM json_each(:event_ids))
 
 -- name: known_idempotency_key
--- Which event a key of a bus stands for. Relies on the primary key of idempotency_keys.
+-- The event of an idempotency key of a bus. Relies on the primary key of idempotency_keys.
 SELECT id FROM idempotency_keys WHERE bus = ? AND idempotency_key = ?
 
 -- name: get_event_id
@@ -50,7 +51,7 @@ SELECT id FROM event_log WHERE event_id = ? AND known = 1
 SELECT {event} FROM events WHERE id = ?
 
 -- name: get_completed_event
--- A COMPLETED event, served from its last log entry. Relies on event_log_event.
+-- A COMPLETED event, from its last log entry. Relies on event_log_event.
 SELECT {completed} FROM event_log WHERE id = ? AND action <> 'PUBLISHED' AND completed = 1
 
 -- name: get_dead_letter
@@ -58,21 +59,21 @@ SELECT {completed} FROM event_log WHERE id = ? AND action <> 'PUBLISHED' AND com
 SELECT {dead_letter} FROM dead_letters WHERE id = ?
 
 -- name: get_state
--- A live event with the secret of its claim. Relies on the primary key of events.
+-- A live event with the token of its claim. Relies on the primary key of events.
 SELECT {event}, token, lock_key, has_results FROM events WHERE id = ?
 
 -- name: find_live
--- PENDING and PROCESSING events below an id. finding.py adds the other conditions, the order and the limit.
+-- PENDING and PROCESSING events below an id. events.py adds the other conditions, the order and the limit.
 -- Walks the primary key of events downwards, or uses events_parent.
 SELECT {event} FROM events WHERE id < :before_id
 
 -- name: find_completed
--- COMPLETED events below an id, as find_live.sql. Walks event_log_completed for one bus, event_log_event for all
+-- COMPLETED events below an id, as find_live. Walks event_log_completed for one bus, event_log_event for all
 -- (the plus keeps the planner from sorting every completed event), or uses event_log_parent.
 SELECT {completed} FROM event_log WHERE id < :before_id AND action <> 'PUBLISHED'
 
 -- name: find_dead
--- Dead letters below an id, as find_live.sql. Walks the primary key of dead_letters, or uses dead_letters_parent.
+-- Dead letters below an id, as find_live. Walks the primary key of dead_letters, or uses dead_letters_parent.
 SELECT {dead_letter} FROM dead_letters WHERE id < :before_id
 
 -- name: newest_live
@@ -84,7 +85,7 @@ SELECT id FROM events WHERE id < :before_id ORDER BY id DESC LIMIT 1
 SELECT id FROM dead_letters WHERE id < :before_id ORDER BY id DESC LIMIT 1
 
 -- name: newest_completed
--- The newest event below an id that somebody worked on, of any bus: no COMPLETED one is newer. Relies on event_log_event.
+-- The newest event below an id that was ever claimed, of any bus: no COMPLETED one is newer. Relies on event_log_event.
 SELECT id FROM event_log WHERE id < :before_id AND action <> 'PUBLISHED' ORDER BY id DESC LIMIT 1
 
 -- name: newest_completed_of_bus
@@ -104,22 +105,22 @@ SELECT id FROM events WHERE bus = :bus AND status = 'PROCESSING'
 LIMIT :limit
 
 -- name: counts
--- How many events there are of each status. Adds up event_counts; what is in somebody's hands is counted in
--- events_leased, which is never long.
+-- How many events there are of each status. Adds up event_counts, and counts PROCESSING events in events_leased, which
+-- is never long.
 SELECT
     coalesce(sum(live), 0), (SELECT count(*) FROM events WHERE status = 'PROCESSING'),
     coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0)
 FROM event_counts
 
 -- name: counts_of_bus
--- As counts.sql, for one bus. Relies on the primary key of event_counts.
+-- As counts, for one bus. Relies on the primary key of event_counts.
 SELECT
     coalesce(sum(live), 0), (SELECT count(*) FROM events WHERE bus = :bus AND status = 'PROCESSING'),
     coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0)
 FROM event_counts WHERE bus = :bus
 
 -- name: note_counts
--- What a transaction changed in the numbers of a bus.
+-- Adds what a transaction changed to the numbers of a bus.
 INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
 VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (bus) DO UPDATE SET
@@ -129,14 +130,14 @@ ON CONFLICT (bus) DO UPDATE SET
     failed = failed + excluded.failed
 
 -- name: note_completed
--- As note_counts.sql, for what complete_events.sql wrote: its entries are the last ones of the log.
+-- As note_counts, for what complete_events wrote: its entries are the last ones of the log.
 INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
 SELECT bus, -count(*), count(*), 0, 0 FROM event_log
 WHERE position > :last - :count AND position <= :last GROUP BY bus
 ON CONFLICT (bus) DO UPDATE SET live = live + excluded.live, completed = completed + excluded.completed
 
 -- name: note_dead_gone
--- As note_counts.sql, for dead letters that forget_dead_letters.sql is about to delete.
+-- As note_counts, for dead letters that forget_dead_letters is about to delete.
 -- Relies on the primary key of dead_letters.
 INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
 SELECT bus, 0, 0, -sum(status = 'COMPLETED_WITH_ERRORS'), -sum(status = 'FAILED') FROM dead_letters
@@ -145,25 +146,25 @@ ON CONFLICT (bus) DO UPDATE SET
     completed_with_errors = completed_with_errors + excluded.completed_with_errors, failed = failed + excluded.failed
 
 -- name: forget_added_events
--- Takes back what add_events.sql wrote for an id range.
+-- Deletes what add_events wrote for an id range.
 DELETE FROM events WHERE id BETWEEN :first AND :last
 
 -- name: forget_added_keys
--- Takes back what add_idempotency_keys.sql wrote for an id range, and nothing that was there before.
+-- Deletes what add_idempotency_keys wrote for an id range, and no older key.
 DELETE FROM idempotency_keys
 WHERE id BETWEEN :first AND :last
   AND (bus, idempotency_key) IN (SELECT bus, idempotency_key FROM events WHERE id BETWEEN :first AND :last)
 
 -- name: forget_added_entries
--- Takes back what log_published.sql wrote for an id range, and nothing that was there before.
+-- Deletes what log_published wrote for an id range, and no older entry.
 -- Relies on event_log_published.
 DELETE FROM event_log
 WHERE known = 1 AND id BETWEEN :first AND :last
   AND event_id IN (SELECT event_id FROM events WHERE id BETWEEN :first AND :last)
 
 -- name: last_event_id
--- The largest event id ever given: it is in the queue, or it was claimed at least once and has left entries in the log,
--- or it was noted when it was forgotten. So publishing needs no counter of its own to write.
+-- The largest event id ever given: it is in the queue, or it was claimed and has entries in the log, or its deletion
+-- noted it. So publishing writes no counter.
 -- Relies on the primary keys of events and counters and on event_log_event. Only right under the write lock.
 SELECT max(
     coalesce((SELECT max(id) FROM events), 0),
@@ -172,7 +173,7 @@ SELECT max(
 )
 
 -- name: note_forgotten_id
--- So that the id of a forgotten event is never given again.
+-- Notes the id of a deleted event, so that no event gets it again.
 UPDATE counters SET value = :id WHERE name = 'forgotten_event_id' AND value < :id
 
 -- name: completed_until
@@ -196,6 +197,6 @@ WHERE entry.position <= :until AND entry.at <= :before
 GROUP BY entry.id ORDER BY min(entry.position) LIMIT :limit
 
 -- name: still_completed
--- Which of these events are COMPLETED and not forgotten yet. Relies on event_log_event.
+-- Which of given events are COMPLETED and not deleted yet. Relies on event_log_event.
 SELECT id, event_id, bus, idempotency_key FROM event_log
 WHERE id IN (SELECT value FROM json_each(:ids)) AND action <> 'PUBLISHED' AND completed = 1

@@ -1,7 +1,7 @@
 -- Named locks: leased and fenced.
 
 -- name: get_lock
--- A lock as it stands. Relies on the primary key of locks.
+-- A lock. Relies on the primary key of locks.
 SELECT key, fence, worker_id, token, expires_at FROM locks WHERE key = ?
 
 -- name: list_locks
@@ -16,7 +16,7 @@ ON CONFLICT (key) DO UPDATE SET
     fence = excluded.fence, worker_id = excluded.worker_id, token = excluded.token, expires_at = excluded.expires_at
 
 -- name: lock_of_claim
--- The lock that came with a claim, and whose claim it is. Relies on the primary key of events.
+-- The lock of a claim, and the bus of its event. Relies on the primary key of events.
 SELECT lock_key, bus FROM events WHERE id = ? AND lock_key IS NOT NULL
 
 -- name: locked_events
@@ -24,29 +24,29 @@ SELECT lock_key, bus FROM events WHERE id = ? AND lock_key IS NOT NULL
 SELECT id FROM events WHERE token = ? AND lock_key = ? AND status = 'PROCESSING' ORDER BY id
 
 -- name: take_lock_fence
--- The next fence for a lock, above every one that any lock ever had, so that forgotten locks never repeat one.
+-- The next fence for a lock, above every fence that any lock ever had, so that a deleted lock never repeats one.
 UPDATE counters SET value = value + 1 WHERE name = 'lock_fence' RETURNING value
 
 -- name: free_claimed_lock
--- Frees the lock that came with the claim on a handler, unless somebody took it since.
--- The row goes: fences are counted for all locks together, so nothing is forgotten with it.
+-- Frees the lock of a claim on a handler, unless another claim took it since. One counter gives the fences of all
+-- locks, so the row can go.
 DELETE FROM locks WHERE key = ? AND token = ?
 
 -- name: free_event_lock
--- Frees the lock that came with claims, unless somebody took it since or its token holds another event.
--- The row goes: fences are counted for all locks together, so nothing is forgotten with it. Relies on events_token.
+-- Frees the lock of claims, unless another claim took it since or its token holds another event. One counter gives the
+-- fences of all locks, so the row can go. Relies on events_token.
 DELETE FROM locks WHERE key = :key AND token = :token AND NOT EXISTS (
     SELECT 1 FROM events WHERE token = :token AND status = 'PROCESSING' AND lock_key = :key AND id <> :but
 )
 
 -- name: renew_claimed_lock
--- Extends the lock that came with the claim on a handler, unless somebody took it since.
+-- Extends the lock of a claim on a handler, unless another claim took it since.
 UPDATE locks SET expires_at = ? WHERE key = ? AND token = ?
 
 -- name: renew_event_lock
--- Extends the lock that came with claims, unless somebody took it since, or another of its claims lasts longer.
+-- Extends the lock of claims, unless another claim took it since, or another event of its token has a longer lease.
 UPDATE locks SET expires_at = max(expires_at, ?) WHERE key = ? AND token = ?
 
 -- name: sweep_locks
--- Forgets some locks that nobody has held for long. Relies on locks_expires.
+-- Deletes some locks that have long been free. Relies on locks_expires.
 DELETE FROM locks WHERE key IN (SELECT key FROM locks WHERE expires_at < :before ORDER BY expires_at LIMIT 10)

@@ -2,7 +2,7 @@
 
 -- name: append_entry
 -- One log entry of a transition that the kernel decided. The last columns are set for COMPLETED only: then this row
--- is the event, and get_event is served from it.
+-- is the event, and get_event reads it.
 INSERT INTO event_log (
     action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error,
     reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results, token,
@@ -21,8 +21,8 @@ FROM json_each(:ids) AS claimed CROSS JOIN events AS event
 WHERE event.id = claimed.value
 
 -- name: log_published
--- One PUBLISHED entry for each event of an id range, in order of id. The entry also remembers the event_id, for as long
--- as the event is known: fewer changes than events mean that one of them is known already.
+-- One PUBLISHED entry for each event of an id range, in order of id. While the event exists, the entry
+-- keeps its event_id unique: fewer changes than events mean that one of them is known already.
 -- Relies on event_log_published.
 INSERT INTO event_log (
     id, event_id, bus, type, action, status, attempt, generation, fence, at, created_at, known, tags, metadata,
@@ -34,7 +34,7 @@ FROM events WHERE id BETWEEN :first AND :last ORDER BY id
 ON CONFLICT DO NOTHING
 
 -- name: read_log
--- Entries in commit order: positions are given under the write lock, so a later commit has larger ones.
+-- Entries in commit order: a transaction gets its positions under the write lock, so a later commit has larger ones.
 -- Walks the primary key of event_log.
 SELECT {entry} FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit
 
@@ -62,14 +62,14 @@ SELECT count(*) FROM event_log WHERE position > ?
 SELECT max(position) FROM event_log WHERE position > :after AND position <= :until
 
 -- name: last_position
--- The largest position ever given, also if its entry was trimmed since.
+-- The largest position ever given, even if its entry was trimmed since.
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event_log'), 0)
 
 -- name: read_position
--- How far a reader of the log has come.
+-- The saved position of a log reader.
 SELECT position FROM positions WHERE name = ?
 
 -- name: save_position
--- How far a reader of the log has come.
+-- Saves the position of a log reader.
 INSERT INTO positions (name, position, updated_at) VALUES (:name, :position, :now)
 ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = excluded.updated_at

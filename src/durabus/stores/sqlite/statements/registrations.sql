@@ -1,14 +1,14 @@
 -- Buses and handlers.
 
 -- name: register_bus
--- Makes a bus known; a stopped one becomes active again.
+-- Registers a bus; a stopped one becomes active again.
 INSERT INTO event_buses (bus, created_at, last_seen_at, revision)
 VALUES (:bus, :now, :now, (SELECT value FROM counters WHERE name = 'revision'))
 ON CONFLICT (bus) DO UPDATE SET last_seen_at = excluded.last_seen_at, stopped_at = NULL
 
 -- name: active_buses
 -- Buses that have live events, by name. Jumps from bus to bus in events_ready, events_delayed and events_leased, so
--- neither the backlog of a bus nor the number of cold buses matters. (An empty name is no name: it ends the walk.)
+-- its cost depends neither on the backlog of a bus nor on the number of idle buses.
 WITH RECURSIVE active (bus, number) AS (
     SELECT :after, 0
     UNION ALL
@@ -26,7 +26,7 @@ WITH RECURSIVE active (bus, number) AS (
 SELECT bus FROM active WHERE bus IS NOT NULL AND number > 0
 
 -- name: archivable_buses
--- Buses that were stopped long enough ago and have no live events. Walks event_buses_stopped.
+-- Buses that stopped long enough ago and have no live events. Walks event_buses_stopped.
 SELECT bus FROM event_buses
 WHERE stopped_at <= :until
   AND NOT EXISTS (SELECT 1 FROM events WHERE events.bus = event_buses.bus AND ready = 1)
@@ -43,37 +43,37 @@ SELECT bus, created_at, last_seen_at, stopped_at FROM event_buses WHERE bus > :a
 UPDATE event_buses SET stopped_at = :now WHERE bus = :bus
 
 -- name: forget_bus
--- Forgets an archived bus.
+-- Deletes an archived bus.
 DELETE FROM event_buses WHERE bus = ?
 
 -- name: register_handlers
--- Makes a handler of a node known; a known one keeps when it was created.
+-- Registers a handler of a node; a known one keeps its created_at.
 INSERT INTO event_handlers (bus, handler_id, node, pattern, created_at, last_seen_at, kept_until)
 VALUES (?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (bus, handler_id, node) DO UPDATE
 SET pattern = excluded.pattern, last_seen_at = excluded.last_seen_at, kept_until = excluded.kept_until
 
 -- name: list_handlers
--- The handlers of a bus, those included whose time is over. Walks the primary key of event_handlers.
+-- The handlers of a bus, expired ones included. Walks the primary key of event_handlers.
 SELECT handler_id, node, pattern, created_at, last_seen_at, kept_until FROM event_handlers
 WHERE bus = ? ORDER BY handler_id, node
 
 -- name: revise_handlers
--- The bus has another list of handlers now.
+-- Gives the list of handlers of a bus its new revision.
 UPDATE event_buses SET revision = (SELECT value FROM counters WHERE name = 'revision') WHERE bus = ?
 
 -- name: get_revision
--- Which list of handlers a bus has.
+-- The revision of the list of handlers of a bus.
 SELECT revision FROM event_buses WHERE bus = ?
 
 -- name: count_revision
--- A number that no list of handlers had before.
+-- Makes a revision that no list of handlers had before.
 UPDATE counters SET value = value + 1 WHERE name = 'revision'
 
 -- name: forget_handler
--- Forgets a handler of a node. Relies on the primary key of event_handlers.
+-- Deletes a handler of a node. Relies on the primary key of event_handlers.
 DELETE FROM event_handlers WHERE bus = ? AND handler_id = ? AND node = ?
 
 -- name: forget_handlers
--- Forgets the handlers of an archived bus. Relies on the primary key of event_handlers.
+-- Deletes the handlers of an archived bus. Relies on the primary key of event_handlers.
 DELETE FROM event_handlers WHERE bus = ?

@@ -1,4 +1,4 @@
--- Results and claims of single handlers.
+-- Handler results, and claims on single handlers.
 
 -- name: list_results
 -- The handlers of one event in the order they first appeared. Relies on the unique index of event_results.
@@ -9,7 +9,7 @@ SELECT {result} FROM event_results WHERE id = ? ORDER BY result_id
 SELECT {result} FROM event_results WHERE id = ? ORDER BY handler_id
 
 -- name: put_result
--- Writes a handler's state; an existing one keeps its place in the order. Relies on the unique index of event_results.
+-- Writes a handler's state; an existing row keeps its place in the order. Relies on the unique index of event_results.
 INSERT INTO event_results (
     id, handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, lease_expires_at, token,
     settled_token
@@ -20,19 +20,20 @@ ON CONFLICT (id, handler_id) DO UPDATE SET
     lease_expires_at = excluded.lease_expires_at, token = excluded.token, settled_token = excluded.settled_token
 
 -- name: mark_results
--- The event has rows in event_results from now on: settling must look at them.
+-- Marks that an event has rows in event_results, which its settlement must read.
 UPDATE events SET has_results = 1 WHERE id = ?
 
 -- name: forget_result
--- Drops one handler's state. Relies on the unique index of event_results.
+-- Deletes one handler's state. Relies on the unique index of event_results.
 DELETE FROM event_results WHERE id = ? AND handler_id = ?
 
 -- name: forget_results
--- The results of forgotten events. Relies on the unique index of event_results.
+-- Deletes the results of deleted events. Relies on the unique index of event_results.
 DELETE FROM event_results WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: cleanup_results
--- Results of events that are neither live nor dead letters. Walks the unique index of event_results from the oldest id.
+-- Deletes results of events that are neither live nor dead letters.
+-- Walks the unique index of event_results from the oldest id.
 DELETE FROM event_results WHERE result_id IN (
     SELECT result.result_id FROM event_results AS result
     WHERE NOT EXISTS (SELECT 1 FROM events WHERE events.id = result.id)
