@@ -1,4 +1,4 @@
-"""Time as a value that is passed in: the only module that reads the machine's clocks."""
+"""Clocks as values that callers pass in. Only this module reads the clocks of the machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds since 1970 in UTC. A store judges every lease by its own clock and no other."""
+    """Seconds since 1970 in UTC. A store judges every lease by its own clock only."""
 
     def now(self) -> float:
-        """The present instant."""
+        """Return the present time."""
         ...
 
 
@@ -18,27 +18,27 @@ class SystemClock:
     """The host's wall clock."""
 
     def now(self) -> float:
-        """The present instant."""
+        """Return the present time."""
         return time.time()
 
 
 class ManualClock:
-    """A clock that stands still until a test moves it."""
+    """A clock that stands still until a test advances it."""
 
     def __init__(self, start: float = 1_700_000_000.0) -> None:
         self._now = start
 
     def now(self) -> float:
-        """The present instant."""
+        """Return the present time."""
         return self._now
 
     def advance(self, seconds: float) -> None:
-        """Move forward."""
+        """Move the clock forward."""
         self._now += seconds
 
 
 monotonic = time.monotonic
-"""Local time that never jumps: for deadlines and durations inside one process, never stored."""
+"""A local clock that never jumps: for deadlines and durations inside one process. Its values are never stored."""
 
 perf_counter = time.perf_counter
-"""Local time of the finest resolution: for measuring how long a handler ran."""
+"""The local clock with the finest resolution: it measures how long a handler ran."""

@@ -11,23 +11,23 @@
     ├── StoreError                 the store refused or could not be reached
     │   ├── UnknownStoreError      no store for this URL
     │   ├── SchemaError            the tables are missing, damaged or from a newer durabus
-    │   ├── DamagedLogError        NATS, Kafka: the log is not the one that this node has read; the node stopped
+    │   ├── DamagedLogError        NATS, Kafka: the log differs from what this node has read; the node stopped
     │   ├── StoreUnavailableError  disk full, read-only, locked for too long, connection lost
     │   ├── StoreClosedError       used after close(), or in a forked child
     │   └── UnsupportedByStore     this store declares that it cannot do this
-    ├── ServerError                a server that durabus starts for tests and first tries did not start or stop
+    ├── ServerError                a server that durabus starts for tests and demos did not start or stop
     ├── ApiError                   the HTTP API refused a call
-    ├── LeaseLost                  the claim is no longer yours: nothing was written
-    ├── LockHeld                   somebody else holds the lock that was waited for
+    ├── LeaseLost                  the claim is no longer current: nothing was written
+    ├── LockHeld                   another holder kept the lock for the whole waiting time
     ├── EventNotFound              no event under this id
     ├── NotADeadLetter             retry of an event that is not in the dead letters
     ├── EventFailed                the event whose result was awaited ended in the dead letters
-    ├── HistoryFullError           the bus keeps as many events as it may, and drops none
+    ├── HistoryFullError           the bus holds its maximum of events and may not drop any
     ├── PipelineError              Spark, Java, the jars or the lake are not as the pipeline needs them
     └── EventBusShutdownError      publish or subscribe after shutdown
 
-``TransientError`` and ``UnrecoverableError`` are what handlers raise or return; they live in
-``durabus.model.result`` because they are outcomes, not failures of durabus.
+Handlers raise or return ``TransientError`` and ``UnrecoverableError``. These are in ``durabus.model.result``, because
+they are outcomes of handlers, not failures of durabus.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from typing import Any
 
 
 class DurabusError(Exception):
-    """Catches everything durabus raises on its own account."""
+    """The base class of every error of durabus."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuilt, (type(self), self.args, vars(self))
 
 
 def _rebuilt(cls: type[DurabusError], args: tuple[Any, ...], fields: dict[str, Any]) -> DurabusError:
-    """An error from another process: with its text and fields, past a constructor that would make the text anew."""
+    """Rebuild a pickled error with its text and fields, without its constructor, which would format the text again."""
     error = cls.__new__(cls, *args)
     error.args = args
     vars(error).update(fields)
@@ -51,7 +51,7 @@ def _rebuilt(cls: type[DurabusError], args: tuple[Any, ...], fields: dict[str, A
 
 
 class InvalidPayloadError(DurabusError):
-    """The value cannot be stored as JSON; nothing was published."""
+    """The value cannot be stored as JSON. Nothing was published."""
 
 
 class PayloadDecodeError(DurabusError):
@@ -59,15 +59,15 @@ class PayloadDecodeError(DurabusError):
 
 
 class InvalidEventError(DurabusError):
-    """A type, pattern, tag, key or id is empty, too long or malformed; nothing was changed."""
+    """A type, pattern, tag, key or id is empty, too long or malformed. Nothing was changed."""
 
 
 class ConfigurationError(DurabusError):
-    """Options that cannot work together."""
+    """An option is invalid, or options contradict each other."""
 
 
 class DuplicateHandlerError(ConfigurationError):
-    """A handler id is taken already."""
+    """Another handler has the same id."""
 
 
 class StoreError(DurabusError):
@@ -75,17 +75,17 @@ class StoreError(DurabusError):
 
 
 class UnknownStoreError(StoreError):
-    """No back end is known for this URL."""
+    """There is no store for this URL."""
 
 
 class SchemaError(StoreError):
-    """The store's tables are not the ones this version works with."""
+    """The store's tables are not those that this version of durabus works with."""
 
 
 class DamagedLogError(StoreError):
-    """A broker's log has a damaged record, lacks one, or has another one where this node had read before.
+    """A record of the broker's log is damaged, missing, or not the one that this node has read there before.
 
-    The node that raises it has stopped for good: had it gone on, it would decide otherwise than the other nodes.
+    The node that raises this has stopped for good: if it went on, its decisions would differ from those of other nodes.
     """
 
     def __init__(self, log: str, position: str, problem: str, remedy: str) -> None:
@@ -95,15 +95,15 @@ class DamagedLogError(StoreError):
 
 
 class StoreUnavailableError(StoreError):
-    """The call did not take effect because the store could not write; try again later."""
+    """The store could not do the call, or could not confirm it. Repeat it later: it takes effect once."""
 
 
 class StoreClosedError(StoreError):
-    """The store object is closed, or belongs to the parent of this forked process."""
+    """The store object is closed, or it belongs to the parent of this forked process."""
 
 
 class UnsupportedByStore(StoreError):  # noqa: N818  (public name fixed by the design)
-    """The back end's ``features`` say that it cannot do this."""
+    """The ``features`` of the store say that it cannot do this."""
 
 
 class ServerError(DurabusError):
@@ -111,9 +111,9 @@ class ServerError(DurabusError):
 
 
 class ApiError(DurabusError):
-    """The HTTP API refused a call. Decide by ``code``, such as ``lease_lost``; the text may change.
+    """The HTTP API refused a call. Programs should check ``code``, such as ``lease_lost``; the text may change.
 
-    ``code`` is None if it was not the API that answered, but something in between, such as a proxy.
+    ``code`` is None if the response did not come from the API but, for example, from a proxy.
     """
 
     def __init__(self, status: int, detail: str, code: str | None = None) -> None:
@@ -124,7 +124,7 @@ class ApiError(DurabusError):
 
 
 class LeaseLost(DurabusError):  # noqa: N818  (public name fixed by the design)
-    """The write carried a claim that is not the current one. Nothing was changed."""
+    """The write carried a claim that is not current. Nothing was changed."""
 
     def __init__(self, subject: int | str, reason: str) -> None:
         super().__init__(f"claim on {subject!r} lost: {reason}")
@@ -133,10 +133,10 @@ class LeaseLost(DurabusError):  # noqa: N818  (public name fixed by the design)
 
 
 class LockHeld(DurabusError):  # noqa: N818  (reads as the sentence it is)
-    """Somebody else holds the lock, and did so for as long as the caller would wait."""
+    """Another holder kept the lock for as long as the caller was ready to wait."""
 
     def __init__(self, key: str, waited: float) -> None:
-        super().__init__(f"lock {key!r} is held by somebody else after {waited:g} s of waiting: try again later")
+        super().__init__(f"lock {key!r} is held by another holder after {waited:g} s of waiting: try again later")
         self.key = key
 
 
@@ -144,7 +144,7 @@ class EventNotFound(DurabusError):  # noqa: N818  (reads as the sentence it is)
     """The store holds no event under this id."""
 
     def __init__(self, ref: int | str) -> None:
-        super().__init__(f"no event {ref!r} in the store: it was never published, or trimmed or purged since")
+        super().__init__(f"no event {ref!r} in the store: it was never published, or it was trimmed, purged or removed")
         self.ref = ref
 
 
@@ -168,7 +168,7 @@ class EventFailed(DurabusError):  # noqa: N818  (reads as the sentence it is)
 
 
 class HistoryFullError(DurabusError):
-    """The bus holds ``max_history_size`` events and may not drop any; nothing was published."""
+    """The bus holds ``max_history_size`` events and may not drop any. Nothing was published."""
 
 
 class PipelineError(DurabusError):
@@ -176,4 +176,4 @@ class PipelineError(DurabusError):
 
 
 class EventBusShutdownError(DurabusError):
-    """The bus is shut down, or shutting down, and takes nothing new."""
+    """The bus is shut down, or shutting down, and accepts no more events or handlers."""

@@ -39,7 +39,7 @@ async def test_a_lock_has_one_holder_and_each_a_larger_fence(store: EventStore) 
 
 async def test_who_will_not_wait_is_told(store: EventStore) -> None:
     async with LockManager(store).hold("invoice:7"):
-        with pytest.raises(LockHeld, match="'invoice:7' is held by somebody else after 0 s"):
+        with pytest.raises(LockHeld, match="'invoice:7' is held by another holder after 0 s"):
             async with LockManager(store).hold("invoice:7", wait=0):
                 pass
         with pytest.raises(LockHeld, match=r"after 0\.05 s"):

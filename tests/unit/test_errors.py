@@ -129,7 +129,9 @@ def test_a_lost_lease_tells_of_what_and_why() -> None:
 def test_an_event_not_found_tells_which_and_where_it_may_have_gone() -> None:
     error = EventNotFound("0190a000")
     assert error.ref == "0190a000"
-    assert str(error) == "no event '0190a000' in the store: it was never published, or trimmed or purged since"
+    assert (
+        str(error) == "no event '0190a000' in the store: it was never published, or it was trimmed, purged or removed"
+    )
 
 
 def test_no_dead_letter_tells_what_it_is_instead() -> None:

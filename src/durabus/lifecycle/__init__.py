@@ -1,5 +1,6 @@
-"""The life of an event as pure functions: no I/O, no clock, no randomness.
+"""The life of an event as pure functions: no I/O, no clock, no randomness. The docs call this package the kernel.
 
-``transition`` is the law. The memory store is it, the SQL statements are translations of it and are tested against
-it on the same random command sequences, and the explorer in the tests walks its whole reachable state space.
+``transition`` decides what every command does. The memory store calls it directly. The SQL and Lua of the other stores
+are translations of it: tests run the same random commands on both and compare. The explorer in the tests visits every
+reachable state.
 """

@@ -1,4 +1,4 @@
-"""Which events a requeue takes."""
+"""Which events can be requeued."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from durabus.model.statuses import DEAD_LETTER, LIVE
 
 
 def check_requeue(ref: int | str, event: Event) -> None:
-    """Refuse what is no dead letter, unless the call repeats a requeue whose event has not ended since."""
+    """Raise ``NotADeadLetter`` unless the event is one, or the call repeats a requeue and the event has not ended
+    since.
+    """
     is_repeat = event.generation > 0 and event.status in LIVE
     if event.status not in DEAD_LETTER and not is_repeat:
         raise NotADeadLetter(ref, event.status)

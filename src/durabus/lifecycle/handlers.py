@@ -1,4 +1,4 @@
-"""Claims on one handler's part of an event, and on lock resources: the same rules in small."""
+"""The rules of claims on one handler of an event, and of locks."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from durabus.model.statuses import SETTLED, EventStatus, ResultStatus
 def claim_handler(
     state: EventState, request: HandlerClaimRequest, now: float
 ) -> tuple[EventState, HandlerClaim] | None:
-    """The first of the asked handlers that is neither settled nor validly claimed; a repeat gets its own claim again.
+    """Claim the first requested handler that is neither settled nor under an unexpired claim.
 
-    The event must be claimed under ``request.event``; the handler's lease is its own and outlives a takeover of the
-    event until it expires, so that never two valid claims on one handler exist.
+    A repeat returns the claim that its token holds. The event must be claimed under ``request.event``. The handler has
+    its own lease, which stays valid until it expires even if another worker takes over the event. So there are never
+    two valid claims on one handler.
     """
     if not holds_event(state, request):
         return None
@@ -48,7 +49,7 @@ def claim_handler(
 
 
 def renew_handler(state: EventState, claim: HandlerClaim, lease: float, now: float) -> Applied | Refused:
-    """Extend a handler claim; judged by the token alone."""
+    """Extend a handler claim. Only the token decides, even if the lease is over."""
     handler = _held(state, claim)
     if handler is None:
         return Refused(NOT_YOURS)
@@ -56,7 +57,7 @@ def renew_handler(state: EventState, claim: HandlerClaim, lease: float, now: flo
 
 
 def release_handler(state: EventState, claim: HandlerClaim) -> Applied | Refused:
-    """Give a handler claim back, and its attempt with it. A repeat changes nothing."""
+    """Give up a handler claim; the handler gets its attempt back. A repeat changes nothing."""
     handler = _settleable(state, claim)
     if handler is None:
         return Applied(state) if _settled_so(state, claim, ResultStatus.PENDING) else Refused(NOT_YOURS)
@@ -71,7 +72,7 @@ def release_handler(state: EventState, claim: HandlerClaim) -> Applied | Refused
 
 
 def complete_handler(state: EventState, claim: HandlerClaim, outcome: HandlerResult) -> Applied | Refused:
-    """Write what the handler did. Attempts and fence stay those of the claim."""
+    """Write what the handler did. Attempts and fence stay as the claim set them."""
     handler = _settleable(state, claim)
     if handler is None:
         return Applied(state) if _settled_so(state, claim, outcome.status) else Refused(NOT_YOURS)
@@ -87,7 +88,7 @@ def complete_handler(state: EventState, claim: HandlerClaim, outcome: HandlerRes
 
 
 def void_handler(state: EventState, token: str) -> EventState:
-    """Somebody took the handler lock that the claim ``token`` let expire: that claim is over, its attempt spent."""
+    """End the handler claim ``token``: its lock expired and another handler took it. The attempt stays counted."""
     held = next((handler for handler in state.handlers if handler.token == token), None)
     if held is None:
         return state
@@ -96,13 +97,13 @@ def void_handler(state: EventState, token: str) -> EventState:
 
 
 def handlers_done(state: EventState, handler_ids: tuple[str, ...]) -> bool:
-    """Whether nothing is left to run: all settled, or one of them said that it is of no use."""
+    """Return whether no handler is left to run: all are settled, or one result is UNRECOVERABLE."""
     statuses = {handler.result.handler_id: handler.result.status for handler in state.handlers}
     return ResultStatus.UNRECOVERABLE in statuses.values() or all(statuses.get(h) in SETTLED for h in handler_ids)
 
 
 def holds_event(state: EventState, request: HandlerClaimRequest) -> bool:
-    """Whether the request's event claim is the current one."""
+    """Return whether the request carries the current claim of the event."""
     return (
         state.event.status is EventStatus.PROCESSING
         and state.token == request.event.token
@@ -111,7 +112,7 @@ def holds_event(state: EventState, request: HandlerClaimRequest) -> bool:
 
 
 def handler_claim(state: EventState, handler: HandlerState) -> HandlerClaim:
-    """The claim that ``handler`` is under."""
+    """Return the claim that holds ``handler``."""
     return HandlerClaim(
         id=state.event.id,
         handler_id=handler.result.handler_id,
@@ -125,7 +126,10 @@ def handler_claim(state: EventState, handler: HandlerState) -> HandlerClaim:
 def claim_lock(
     lock: LockState | None, *, key: str, worker_id: str, token: str, lease: float, fence: int, now: float
 ) -> LockState | Refused:
-    """Free, or its lease is over. ``fence`` must be above every fence this key ever had; a repeat keeps the old one."""
+    """Take a lock that is free or whose lease is over. A repeat returns the lock unchanged.
+
+    The caller gives a ``fence`` that is larger than every fence this key ever had.
+    """
     if lock is not None and lock.token is not None:
         if lock.token == token:
             return lock
@@ -135,14 +139,14 @@ def claim_lock(
 
 
 def renew_lock(lock: LockState | None, claim: LockClaim, lease: float, now: float) -> LockState | Refused:
-    """Extend a held lock; judged by the token alone."""
+    """Extend a held lock. Only the token decides, even if the lease is over."""
     if lock is None or lock.token != claim.token or lock.fence != claim.fence:
         return Refused(NOT_YOURS)
     return replace(lock, expires_ts=now + lease)
 
 
 def release_lock(lock: LockState | None, claim: LockClaim) -> LockState | Refused:
-    """Free a held lock. The fence stays, so that the next holder's is larger."""
+    """Free a held lock. The fence stays, so that the next holder gets a larger one."""
     if lock is None or lock.fence != claim.fence or (lock.token is not None and lock.token != claim.token):
         return Refused(NOT_YOURS)
     return replace(lock, token=None, expires_ts=0.0)
@@ -157,7 +161,10 @@ def _held(state: EventState, claim: HandlerClaim) -> HandlerState | None:
 
 
 def _settleable(state: EventState, claim: HandlerClaim) -> HandlerState | None:
-    """The row to write to: also under an event that was abandoned, while nobody has claimed it since."""
+    """Return the handler that the claim may still settle.
+
+    If the event was abandoned and has not been claimed again, its handler claims may still be settled.
+    """
     return _current(state, claim) if state.abandoned is not None else _held(state, claim)
 
 
@@ -169,7 +176,7 @@ def _current(state: EventState, claim: HandlerClaim) -> HandlerState | None:
 
 
 def _settled_so(state: EventState, claim: HandlerClaim, status: ResultStatus) -> bool:
-    """Whether the row is as this claim left it when it settled with ``status``."""
+    """Return whether the newest settlement of the handler is this claim's, with ``status``."""
     handler = _find(state, claim.handler_id)
     if handler is None or handler.token is not None or handler.settled_token != claim.token:
         return False

@@ -1,4 +1,4 @@
-"""What the kernel folds commands into."""
+"""The state of an event, the commands that change it, and the outcome of a command."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class HandlerState(msgspec.Struct, frozen=True, gc=False):
     result: HandlerResult
     token: str | None = None
     settled_token: str | None = None
-    """The claim that last settled the result: its exact repeat is answered, not refused."""
+    """The token of the claim that settled the result last. An exact repeat of that settlement is not refused."""
 
 
 class SettledClaim(msgspec.Struct, frozen=True, gc=False):
-    """The newest settlement that took effect: its exact repeat is answered, not refused."""
+    """The newest settlement that took effect. An exact repeat of it is not refused."""
 
     token: str
     fence: int
@@ -31,9 +31,9 @@ class SettledClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class AbandonedClaim(msgspec.Struct, frozen=True, gc=False):
-    """The claim that was taken from the event because its lease was over, while nobody has claimed the event since.
+    """The claim that the event lost because its lease was over, as long as the event has not been claimed again.
 
-    The fence is still the event's. The last error of the event is the one that the abandonment added.
+    The event still has the fence of this claim. The last of its errors is the one that the abandonment added.
     """
 
     token: str
@@ -43,7 +43,7 @@ class AbandonedClaim(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventState(msgspec.Struct, frozen=True, gc=False):
-    """An event, the secret of its present claim, its handlers, and how its last claims ended."""
+    """An event, the token of its current claim, its handlers, and how its last claims ended."""
 
     event: Event
     token: str | None = None
@@ -52,10 +52,10 @@ class EventState(msgspec.Struct, frozen=True, gc=False):
     abandoned: AbandonedClaim | None = None
 
     def settles(self, ref: ClaimRef) -> bool:
-        """Whether ``ref`` is the newest grant, and still holds the event or was abandoned with nobody after it.
+        """Return whether a settlement by ``ref`` counts: it is the newest claim, and either current or abandoned.
 
-        Late but not overtaken counts: a settlement of such a claim is accepted, and so is the result of a handler
-        under it. It may not be renewed or started: to all others the event is free.
+        Late but not overtaken counts: an abandoned claim may still settle the event and its handlers until the event is
+        claimed again. It may not be renewed or started, because other workers can claim the event.
         """
         if self.event.fence != ref.fence:
             return False
@@ -65,12 +65,12 @@ class EventState(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def results(self) -> tuple[HandlerResult, ...]:
-        """The handlers' results."""
+        """The results of the handlers."""
         return tuple(handler.result for handler in self.handlers) if self.handlers else ()
 
 
 class LockState(msgspec.Struct, frozen=True, kw_only=True):
-    """A lock resource. ``token`` is None while nobody holds it; ``fence`` stays."""
+    """A lock. ``token`` is None while the lock is free; ``fence`` stays."""
 
     key: str
     fence: int
@@ -89,7 +89,7 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The worker began."""
+    """Record that the worker began."""
 
     ref: ClaimRef
 
@@ -102,17 +102,17 @@ class Renew(msgspec.Struct, frozen=True):
 
 
 class Expire(msgspec.Struct, frozen=True):
-    """Take the event from a worker whose lease is over."""
+    """Take the event back if its lease is over."""
 
     max_attempts: int | None = None
 
 
 class Requeue(msgspec.Struct, frozen=True):
-    """Bring a dead letter back."""
+    """Put a dead letter back into the queue."""
 
 
 class Reset(msgspec.Struct, frozen=True):
-    """An administrator takes the event from its worker."""
+    """Take the event from its worker, on behalf of an administrator."""
 
     reason: str
 
@@ -121,7 +121,7 @@ Command = Grant | Start | Renew | Complete | Fail | Release | Expire | Requeue |
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):
-    """What a transition has to say to the log; ``entry`` spells it out for readers, ``event`` is the state after it."""
+    """What a transition writes to the log. ``event`` is the event after it; ``entry`` builds the log entry."""
 
     action: Action
     event: Event
@@ -135,7 +135,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
 
     def entry(self, position: str = "") -> LogEntry:
-        """The log entry. A terminal one carries the whole event, PUBLISHED all but the payload."""
+        """Return the log entry. A terminal entry carries the whole event, a PUBLISHED entry all but the payload."""
         event = self.event
         terminal = event.status in TERMINAL
         whole = terminal or self.action is Action.PUBLISHED
@@ -168,7 +168,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The command took effect, or is the exact repeat of one that did (then with nothing to log)."""
+    """The command took effect. An exact repeat of a command is applied too, with nothing to log."""
 
     state: EventState
     records: tuple[Record, ...] = ()

@@ -1,4 +1,4 @@
-"""The lifecycle of an event: every row of the table in docs/reference/lifecycle.md is one function here."""
+"""The transitions of an event. Every command in the table of docs/reference/lifecycle.md has one function here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from durabus.model.statuses import DEAD_LETTER, SETTLED, Action, EventStatus, Re
 
 
 def publish(new: NewEvent, id_: int, now: float) -> Applied:
-    """A new event, PENDING with no attempts, and its PUBLISHED entry."""
+    """Return a new event, PENDING with no attempts, and its PUBLISHED entry."""
     event = Event(
         id=id_,
         event_id=new.event_id,
@@ -59,12 +59,12 @@ def publish(new: NewEvent, id_: int, now: float) -> Applied:
 
 
 def transition(state: EventState, command: Command, now: float) -> Applied | Refused:
-    """What ``command`` does to ``state`` at ``now``."""
+    """Return what ``command`` does to ``state`` at the time ``now``."""
     return _RULES[type(command)](state, command, now)
 
 
 def _claim(state: EventState, command: Grant, now: float) -> Applied | Refused:
-    """PENDING and due, or PROCESSING with its lease over (which is expired first, and may end FAILED instead)."""
+    """Claim an event that is PENDING and due. If its lease is over, it is taken back first, and may become FAILED."""
     taken: tuple[Record, ...] = ()
     if state.event.status is EventStatus.PROCESSING:
         expired = _expire(state, Expire(command.max_attempts), now)
@@ -101,7 +101,7 @@ def _start(state: EventState, command: Start, now: float) -> Applied | Refused:
 
 
 def _renew(state: EventState, command: Renew, now: float) -> Applied | Refused:
-    """Judged by the token alone: late, but not yet taken over, is still exclusive."""
+    """Only the token decides: a late claim still holds the event alone until the event is taken back."""
     if not _holds(state, command.ref):
         return Refused(NOT_YOURS)
     return Applied(replace(state, event=replace(state.event, expires_ts=now + command.lease)))
@@ -160,9 +160,10 @@ def _release(state: EventState, command: Release, now: float) -> Applied | Refus
 
 
 def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused:
-    """PENDING again with the attempt spent (ABANDONED), or FAILED when it was the last one.
+    """Take back an event whose lease is over: PENDING again (ABANDONED), or FAILED after its last attempt.
 
-    The abandoned claim is remembered until the next one: its settlement, should it still come, counts.
+    The attempt stays counted. The abandoned claim is kept until the event is claimed again, because its settlement
+    still counts until then.
     """
     event = state.event
     if event.status is not EventStatus.PROCESSING or event.expires_ts is None or event.expires_ts > now:
@@ -182,7 +183,7 @@ def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused
 
 
 def _requeue(state: EventState, _command: Requeue, now: float) -> Applied | Refused:
-    """Counters back to zero, one generation on. Handlers that succeeded stay succeeded and do not run again."""
+    """Reset attempts and errors and begin a new generation. Handlers that succeeded do not run again."""
     if state.event.status not in DEAD_LETTER:
         return Refused(NOT_DEAD)
     event = _pending_again(state.event, now, due=now, errors=(), attempts=0, generation=state.event.generation + 1)
@@ -192,13 +193,13 @@ def _requeue(state: EventState, _command: Requeue, now: float) -> Applied | Refu
 
 
 def _anew(handler: HandlerState) -> HandlerState:
-    """As if it had never run, but for the fence, which only grows."""
+    """Return the handler as if it had never run. Its fence stays, because a fence never falls."""
     result = handler.result
     return HandlerState(HandlerResult(handler_id=result.handler_id, status=ResultStatus.PENDING, fence=result.fence))
 
 
 def _reset(state: EventState, command: Reset, now: float) -> Applied | Refused:
-    """The worker's token is dead at once; the attempt is given back, because the event did not fail."""
+    """Invalidate the worker's token at once. The event gets its attempt back, because it did not fail."""
     if state.event.status is not EventStatus.PROCESSING:
         return Refused(NOT_PROCESSING)
     event = _pending_again(state.event, now, due=now, attempts=state.event.attempts - 1)
@@ -207,7 +208,7 @@ def _reset(state: EventState, command: Reset, now: float) -> Applied | Refused:
 
 
 def merge_results(handlers: tuple[HandlerState, ...], results: tuple[HandlerResult, ...]) -> tuple[HandlerState, ...]:
-    """``handlers`` with ``results`` written over them, by handler id."""
+    """Return ``handlers`` after ``results`` have replaced those with the same handler id."""
     if not results:
         return handlers
     merged = {handler.result.handler_id: handler for handler in handlers}
@@ -227,12 +228,12 @@ def _unrecoverable(handlers: tuple[HandlerState, ...]) -> tuple[str, ...]:
 
 
 def _holds(state: EventState, ref: ClaimRef) -> bool:
-    """The fence of every write that needs the event to itself: PROCESSING, token and fence of the newest grant."""
+    """Return whether ``ref`` is the current claim. Every write that needs the event alone checks this."""
     return state.token == ref.token and state.event.fence == ref.fence and state.event.status is EventStatus.PROCESSING
 
 
 def _as_held(state: EventState) -> EventState:
-    """The state that a settlement ends: of an abandoned claim, as if its attempt had not been counted as lost."""
+    """Return the state that a settlement ends. An abandonment is undone first, so that its attempt is not lost."""
     lost = state.abandoned
     if lost is None:
         return state

@@ -1,1 +1,1 @@
-"""Frozen values and the rules that need no I/O."""
+"""The values that every part of durabus shares. They are frozen, and nothing here does I/O."""

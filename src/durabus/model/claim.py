@@ -1,4 +1,4 @@
-"""Claims: the right to work on an event, on one handler's part of it, or on a lock."""
+"""Claims: the right to work on an event, to run one of its handlers, or to hold a lock."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ DEFAULT_LEASE = 30.0
 
 
 def new_token() -> str:
-    """128 random bits. A token is made for one request and never used for a second one."""
+    """Return 128 random bits. Every request gets its own token; no token is used for a second request."""
     return secrets.token_hex(16)
 
 
 def default_worker_id() -> str:
-    """``host:pid``: a label for people. Identity is the token, because a pid can come back."""
+    """Return ``host:pid``, a label for people. Only the token identifies a claim, because a pid can be used again."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask for up to ``limit`` events of ``bus``. ``token`` names this request; repeating it claims nothing new."""
+    """A request for up to ``limit`` events of ``bus``. ``token`` identifies it: a repeat claims nothing new."""
 
     bus: str
     worker_id: str
@@ -37,13 +37,13 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     tags: tuple[str, ...] = ()
     """Only events that carry at least one of these; empty means all."""
     max_attempts: int | None = None
-    """Bound for events that carry none of their own; None means no bound."""
+    """The limit for events that have no ``max_attempts`` of their own; None means no limit."""
     event_id: str | None = None
     """Only this event."""
 
 
 class ClaimRef(msgspec.Struct, frozen=True, gc=False):
-    """What a write must carry: the event's ``id``, the token, and the fence the grant gave it."""
+    """What a write must carry: the event's ``id``, the token, and the fence that the event got with the claim."""
 
     id: int
     token: str
@@ -51,22 +51,22 @@ class ClaimRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
-    """A granted claim. ``results`` are those of handlers that ran in earlier attempts."""
+    """A granted claim. ``results`` are those of the handlers that ran in earlier attempts."""
 
     event: Event
     token: str
     results: tuple[HandlerResult, ...] = ()
     revision: str = ""
-    """Which list of handlers the bus had then: see ``list_handlers``."""
+    """The revision of the bus's handlers when the claim was granted: see ``list_handlers``."""
 
     @property
     def ref(self) -> ClaimRef:
-        """What ``renew`` and ``settle`` ask for."""
+        """The part of the claim that renewals and settlements carry."""
         return ClaimRef(self.event.id, self.token, self.event.fence)
 
 
 class HandlerClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask for the first of ``handler_ids`` that is neither settled nor claimed by somebody."""
+    """A request for the first of ``handler_ids`` that is neither settled nor under an unexpired claim."""
 
     event: ClaimRef
     handler_ids: tuple[str, ...]
@@ -77,7 +77,7 @@ class HandlerClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HandlerClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A granted claim on one handler's part of an event."""
+    """A granted claim on one handler of an event."""
 
     id: int
     handler_id: str
@@ -88,7 +88,7 @@ class HandlerClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockClaim(msgspec.Struct, frozen=True, kw_only=True):
-    """A held lock. ``fence`` is larger than any that this resource had before."""
+    """A held lock. ``fence`` is larger than any fence that this key had before."""
 
     key: str
     worker_id: str
@@ -98,7 +98,7 @@ class LockClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def event_lock_key(mode: EventMode, bus: str) -> str | None:
-    """The lock resource that a claim in this mode takes together with its events."""
+    """Return the key of the lock that a claim in this mode takes together with its events; None if it takes none."""
     match mode:
         case EventMode.GLOBAL_SERIAL:
             return "event:global"
@@ -109,5 +109,5 @@ def event_lock_key(mode: EventMode, bus: str) -> str | None:
 
 
 def handler_lock_key(event_id: str) -> str:
-    """The lock resource of handlers that run one at a time on an event."""
+    """Return the key of the lock that makes the handlers of an event run one at a time."""
     return f"handler:event:{event_id}"

@@ -1,4 +1,4 @@
-"""An event: what was published, and where it stands."""
+"""An event: what was published, and its present state."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from durabus.model.statuses import EventStatus
 
 DEFAULT_BUS = "default"
 ORDERING_KEY = "ordering_key"
-"""The metadata entry by which events line up."""
+"""The name of the metadata entry that holds the ordering key."""
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 
 
 class NewEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An event on its way into a store. Made by ``new_event``, which checks every field."""
+    """An event that is not stored yet. ``new_event`` makes it and checks every field."""
 
     event_id: str
     bus: str
@@ -39,7 +39,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class PublishOptions(TypedDict, total=False):
-    """What a publisher may add to type, payload and metadata."""
+    """What a publisher may give besides type, payload and metadata."""
 
     event_id: str | None
     tags: Iterable[str]
@@ -47,7 +47,9 @@ class PublishOptions(TypedDict, total=False):
     delay: Duration
     max_attempts: int | None
     parent_id: str | None
-    """Left out inside a handler: the event that is being handled, or none if there is a ``delay``. None: no parent."""
+    """None means no parent. If it is left out inside a handler, the parent is the event that is being handled; an event
+    with a ``delay`` then has no parent.
+    """
     idempotency_key: str | None
     ordering_key: str | None
 
@@ -67,10 +69,10 @@ def new_event(
     idempotency_key: str | None = None,
     ordering_key: str | None = None,
 ) -> NewEvent:
-    """Check and encode what a publisher hands over. Raises before anything is stored.
+    """Check and encode what a publisher gives. Raises before anything is stored.
 
-    ``ordering_key`` travels as the metadata entry of that name: events of one bus and key are handled one at a time, in
-    the order of their ids.
+    ``ordering_key`` is kept as the metadata entry of that name. Events of one bus with the same key are handled one at
+    a time, in the order of their ids.
     """
     if max_attempts is not None and not is_attempts(max_attempts):
         raise InvalidEventError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
@@ -96,20 +98,20 @@ def new_event(
 
 
 def ordering_key_of(metadata_json: str) -> str | None:
-    """The key by which an event with this metadata lines up."""
+    """Return the ordering key in an event's metadata, or None."""
     if f'"{ORDERING_KEY}"' not in metadata_json:
-        return None  # most have none: do not decode
+        return None  # most events have none: this saves decoding
     key = decode_payload(metadata_json).get(ORDERING_KEY)
     return key if isinstance(key, str) and key else None
 
 
 def new_event_id() -> str:
-    """A UUIDv7: unique without asking anybody, and sorted by time of making."""
+    """Return a UUIDv7: unique without coordination, and sorted by the time it was made."""
     return str(uuid_utils.uuid7())
 
 
 def check_event_id(event_id: str) -> str:
-    """An id chosen by a publisher: any UUID in its lower-case canonical form."""
+    """Return the id that a publisher chose, or raise if it is not a UUID in canonical lower-case form."""
     if not isinstance(event_id, str) or not _UUID.fullmatch(event_id):
         raise InvalidEventError(f"event_id={event_id!r}: must be a UUID in canonical lower-case form")
     return event_id
@@ -119,9 +121,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An event as the store holds it. Instants are kept as seconds (``*_ts``) and shown as datetimes (``*_at``)."""
 
     id: int
-    """Given by the store, strictly increasing in queue order."""
+    """The store gives ids, strictly increasing in queue order."""
     event_id: str
-    """UUIDv7 made by the publisher; publishing it twice stores one event."""
+    """A UUIDv7 that the publisher made. Publishing it twice stores one event."""
     bus: str
     type: str
     payload_json: str
@@ -133,26 +135,26 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idempotency_key: str | None = None
     status: EventStatus = EventStatus.PENDING
     attempts: int = 0
-    """Claims granted in this generation, less those given back."""
+    """The number of claims granted in this generation, without those that were given back."""
     generation: int = 0
-    """How often the event was brought back from the dead letters."""
+    """How often the event was requeued from the dead letters."""
     fence: int = 0
-    """Number of the newest claim; only a grant advances it, nothing ever lowers it."""
+    """The number of the newest claim. Only a new claim raises it; nothing ever lowers it."""
     worker_id: str | None = None
     errors: tuple[str, ...] = ()
-    """One text for each failed or lost attempt of this generation, oldest first."""
+    """One text for each failed or abandoned attempt of this generation, oldest first."""
     created_ts: float
     updated_ts: float
     due_ts: float
-    """Not before this instant may the event be claimed."""
+    """The event cannot be claimed before this time."""
     picked_ts: float | None = None
     started_ts: float | None = None
     expires_ts: float | None = None
-    """When the present claim's lease ends, by the store's clock."""
+    """When the lease of the current claim ends, by the store's clock."""
 
     @property
     def payload(self) -> Any:
-        """The payload, decoded anew at each access, so that no reader can change another's copy."""
+        """The payload. Each access decodes it again, so that no reader can change another reader's copy."""
         return decode_payload(self.payload_json)
 
     @property
@@ -162,17 +164,17 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def ordering_key(self) -> str | None:
-        """Events of one bus and key are handled one at a time, in the order of their ids."""
+        """Events of one bus with the same key are handled one at a time, in the order of their ids."""
         return None if self.metadata_json is None else ordering_key_of(self.metadata_json)
 
     @property
     def retry_count(self) -> int:
-        """Attempts of this generation that failed or were lost."""
+        """The number of attempts of this generation that failed or were abandoned."""
         return len(self.errors)
 
     @property
     def last_error(self) -> str | None:
-        """A JSON array with one string per failed attempt, or None."""
+        """A JSON array with one string for each failed attempt, or None."""
         return msgspec.json.encode(self.errors).decode() if self.errors else None
 
     @property
@@ -187,16 +189,16 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def next_retry_at(self) -> datetime | None:
-        """When the event becomes eligible again, while it waits after a failed attempt."""
+        """When an event that waits after a failed attempt can be claimed again."""
         waiting = self.status is EventStatus.PENDING and self.errors and self.due_ts > self.updated_ts
         return datetime.fromtimestamp(self.due_ts, UTC) if waiting else None
 
     @property
     def processing_started_at(self) -> datetime | None:
-        """When the present claim was granted."""
+        """When the current claim was granted."""
         return None if self.picked_ts is None else datetime.fromtimestamp(self.picked_ts, UTC)
 
     @property
     def lease_expires_at(self) -> datetime | None:
-        """When the present claim's lease ends, by the store's clock."""
+        """When the lease of the current claim ends, by the store's clock."""
         return None if self.expires_ts is None else datetime.fromtimestamp(self.expires_ts, UTC)

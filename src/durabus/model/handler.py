@@ -1,4 +1,4 @@
-"""What a store knows of a bus and of its handlers: metadata, never code."""
+"""What a store knows about a bus and its handlers: metadata, never code."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ class HandlerInfo(msgspec.Struct, frozen=True, kw_only=True):
     handler_id: str
     pattern: str
     node: str = ""
-    """Who announced it; set by the store."""
+    """The node that registered the handler. The store sets it."""
     created_ts: float = 0.0
-    """Set by the store when the handler is first registered."""
+    """When the handler was first registered. The store sets it."""
     last_seen_ts: float = 0.0
-    """Set by the store at every registration."""
+    """When the handler was last registered. The store sets it."""
 
 
 class Registered(msgspec.Struct, frozen=True):
-    """The handlers of a bus, and the ``revision`` that tells this list from any other one."""
+    """The handlers of a bus, and a ``revision`` that identifies this list."""
 
     revision: str
     handlers: list[HandlerInfo]

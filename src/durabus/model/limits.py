@@ -1,4 +1,4 @@
-"""Texts that others wrote, errors and reasons, as every store can keep and show them."""
+"""The limits of events and options, the checks that enforce them, and the form in which texts are stored."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ JOINT = "; "
 
 
 def stored_text(text: str) -> str:
-    r"""``text`` as it is kept, the same on every store.
+    r"""Return an error or a reason as every store keeps it.
 
-    Lone surrogates and NUL become escapes such as ``\ud800``, because some databases take neither. What is longer than
-    ``MAX_TEXT_CHARS`` is cut and ends with a note of its length. A text that was treated so before stays as it is.
+    Lone surrogates and NUL become escapes such as ``\ud800``, because some databases accept neither. A text longer than
+    ``MAX_TEXT_CHARS`` is cut and ends with a note of its length. Calling this again changes nothing.
     """
     kept = text
     if not text.isascii() or "\0" in text[: MAX_TEXT_CHARS + 1]:
@@ -27,7 +27,7 @@ def stored_text(text: str) -> str:
 
 
 def stored_texts(texts: Sequence[str]) -> tuple[str, ...]:
-    """Several that become one: as one already, if together they are too long."""
+    """Return several texts that a store will join. If the joined text would be too long, return it joined and cut."""
     kept = tuple(map(stored_text, texts))
     joined = JOINT.join(kept)
     return kept if len(joined) <= MAX_TEXT_CHARS else (stored_text(joined),)
@@ -42,18 +42,18 @@ MAX_DEPTH = 64
 MAX_BATCH = 10_000
 MAX_ATTEMPTS = 1_000_000
 MAX_SECONDS = 100 * 365.25 * 86_400
-"""A hundred years: what is later cannot be shown as a date everywhere."""
+"""A hundred years. Some systems cannot show a later time as a date."""
 
 Duration = float | timedelta
 
 
 def is_attempts(value: object) -> bool:
-    """Whether it can bound the attempts of an event."""
+    """Return whether ``value`` is a valid limit for the attempts of an event."""
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ATTEMPTS
 
 
 def seconds(value: Duration, option: str, *, allow_zero: bool = True) -> float:
-    """A duration option as float seconds; refuses what is negative, infinite or not a number."""
+    """Return a duration option as float seconds, or raise if it is negative, infinite or not a number."""
     number = value.total_seconds() if isinstance(value, timedelta) else value
     if isinstance(number, bool) or not isinstance(number, int | float):
         raise ConfigurationError(f"{option}={value!r}: must be seconds (a number) or a timedelta")
@@ -66,7 +66,7 @@ def seconds(value: Duration, option: str, *, allow_zero: bool = True) -> float:
 
 
 def check_name(value: str, what: str) -> str:
-    """A bus, event type, handler id or key: 1 to 255 printable characters."""
+    """Return the name of a bus, event type, handler or key, or raise if it is not 1 to 255 printable characters."""
     if not isinstance(value, str):
         raise InvalidEventError(f"{what}={value!r}: must be a string, not {type(value).__name__}")
     if not value:
@@ -79,7 +79,7 @@ def check_name(value: str, what: str) -> str:
 
 
 def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
-    """Tags as a tuple without doubles, in the order given."""
+    """Return tags as a tuple without duplicates, in the order given, or raise if one is invalid."""
     if isinstance(tags, str):
         raise InvalidEventError(f"tags={tags!r}: must be a list of strings, not one string")
     try:
@@ -88,24 +88,24 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
         raise InvalidEventError(f"tags={tags!r}: must be a list of strings") from error
     unique = tuple(dict.fromkeys(check_name(tag, "tag") for tag in given))
     if len(unique) > MAX_TAGS:
-        raise InvalidEventError(f"{len(unique)} tags: the limit is {MAX_TAGS} an event")
+        raise InvalidEventError(f"{len(unique)} tags: the limit is {MAX_TAGS} for one event")
     for tag in unique:
         if len(tag) > MAX_TAG_CHARS or "," in tag or tag != tag.strip():
             raise InvalidEventError(
-                f"tag={tag!r}: must have at most {MAX_TAG_CHARS} characters, no comma, no space around it"
+                f"tag={tag!r}: must have at most {MAX_TAG_CHARS} characters, no comma, no space at either end"
             )
     return unique
 
 
 def check_priority(priority: int) -> int:
-    """A priority: larger goes first, 0 is the default."""
+    """Return a priority, or raise if it is out of range. Larger goes first; 0 is the default."""
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > MAX_PRIORITY:
         raise InvalidEventError(f"priority={priority!r}: must be a whole number from -{MAX_PRIORITY} to {MAX_PRIORITY}")
     return priority
 
 
 def check_batch(size: int, option: str = "limit") -> int:
-    """How many items one call may ask for."""
+    """Return the number of items that a call asks for, or raise if it is out of range."""
     if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= MAX_BATCH:
         raise ConfigurationError(f"{option}={size!r}: must be a whole number from 1 to {MAX_BATCH}")
     return size

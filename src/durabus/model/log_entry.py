@@ -1,4 +1,4 @@
-"""One line of the event log."""
+"""Entries of the event log, and pages of them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from durabus.model.statuses import Action, EventStatus
 
 
 class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One transition of one event. Terminal entries carry payload, results and all errors: they stand alone."""
+    """One transition of one event. Terminal entries carry payload, results and all errors, so that they stand alone."""
 
     position: str = ""
-    """Opaque cursor in commit order, given by the store."""
+    """An opaque cursor in commit order. The store gives it."""
     action: Action
     id: int
     event_id: str
@@ -33,7 +33,7 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     worker_id: str | None = None
     error: str | None = None
     reason: str | None = None
-    """Why the transition happened, where that is no error: of RESET, and of RELEASED and COMPLETED if one was given."""
+    """Why a RESET, RELEASED or COMPLETED transition happened, if a reason was given."""
     next_retry_ts: float | None = None
     execution_time_ms: float | None = None
     status_code: int | None = None
@@ -56,53 +56,53 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def payload(self) -> Any:
-        """The payload of a terminal entry; None in the others."""
+        """The payload of a terminal entry; None in other entries."""
         return None if self.payload_json is None else decode_payload(self.payload_json)
 
 
 class LogPage(msgspec.Struct, frozen=True):
-    """A stretch of the log. ``next`` is what the next ``read_log(after=…)`` takes."""
+    """A page of the log. Pass ``next`` to the next ``read_log(after=…)``."""
 
     entries: list[LogEntry]
     next: str
 
 
 HELD_AFTER = 1.0
-"""Seconds. Every transaction holds the log back while it commits; one that takes longer is worth a word."""
+"""Seconds. Every transaction delays the log while it commits; one that takes longer than this is reported."""
 
 
 class LogHold(msgspec.Struct, frozen=True, kw_only=True):
-    """A transaction that is still open and keeps the readers of a log from entries that are committed already."""
+    """An open transaction that hides committed entries from the readers of the log."""
 
     pid: int | None
-    """Of its session; None for a prepared transaction, which has none."""
+    """The process id of its session; None for a prepared transaction, which has no session."""
     application: str
-    """The name that its session gave itself; for a prepared transaction, its own name."""
+    """The application name of its session; for a prepared transaction, the name of the transaction."""
     age: float
-    """Seconds since it began."""
+    """Seconds since the transaction began."""
     waiting: float
-    """Seconds since the oldest entry that it holds back was written."""
+    """Seconds since the oldest entry that it hides was written."""
 
     @property
     def holder(self) -> str:
-        """Pid, age and application, for a message."""
+        """A description of the transaction for messages: pid, application and age."""
         session = "a prepared transaction" if self.pid is None else f"the transaction of pid {self.pid}"
         return f"{session} ({self.application}), open for {self.age:.0f} s"
 
 
 LOG_COLUMNS: tuple[str, ...] = LogEntry.__struct_fields__
-"""What a row of ``LogRows`` holds, in this order; tags, errors and results are JSON text, None when there are none."""
+"""The columns of a row of ``LogRows``, in order. Tags, errors and results are JSON text, or None if there are none."""
 
 
 class LogRows(msgspec.Struct, frozen=True):
-    """A stretch of the log, undecoded. ``next`` is what the next ``read_log_rows(after=…)`` takes."""
+    """A page of the log, undecoded. Pass ``next`` to the next ``read_log_rows(after=…)``."""
 
     rows: list[tuple[Any, ...]]
     next: str
 
 
 def row_of(entry: LogEntry) -> tuple[Any, ...]:
-    """An entry as a row of ``LogRows``, for stores that hold entries and no columns."""
+    """Return an entry as a row of ``LogRows``, for stores that hold entries instead of columns."""
     plain = msgspec.structs.astuple(entry)
     return tuple(_column(value) for value in plain)
 

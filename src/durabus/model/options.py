@@ -1,4 +1,4 @@
-"""Options that are given as a whole value, or as a mapping with some of its fields."""
+"""Options that a caller gives as a whole value, or as a mapping with some of its fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Value = TypeVar("Value", bound=msgspec.Struct)
 
 
 def replace_fields(value: Value, override: Value | Mapping[str, Any], option: str) -> Value:
-    """``override`` itself if it is a whole value, else ``value`` with the fields that ``override`` names replaced."""
+    """Return ``override`` if it is a whole value, else ``value`` after replacing the fields that ``override`` names."""
     if isinstance(override, type(value)):
         return override
     if not isinstance(override, Mapping):

@@ -1,6 +1,6 @@
-"""Event type globs: ``*`` stands for one segment between dots, a lone ``*`` for every type.
+"""Patterns of event types: ``*`` stands for one segment between dots, a lone ``*`` for every type.
 
-Matching compares segments one by one: linear in the length of the type, no backtracking, no regular expressions.
+Matching compares the segments one by one. It takes time linear in the length of the type, without regular expressions.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ ANY = "*"
 
 
 FOREIGN_WILDCARDS = frozenset({">", "#", "+", "?", "%", "**"})
-"""Segments that stand for others in NATS, AMQP, MQTT, shells and SQL. Here they would match nothing but themselves."""
+"""Wildcards of NATS, AMQP, MQTT, shells and SQL. Here they would match only themselves, so they are refused."""
 
 
 def check_pattern(pattern: str) -> str:
-    """Return ``pattern``, or raise if it is no pattern of event types."""
+    """Return ``pattern``, or raise if it is not a pattern of event types."""
     for segment in _segments(pattern, "pattern"):
         if segment == ANY:
             continue
@@ -27,22 +27,22 @@ def check_pattern(pattern: str) -> str:
             )
         if ANY in segment:
             raise InvalidEventError(
-                f"pattern={pattern!r}: in {segment!r} the star is only a part of the segment, but it stands for a "
-                "whole one: write 'user.*', 'order.*.shipped' or '*'"
+                f"pattern={pattern!r}: in {segment!r} the star is only a part of the segment, but it must be the "
+                "whole segment: write 'user.*', 'order.*.shipped' or '*'"
             )
     return pattern
 
 
 def check_type(event_type: str) -> str:
-    """Return ``event_type``, or raise if no event may have it."""
+    """Return ``event_type``, or raise if it is not a valid type."""
     _segments(event_type, "event type")
     if ANY in event_type:
-        raise InvalidEventError(f"event type={event_type!r}: a star belongs into patterns, not into types")
+        raise InvalidEventError(f"event type={event_type!r}: a star is allowed in patterns, not in types")
     return event_type
 
 
 def _segments(name: str, what: str) -> list[str]:
-    """The parts between the dots. None is empty, and there is no space in any."""
+    """Return the parts between the dots, or raise if a part is empty or contains a space."""
     if " " in check_name(name, what):
         hint = name.strip(" ").replace(" ", "_")
         raise InvalidEventError(f"{what}={name!r}: spaces are not allowed. Did you mean {hint!r}?")
@@ -56,7 +56,7 @@ def _segments(name: str, what: str) -> list[str]:
 
 
 def matches(pattern: str, event_type: str) -> bool:
-    """Whether ``pattern`` covers ``event_type``."""
+    """Return whether ``pattern`` matches ``event_type``."""
     if pattern in (ANY, event_type):
         return True
     if ANY not in pattern:

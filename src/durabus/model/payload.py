@@ -1,4 +1,4 @@
-"""Payloads in and out of JSON. What would change on the way is refused, never silently converted."""
+"""Encode payloads as JSON and decode them. A value that JSON would change is refused, never converted silently."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 
 
 def encode_payload(value: Any, what: str = "payload") -> str:
-    """``value`` as JSON text, or ``InvalidPayloadError`` saying where the trouble is.
+    """Return ``value`` as JSON text. Raises ``InvalidPayloadError``, which names the place of the problem.
 
-    Plain JSON values, and dataclasses, msgspec structs and pydantic models made of them. NaN, infinities, bytes,
+    A value is plain JSON, or a dataclass, msgspec struct or pydantic model made of plain JSON. NaN, infinities, bytes,
     keys that are not strings, integers beyond 64 bits, cycles and anything over 1 MB are refused.
     """
     plain = value if type(value) is dict else _to_plain(value, what)
@@ -41,7 +41,7 @@ def encode_payload(value: Any, what: str = "payload") -> str:
 
 
 def decode_payload(text: str) -> Any:
-    """The plain JSON value behind ``text``."""
+    """Return the plain JSON value that ``text`` encodes."""
     try:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
@@ -49,7 +49,7 @@ def decode_payload(text: str) -> Any:
 
 
 def decode_as(text: str, wanted: type[T]) -> T:
-    """``text`` as ``wanted``: a dataclass, msgspec struct, pydantic model, TypedDict or plain type."""
+    """Decode ``text`` as ``wanted``: a dataclass, msgspec struct, pydantic model, TypedDict or plain type."""
     try:
         from_json: Callable[[str], T] | None = getattr(wanted, "model_validate_json", None)
         if from_json is not None:
@@ -68,7 +68,7 @@ def _to_plain(value: Any, what: str) -> Any:
             return value.model_dump(mode="json")
         if not (is_dataclass(value) or isinstance(value, msgspec.Struct | Mapping | tuple)):
             return value
-        # bytes stay bytes, so that the check below can refuse them instead of storing base64 nobody asked for
+        # bytes stay bytes, so that the check below refuses them: msgspec would turn them into base64 silently
         return msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidPayloadError(f"{what} of type {type(value).__name__} is not JSON-serialisable: {error}") from error

@@ -1,4 +1,4 @@
-"""When a failed attempt is tried again."""
+"""When a failed attempt is repeated (``RetryPolicy``), and when a failing handler is paused (``BreakerPolicy``)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from durabus.model.options import replace_fields
 
 
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """Attempt 1 at once; attempt n waits ``min(base_delay × multiplier^(n-2), max_delay)``, give or take the jitter.
+    """The first attempt starts at once. Attempt n waits ``min(base_delay × multiplier^(n-2), max_delay)`` ± the jitter.
 
-    ``max_retries=3`` means four attempts in all. ``max_retries=None`` means no limit. No delay is ever longer than
-    ``max_delay``, the jitter included.
+    ``max_retries=3`` means four attempts in total. ``max_retries=None`` means no limit. A delay is never longer than
+    ``max_delay``, even with jitter.
     """
 
     max_retries: int | None = 3
@@ -26,7 +26,7 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse what could not be waited for."""
+        """Raise if the delays or the limits are not valid."""
         if seconds(self.base_delay, "base_delay") > seconds(self.max_delay, "max_delay"):
             raise ConfigurationError(
                 f"base_delay={self.base_delay!r} is longer than max_delay={self.max_delay!r}, so each retry would wait "
@@ -42,11 +42,13 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def max_attempts(self) -> int | None:
-        """Attempts in all, the first included."""
+        """The total number of attempts, including the first; None means no limit."""
         return None if self.max_retries is None else self.max_retries + 1
 
     def delay_before(self, attempt: int, random: Callable[[], float]) -> float:
-        """Seconds to wait before ``attempt`` (2 is the first retry). ``random`` gives a number from 0 to 1."""
+        """Return the seconds to wait before ``attempt`` (2 is the first retry). ``random`` returns a number from 0 to
+        1.
+        """
         base, limit = seconds(self.base_delay, "base_delay"), seconds(self.max_delay, "max_delay")
         if attempt <= 1 or base == 0:
             return 0.0
@@ -55,21 +57,21 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
         except OverflowError:
             plain = limit
         jittered = plain * (1 + self.jitter * (2 * random() - 1))
-        # What would be above the limit is mirrored below it: cut off, half of the retries would come back together.
+        # A delay above the limit is mirrored below it. If it were cut, half of the retries would come at the same time.
         return min(jittered, 2 * limit - jittered)
 
     def merged(self, override: RetryPolicy | Mapping[str, Any] | None) -> RetryPolicy:
-        """This policy with the fields that ``override`` names replaced."""
+        """Return this policy after replacing the fields that ``override`` names."""
         if override is None:
             return self
         return replace_fields(self, override, "retry")
 
 
 class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """A handler is not called for ``open_for`` seconds after too many of its events failed; then one probe decides.
+    """After too many failures, a handler is not called for ``open_for`` seconds. Then a single event tests it again.
 
     Too many are more than ``failure_ratio`` of at least ``minimum_samples`` events within ``window`` seconds. An event
-    that ended with ``UnrecoverableError`` does not count: that is a verdict on the event.
+    that ended with ``UnrecoverableError`` does not count: the event is at fault, not the handler.
     """
 
     failure_ratio: float = 0.5
@@ -78,7 +80,7 @@ class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
     open_for: Duration = 30.0
 
     def __post_init__(self) -> None:
-        """Refuse a rule that could not be followed."""
+        """Raise if a field is out of range."""
         seconds(self.window, "window", allow_zero=False)
         seconds(self.open_for, "open_for", allow_zero=False)
         if not isinstance(self.failure_ratio, int | float) or not 0 <= self.failure_ratio < 1:
@@ -92,11 +94,11 @@ class BreakerPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 BreakerOption = BreakerPolicy | Mapping[str, Any] | bool | None
-"""A policy, some of its fields, False for none; None and True keep what is the default there."""
+"""A policy, or a mapping of some of its fields. False switches the breaker off; None and True keep the default."""
 
 
 def breaker_policy(option: BreakerOption, default: BreakerPolicy | None) -> BreakerPolicy | None:
-    """The policy that ``option`` asks for; None if there is to be no breaker."""
+    """Return the policy that ``option`` asks for; None means no breaker."""
     if option is None:
         return default
     if isinstance(option, bool):

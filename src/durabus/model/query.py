@@ -1,4 +1,4 @@
-"""Questions to a store and the pages that answer them."""
+"""Queries for events, and the pages that a store returns."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from durabus.model.statuses import EventStatus
 
 
 class EventQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events to find. Every condition that is set must hold; results come newest ``id`` first."""
+    """Which events to find. An event must meet every condition that is set. Newest ``id`` comes first."""
 
     bus: str | None = None
     statuses: tuple[EventStatus, ...] = ()
-    """Any of these; empty means all."""
+    """The event has one of these statuses; empty means any."""
     type: str | None = None
-    """A glob as in ``durabus.model.pattern``."""
+    """A pattern as in ``durabus.model.pattern``."""
     tags: tuple[str, ...] = ()
-    """At least one of these; empty means all."""
+    """The event has at least one of these tags; empty means any."""
     parent_id: str | None = None
     created_from_ts: float | None = None
     created_until_ts: float | None = None
     before_id: int | None = None
-    """Keyset page: only ids below this one. Take it from the previous page's ``next_before_id``."""
+    """Only ids below this one. Take it from ``next_before_id`` of the previous page."""
     limit: int = 100
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
-    """One page. ``next_before_id`` is None on the last one."""
+    """One page of events. ``next_before_id`` is None on the last page."""
 
     events: list[Event]
     next_before_id: int | None = None
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Dead letters, newest first, and how many there are in all."""
+    """Dead letters, newest first, and their total number."""
 
     events: list[Event]
     total: int
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many events are in each status. ``completed`` counts what retention has kept."""
+    """How many events are in each status. ``completed`` counts only events that retention has not deleted."""
 
     pending: int = 0
     processing: int = 0

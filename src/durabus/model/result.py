@@ -13,14 +13,14 @@ from durabus.model.statuses import ResultStatus
 
 
 class Success:
-    """Returned by a handler that wants its result kept: ``return Success(value)``."""
+    """A handler returns this to have its value stored: ``return Success(value)``."""
 
     def __init__(self, value: Any = None) -> None:
         self.value = value
 
 
 class TransientError(Exception):
-    """Raised or returned by a handler: this may work later, try again (after ``retry_after``, or by policy)."""
+    """A handler raises or returns this to be retried, after ``retry_after`` or as the retry policy says."""
 
     def __init__(self, message: str = "transient error", *, retry_after: Duration | None = None) -> None:
         super().__init__(message)
@@ -28,16 +28,16 @@ class TransientError(Exception):
 
 
 class UnrecoverableError(Exception):
-    """Raised or returned by a handler: trying again is of no use, end the event now."""
+    """A handler raises or returns this if a retry cannot help. The event ends now."""
 
     def __init__(self, message: str = "unrecoverable error") -> None:
         super().__init__(message)
 
 
 class MaxDepthError(UnrecoverableError):
-    """Raised inside a handler whose child would be too deep below the first event of its chain. Nothing was published.
+    """A handler published a child too deep below the first event of its chain. The child was not published.
 
-    The error names the newest events of the chain. Trying again would lead to the same place.
+    The error names the newest events of the chain. A retry would fail in the same way.
     """
 
 
@@ -49,18 +49,18 @@ class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     attempts: int = 0
     error: str | None = None
     value_json: str | None = None
-    """What a handler that succeeded returned; of one that raised, ``{"traceback": …}``."""
+    """The value that the handler returned, as JSON. If the handler raised, ``{"traceback": …}``."""
     execution_time_ms: float | None = None
     fence: int = 0
     worker_id: str | None = None
     expires_ts: float | None = None
 
     def __post_init__(self) -> None:
-        """Keep what every store can hold."""
+        """Change the error into a text that every store can hold."""
         if self.error is not None:
             force_setattr(self, "error", stored_text(self.error))
 
     @property
     def value(self) -> Any:
-        """What the handler returned, if it was kept."""
+        """The value that the handler returned, if it was stored."""
         return None if self.value_json is None else decode_payload(self.value_json)

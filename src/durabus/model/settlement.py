@@ -1,6 +1,6 @@
-"""How a claim ends: completed, failed or given back. One batch may mix all three.
+"""How a claim ends: completed, failed or released. One batch may mix all three.
 
-Their texts are made to fit every store here, when a settlement is made, so that no store has a rule of its own.
+A settlement changes its texts, when it is made, into texts that every store can hold. So no store needs its own rule.
 """
 
 from __future__ import annotations
@@ -14,11 +14,14 @@ from durabus.model.result import HandlerResult
 from durabus.model.statuses import EventStatus
 
 NO_HANDLER = "no handler"
-"""The reason of an event that completed, or went back to the queue, because no node had a handler for it."""
+"""The reason of an event that completed, or was released, because no node had a handler for it."""
 
 
 class Complete(msgspec.Struct, frozen=True, gc=False):
-    """Every handler is done. COMPLETED, or COMPLETED_WITH_ERRORS if ``errors`` or an unrecoverable result say so."""
+    """Every handler is done. The event becomes COMPLETED, or COMPLETED_WITH_ERRORS.
+
+    It becomes the latter if there are ``errors`` or an UNRECOVERABLE result.
+    """
 
     ref: ClaimRef
     results: tuple[HandlerResult, ...] = ()
@@ -26,10 +29,10 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
     execution_time_ms: float | None = None
     status_code: int | None = None
     reason: str | None = None
-    """Why the event completed without work, such as "no handler"; for its log entry."""
+    """Why the event completed without work, such as "no handler". The log entry carries it."""
 
     def __post_init__(self) -> None:
-        """Keep what every store can hold."""
+        """Change texts into those that every store can hold."""
         if self.errors:
             force_setattr(self, "errors", stored_texts(self.errors))
         if self.reason is not None:
@@ -37,7 +40,10 @@ class Complete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Fail(msgspec.Struct, frozen=True, gc=False):
-    """The attempt failed. Eligible again after ``delay``; ``delay=None``, or no attempt left, means FAILED."""
+    """The attempt failed. The event can be claimed again after ``delay``.
+
+    It becomes FAILED if ``delay`` is None or no attempt is left.
+    """
 
     ref: ClaimRef
     error: str
@@ -47,21 +53,21 @@ class Fail(msgspec.Struct, frozen=True, gc=False):
     status_code: int | None = None
 
     def __post_init__(self) -> None:
-        """Keep what every store can hold."""
+        """Change texts into those that every store can hold."""
         force_setattr(self, "error", stored_text(self.error))
 
 
 class Release(msgspec.Struct, frozen=True, gc=False):
-    """Give the event back without costing it an attempt; ``results`` keeps what was done meanwhile."""
+    """Give the event back without costing it an attempt. ``results`` keeps what its handlers did in the meantime."""
 
     ref: ClaimRef
     delay: float = 0.0
     results: tuple[HandlerResult, ...] = ()
     reason: str | None = None
-    """Why the event is given back; for its log entry."""
+    """Why the event is given back. The log entry carries it."""
 
     def __post_init__(self) -> None:
-        """Keep what every store can hold."""
+        """Change texts into those that every store can hold."""
         if self.reason is not None:
             force_setattr(self, "reason", stored_text(self.reason))
 
@@ -70,7 +76,7 @@ Settlement = Complete | Fail | Release
 
 
 class Settled(msgspec.Struct, frozen=True, gc=False):
-    """What a settlement led to."""
+    """The outcome of a settlement."""
 
     id: int
     status: EventStatus

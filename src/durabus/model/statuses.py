@@ -1,4 +1,4 @@
-"""The words for where an event, a handler result or a mode stands."""
+"""The statuses of events and handler results, the actions in the log, and the modes of a bus."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class EventStatus(StrEnum):
-    """Where an event is in its life."""
+    """The status of an event."""
 
     PENDING = "PENDING"
     PROCESSING = "PROCESSING"
@@ -36,7 +36,7 @@ class Action(StrEnum):
 
 
 class ResultStatus(StrEnum):
-    """What one handler has done with one event so far."""
+    """The status of one handler for one event."""
 
     PENDING = "PENDING"
     PROCESSING = "PROCESSING"
@@ -45,13 +45,13 @@ class ResultStatus(StrEnum):
     UNRECOVERABLE = "UNRECOVERABLE"
     TIMED_OUT = "TIMED_OUT"
     CANCELLED = "CANCELLED"
-    """Never started: another handler's answer was enough."""
+    """The handler never started, because another handler's result was enough."""
     ABORTED = "ABORTED"
-    """Stopped while it ran: another handler's answer was enough."""
+    """The handler was stopped while it ran, because another handler's result was enough."""
 
 
 SETTLED = frozenset({ResultStatus.SUCCEEDED, ResultStatus.UNRECOVERABLE, ResultStatus.CANCELLED, ResultStatus.ABORTED})
-"""Results that no further attempt will change."""
+"""Statuses that no further attempt changes."""
 
 
 class EventMode(StrEnum):
@@ -63,14 +63,14 @@ class EventMode(StrEnum):
 
 
 class HandlerMode(StrEnum):
-    """Whether the handlers of one event exclude each other."""
+    """Whether the handlers of one event run one at a time or in parallel."""
 
     SERIAL = "serial"
     PARALLEL = "parallel"
 
 
 class OnUnhandled(StrEnum):
-    """What becomes of an event that no node has a handler for."""
+    """What happens to an event if no node has a handler for it."""
 
     COMPLETE = "complete"
     KEEP = "keep"
@@ -78,7 +78,7 @@ class OnUnhandled(StrEnum):
 
 
 class Completion(StrEnum):
-    """When an event is done: after all of its handlers, or with the first answer."""
+    """When an event is done: after all of its handlers, or after the first one with a result."""
 
     ALL = "all"
     FIRST = "first"

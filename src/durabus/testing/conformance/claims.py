@@ -83,7 +83,7 @@ class ClaimTests:
         assert [claim.event.id for claim in claims] == ([event.id] if status is EventStatus.PENDING else [])
 
     async def test_a_delayed_event_is_not_claimed_before_it_is_due(self, lab: Lab) -> None:
-        """Not before this instant may the event be claimed."""
+        """The event cannot be claimed before this time."""
         event = await lab.publish_one(delay=20 * lab.moment)
         await lab.advance(20 * lab.moment - lab.margin)
         assert await lab.claim() == []

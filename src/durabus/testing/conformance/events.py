@@ -45,13 +45,13 @@ class EventTests:
         assert ids == sorted(set(ids))
 
     async def test_ids_of_later_batches_are_larger_on_every_node(self, lab: Lab, other_node: EventStore) -> None:
-        """Given by the store, strictly increasing in queue order."""
+        """The store gives ids, strictly increasing in queue order."""
         nodes = [lab.store, other_node] * 3
         ids = [event.id for node in nodes for event in await node.add_events(batch(2))]
         assert ids == sorted(set(ids))
 
     async def test_the_id_of_a_removed_event_is_not_given_again(self, lab: Lab) -> None:
-        """Given by the store, strictly increasing in queue order."""
+        """The store gives ids, strictly increasing in queue order."""
         event = await lab.publish_one()
         await lab.store.remove_event(event.id)
         assert (await lab.publish_one()).id > event.id
@@ -273,7 +273,7 @@ class PagingTests:
 
     @pytest.mark.parametrize("kind", GLOB_TRAPS)
     async def test_a_pattern_is_a_glob_and_nothing_else(self, lab: Lab, kind: str) -> None:
-        """A glob as in ``durabus.model.pattern``."""
+        """A pattern as in ``durabus.model.pattern``."""
         await lab.publish_one(kind=kind)
         for pattern in (
             kind,
@@ -290,7 +290,7 @@ class PagingTests:
             assert len(found) == matches(pattern, kind), pattern
 
     async def test_events_are_found_by_time_of_publishing(self, lab: Lab) -> None:
-        """Every condition that is set must hold; results come newest ``id`` first."""
+        """An event must meet every condition that is set. Newest ``id`` comes first."""
         events = []
         for _ in range(3):
             events.append(await lab.publish_one())
@@ -306,7 +306,7 @@ class PagingTests:
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 5, 6, 7])
     async def test_the_last_page_says_that_it_is_the_last(self, lab: Lab, limit: int) -> None:
-        """One page. ``next_before_id`` is None on the last one."""
+        """One page of events. ``next_before_id`` is None on the last page."""
         await lab.publish(6)
         pages, before = [], None
         while True:
@@ -319,7 +319,7 @@ class PagingTests:
         assert len(pages) == -(-6 // limit)
 
     async def test_no_event_is_one_empty_last_page(self, lab: Lab) -> None:
-        """One page. ``next_before_id`` is None on the last one."""
+        """One page of events. ``next_before_id`` is None on the last page."""
         page = await lab.store.find(EventQuery())
         assert (page.events, page.next_before_id) == ([], None)
 
@@ -357,7 +357,7 @@ class PagingTests:
         assert {event.id for event in stay} <= set(seen)
 
     async def test_a_page_that_begins_inside_a_filter_goes_on_with_it(self, lab: Lab) -> None:
-        """Keyset page: only ids below this one."""
+        """Only ids below this one."""
         await lab.publish(4, tags=["eu"])
         await lab.publish(4)
         first = await lab.store.find(EventQuery(tags=("eu",), limit=3))

@@ -152,7 +152,7 @@ class ExpiryTests:
     async def test_expiring_ends_events_without_attempts_left(
         self, lab: Lab, own: int | None, asked: int | None, status: str
     ) -> None:
-        """PENDING again with the attempt spent (ABANDONED), or FAILED when it was the last one."""
+        """Take back an event whose lease is over: PENDING again (ABANDONED), or FAILED after its last attempt."""
         claim = await lab.claimed(max_attempts=own)
         await lab.let_the_lease_end()
         assert await lab.store.expire_events(max_attempts=asked) == 1
@@ -160,7 +160,7 @@ class ExpiryTests:
         assert (await lab.trail(claim))[-1] == ("FAILED" if status == "FAILED" else "ABANDONED")
 
     async def test_a_late_settlement_counts_while_nobody_took_the_event(self, lab: Lab) -> None:
-        """Judged by the token alone: late, but not yet taken over, is still exclusive."""
+        """Only the token decides: a late claim still holds the event alone until the event is taken back."""
         claim = await lab.claimed()
         await lab.advance(3 * lab.lease)
         assert (await lab.settle_one(Complete(claim.ref))).status is EventStatus.COMPLETED
@@ -216,7 +216,7 @@ class ExpiryTests:
             await lab.store.reset_event(ref, reason="stuck")
 
     async def test_the_fence_rises_with_every_grant_and_never_falls(self, lab: Lab) -> None:
-        """Number of the newest claim; only a grant advances it, nothing ever lowers it."""
+        """The number of the newest claim. Only a new claim raises it; nothing ever lowers it."""
         event = await lab.publish_one()
         fences = []
         for step in ("release", "fail", "expire", "reset", "dead", "requeued"):

@@ -231,8 +231,8 @@ class HandlerClaimTests:
         assert await lab.store.list_results(claim.event.id) == []
 
     async def test_a_handlers_lease_outlives_the_takeover_of_its_event(self, lab: Lab, other_node: EventStore) -> None:
-        """The handler's lease is its own and outlives a takeover of the event until it expires, so that never two
-        valid claims on one handler exist.
+        """The handler has its own lease, which stays valid until it expires even if another worker takes over the
+        event. So there are never two valid claims on one handler.
         """
         claim = await lab.claimed()
         await lab.advance(20 * lab.moment)
@@ -282,7 +282,7 @@ class HandlerClaimTests:
         assert seen == ids
 
     async def test_handlers_run_under_a_serial_event_too(self, lab: Lab) -> None:
-        """Ask for the first of ``handler_ids`` that is neither settled nor claimed by somebody."""
+        """A request for the first of ``handler_ids`` that is neither settled nor under an unexpired claim."""
         await lab.publish()
         claim = await lab.claim_one(mode=EventMode.BUS_SERIAL)
         granted = await handler_claim(lab, claim)

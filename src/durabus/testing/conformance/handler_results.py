@@ -108,7 +108,7 @@ class HandlerResultTests:
             await lab.store.complete_handler_result(first, outcome())
 
     async def test_a_late_handler_that_nobody_took_can_still_write(self, lab: Lab) -> None:
-        """Extend a handler claim; judged by the token alone."""
+        """Extend a handler claim. Only the token decides, even if the lease is over."""
         claim = await lab.claimed()
         granted = await handler_claim(lab, claim)
         await lab.advance(2 * lab.lease)

@@ -205,7 +205,7 @@ class LogEntryTests:
 
     @pytest.mark.parametrize("status", sorted(TERMINAL))
     async def test_a_terminal_entry_stands_alone(self, lab: Lab, other_node: EventStore, status: EventStatus) -> None:
-        """Terminal entries carry payload, results and all errors: they stand alone."""
+        """Terminal entries carry payload, results and all errors, so that they stand alone."""
         event = await lab.publish_one(tags=["eu"], metadata={"m": 1}, kind="order.placed")
         claim = await lab.claim_one()
         await lab.settle_one(Fail(claim.ref, "first", 0.0))
@@ -225,7 +225,7 @@ class LogEntryTests:
         assert (entry.event_id, entry.type, entry.worker_id, entry.attempt) == (event.event_id, event.type, BOB, 2)
 
     async def test_entries_on_the_way_carry_no_payload(self, lab: Lab) -> None:
-        """The payload of a terminal entry; None in the others."""
+        """The payload of a terminal entry; None in other entries."""
         claim = await lab.claimed()
         await lab.store.start_events([claim.ref])
         await lab.settle_one(Fail(claim.ref, "no", 0.0))
