@@ -1,6 +1,8 @@
 """The Python client: what it sends, what it sends again, and its worker loop."""
 
 import asyncio
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -25,6 +27,16 @@ async def client(desk: Desk) -> AsyncIterator[Client]:
     transport = httpx2.ASGITransport(app=desk.app, client=HERE)
     async with Client("http://127.0.0.1", transport=transport, worker_id="host:1") as made:
         yield made
+
+
+def test_the_client_works_without_the_web_framework() -> None:
+    """It shares the documents of the server, but its users install neither the framework nor the dashboard."""
+    code = (
+        "import sys; import durabus.client; "
+        "print(sorted({'jinja2', 'litestar', 'prometheus_client', 'uvicorn'} & sys.modules.keys()))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[]"
 
 
 async def test_events_come_back_as_the_library_s_own(client: Client, desk: Desk) -> None:

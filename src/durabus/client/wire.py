@@ -1,133 +1,34 @@
-"""What the API sends, as the library's own values."""
+"""Turns the documents of the API into the library's own values."""
 
 from __future__ import annotations
 
 import msgspec
 
 from durabus.errors import LeaseLost
+from durabus.http.schema.claims import (
+    NO_METADATA,
+    ClaimDocument,
+    ClaimsDocument,
+    DeadLetterListDocument,
+    OutcomeDocument,
+    PurgedDocument,
+    RenewalDocument,
+    RenewedDocument,
+    SettledDocument,
+    WholeEventDocument,
+    WholeEventsDocument,
+)
 from durabus.model.claim import Claim
 from durabus.model.event import Event
 from durabus.model.query import Counts, DeadLetterPage
-from durabus.model.result import HandlerResult
 from durabus.model.settlement import Settled
-from durabus.model.statuses import EventStatus
 
-NO_METADATA = b"null"
-
-
-class _Event(msgspec.Struct):
-    id: int
-    event_id: str
-    bus: str
-    type: str
-    tags: str
-    status: EventStatus
-    payload: msgspec.Raw
-    metadata: msgspec.Raw
-    priority: int
-    attempts: int
-    max_retries: int | None
-    generation: int
-    fence: int
-    worker_id: str | None
-    errors: tuple[str, ...]
-    parent_id: str | None
-    idempotency_key: str | None
-    created_ts: float
-    updated_ts: float
-    due_ts: float
-    picked_ts: float | None
-    started_ts: float | None
-    expires_ts: float | None
-
-    def event(self) -> Event:
-        metadata = bytes(self.metadata)
-        return Event(
-            id=self.id,
-            event_id=self.event_id,
-            bus=self.bus,
-            type=self.type,
-            payload_json=bytes(self.payload).decode(),
-            metadata_json=None if metadata == NO_METADATA else metadata.decode(),
-            tags=tuple(self.tags.split(",")) if self.tags else (),
-            priority=self.priority,
-            max_attempts=self.max_retries,
-            parent_id=self.parent_id,
-            idempotency_key=self.idempotency_key,
-            status=self.status,
-            attempts=self.attempts,
-            generation=self.generation,
-            fence=self.fence,
-            worker_id=self.worker_id,
-            errors=self.errors,
-            created_ts=self.created_ts,
-            updated_ts=self.updated_ts,
-            due_ts=self.due_ts,
-            picked_ts=self.picked_ts,
-            started_ts=self.started_ts,
-            expires_ts=self.expires_ts,
-        )
+UNKNOWN_REASON = "the server did not say why"
 
 
-class _Events(msgspec.Struct):
-    events: list[_Event]
+class ProblemText(msgspec.Struct):
+    """The fields of a problem document that the client reads. All are optional: a proxy may have sent it."""
 
-
-class _DeadLetters(msgspec.Struct):
-    events: list[_Event]
-    total: int
-
-
-class _Claim(msgspec.Struct):
-    token: str
-    event: _Event
-    results: tuple[HandlerResult, ...]
-    revision: str
-
-    def claim(self) -> Claim:
-        return Claim(self.event.event(), self.token, self.results, self.revision)
-
-
-class _Claims(msgspec.Struct):
-    claims: list[_Claim]
-
-
-class _Outcome(msgspec.Struct):
-    id: int
-    status: EventStatus | None = None
-    next_retry_ts: float | None = None
-    lost: str | None = None
-
-    def outcome(self) -> Settled | LeaseLost:
-        if self.status is None:
-            return LeaseLost(self.id, self.lost or "the server did not say why")
-        return Settled(self.id, self.status, self.next_retry_ts)
-
-
-class _Settled(msgspec.Struct):
-    outcomes: list[_Outcome]
-
-
-class _Renewal(msgspec.Struct):
-    id: int
-    expires_ts: float | None = None
-    lost: str | None = None
-
-    def renewal(self) -> float | LeaseLost:
-        if self.expires_ts is None:
-            return LeaseLost(self.id, self.lost or "the server did not say why")
-        return self.expires_ts
-
-
-class _Renewed(msgspec.Struct):
-    claims: list[_Renewal]
-
-
-class _Purged(msgspec.Struct):
-    purged: int
-
-
-class _Problem(msgspec.Struct):
     detail: str = ""
     error: str = ""
     code: str | None = None
@@ -135,33 +36,33 @@ class _Problem(msgspec.Struct):
 
 def events(body: bytes) -> list[Event]:
     """Whole events."""
-    return [one.event() for one in msgspec.json.decode(body, type=_Events).events]
+    return [_event(one) for one in msgspec.json.decode(body, type=WholeEventsDocument).events]
 
 
 def dead_letters(body: bytes) -> DeadLetterPage:
     """A page of dead letters."""
-    page = msgspec.json.decode(body, type=_DeadLetters)
-    return DeadLetterPage(events=[one.event() for one in page.events], total=page.total)
+    page = msgspec.json.decode(body, type=DeadLetterListDocument)
+    return DeadLetterPage(events=[_event(one) for one in page.events], total=page.total)
 
 
 def claims(body: bytes) -> list[Claim]:
     """Granted claims."""
-    return [one.claim() for one in msgspec.json.decode(body, type=_Claims).claims]
+    return [_claim(one) for one in msgspec.json.decode(body, type=ClaimsDocument).claims]
 
 
 def outcomes(body: bytes) -> list[Settled | LeaseLost]:
-    """One for each settlement."""
-    return [one.outcome() for one in msgspec.json.decode(body, type=_Settled).outcomes]
+    """One outcome for each settlement."""
+    return [_outcome(one) for one in msgspec.json.decode(body, type=SettledDocument).outcomes]
 
 
 def renewals(body: bytes) -> list[float | LeaseLost]:
-    """One for each claim."""
-    return [one.renewal() for one in msgspec.json.decode(body, type=_Renewed).claims]
+    """For each claim, when its new lease ends, or why the claim was lost."""
+    return [_renewal(one) for one in msgspec.json.decode(body, type=RenewedDocument).claims]
 
 
 def purged(body: bytes) -> int:
-    """How many went."""
-    return msgspec.json.decode(body, type=_Purged).purged
+    """How many dead letters were deleted."""
+    return msgspec.json.decode(body, type=PurgedDocument).purged
 
 
 def counts(body: bytes) -> Counts:
@@ -170,9 +71,54 @@ def counts(body: bytes) -> Counts:
 
 
 def problem(body: bytes) -> tuple[str, str | None]:
-    """Text and code of a problem document; anything else, as from a proxy, is cut short."""
+    """Text and code of a problem document. Any other body, such as a proxy's, is shortened."""
     try:
-        found = msgspec.json.decode(body, type=_Problem)
+        found = msgspec.json.decode(body, type=ProblemText)
     except msgspec.DecodeError:
         return body[:200].decode(errors="replace"), None
     return found.detail or found.error, found.code
+
+
+def _event(document: WholeEventDocument) -> Event:
+    metadata = bytes(document.metadata)
+    return Event(
+        id=document.id,
+        event_id=document.event_id,
+        bus=document.bus,
+        type=document.type,
+        payload_json=bytes(document.payload).decode(),
+        metadata_json=None if metadata == bytes(NO_METADATA) else metadata.decode(),
+        tags=tuple(document.tags.split(",")) if document.tags else (),
+        priority=document.priority,
+        max_attempts=document.max_retries,
+        parent_id=document.parent_id,
+        idempotency_key=document.idempotency_key,
+        status=document.status,
+        attempts=document.attempts,
+        generation=document.generation,
+        fence=document.fence,
+        worker_id=document.worker_id,
+        errors=document.errors,
+        created_ts=document.created_ts,
+        updated_ts=document.updated_ts,
+        due_ts=document.due_ts,
+        picked_ts=document.picked_ts,
+        started_ts=document.started_ts,
+        expires_ts=document.expires_ts,
+    )
+
+
+def _claim(document: ClaimDocument) -> Claim:
+    return Claim(_event(document.event), document.token, document.results, document.revision)
+
+
+def _outcome(document: OutcomeDocument) -> Settled | LeaseLost:
+    if document.status is None:
+        return LeaseLost(document.id, document.lost or UNKNOWN_REASON)
+    return Settled(document.id, document.status, document.next_retry_ts)
+
+
+def _renewal(document: RenewalDocument) -> float | LeaseLost:
+    if document.expires_ts is None:
+        return LeaseLost(document.id, document.lost or UNKNOWN_REASON)
+    return document.expires_ts

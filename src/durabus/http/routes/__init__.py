@@ -1,1 +1,1 @@
-"""The addresses, one file for each part of the API."""
+"""The routes, one module for each part of the API."""

@@ -1,4 +1,4 @@
-"""Claims for fast workers: many at once, with patience, settled by token and fence."""
+"""Claims for fast workers: many at once, with a long poll, settled by token and fence."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.statuses import EventMode
 
 AnyRequest = Request[Any, Any, Any]
-NOT_FOUND = {404: DocumentedResponse("An event is unknown, or one that this token may not see: nothing was written.")}
-TAKEN = {409: DocumentedResponse("The claim token is another's.")}
+NOT_FOUND = {404: DocumentedResponse("An event does not exist, or this token may not see it: nothing was written.")}
+TAKEN = {409: DocumentedResponse("The claim token belongs to another sender.")}
 
 
 @post("/claims", status_code=200, opt=described(Scope.CLAIM, TAKEN, WaitingClaimRequestDocument))
@@ -56,25 +56,25 @@ async def create_claims(request: AnyRequest) -> ClaimsDocument:
 
 @post("/claims/settle", status_code=200, opt=described(Scope.CLAIM, {**NOT_FOUND, **TAKEN}, SettleDocument))
 async def settle_claims(request: AnyRequest) -> SettledDocument:
-    """End claims, and claim the next ones in the same step. A lost claim is told in its outcome."""
+    """End claims, and claim the next ones in the same step. The outcome says if a claim was lost."""
     data = await decoded(request, SettleDocument)
     api, principal = api_of(request), principal_of(request)
     await api.check_events([one.id for one in data.settlements], principal)
     settlements = [one.settlement(api.settings.retry_delay) for one in data.settlements]
     wanted = None if data.then_claim is None else claim_request(api, principal, data.then_claim)
-    answer = await api.store.settle_events(settlements, then_claim=wanted)
+    settled = await api.store.settle_events(settlements, then_claim=wanted)
     outcomes = [
         OutcomeDocument(id=one.id, lost=outcome.reason)
         if isinstance(outcome, LeaseLost)
         else OutcomeDocument(id=one.id, status=outcome.status, next_retry_ts=outcome.next_retry_ts)
-        for one, outcome in zip(data.settlements, answer.outcomes, strict=True)
+        for one, outcome in zip(data.settlements, settled.outcomes, strict=True)
     ]
-    return SettledDocument(outcomes=outcomes, claims=[claim_document(one) for one in seen(principal, answer.claims)])
+    return SettledDocument(outcomes=outcomes, claims=[claim_document(one) for one in seen(principal, settled.claims)])
 
 
 @post("/claims/renew", status_code=200, opt=described(Scope.CLAIM, NOT_FOUND, RenewDocument))
 async def renew_claims(request: AnyRequest) -> RenewedDocument:
-    """Keep claims for another lease. A lost claim is told in its place."""
+    """Keep claims for another lease. The response says in its place if a claim was lost."""
     data = await decoded(request, RenewDocument)
     api = api_of(request)
     await api.check_events([one.id for one in data.claims], principal_of(request))
@@ -82,16 +82,16 @@ async def renew_claims(request: AnyRequest) -> RenewedDocument:
 
 
 async def renew(api: Api, data: RenewDocument) -> RenewedDocument:
-    """Extend leases, each claim judged by itself."""
-    answers = await api.store.renew_event_claims(
+    """Extend leases. Each claim succeeds or fails by itself."""
+    renewals = await api.store.renew_event_claims(
         [one.ref for one in data.claims], lease=data.lease or api.settings.lease
     )
     return RenewedDocument(
         claims=[
-            RenewalDocument(id=one.id, lost=answer.reason)
-            if isinstance(answer, LeaseLost)
-            else RenewalDocument(id=one.id, expires_ts=answer)
-            for one, answer in zip(data.claims, answers, strict=True)
+            RenewalDocument(id=one.id, lost=renewal.reason)
+            if isinstance(renewal, LeaseLost)
+            else RenewalDocument(id=one.id, expires_ts=renewal)
+            for one, renewal in zip(data.claims, renewals, strict=True)
         ]
     )
 
@@ -107,7 +107,7 @@ async def start_claims(request: AnyRequest) -> RenewedDocument:
 
 
 def claim_request(api: Api, principal: Principal, document: ClaimRequestDocument) -> ClaimRequest:
-    """For the store, within what the sender may have."""
+    """The request for the store, limited to what the sender may claim."""
     check_mode(principal, document.mode)
     return ClaimRequest(
         bus=api.bus(document.bus, principal),
@@ -122,7 +122,7 @@ def claim_request(api: Api, principal: Principal, document: ClaimRequestDocument
 
 
 def check_mode(principal: Principal, mode: EventMode) -> None:
-    """Refuse locks that hold up events of others: that of a bus to who has some of its tags, the global one too."""
+    """Refuse locks that would block events which the sender may not see."""
     if mode is not EventMode.PARALLEL:
         principal.check_whole_bus(f"mode={mode.value}")
     if mode is EventMode.GLOBAL_SERIAL and principal.limited:
@@ -130,13 +130,13 @@ def check_mode(principal: Principal, mode: EventMode) -> None:
 
 
 def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:
-    """The claims as the sender may see them."""
+    """The claims with keys as the sender sent them. Refuses a token that belongs to another sender's claim."""
     if not principal.limited:
         return claims
     if not all(principal.sees(claim.event) for claim in claims):
-        # Another tenant cannot bring this about, only a worker without limits that imitates a scope.
+        # Another tenant cannot cause this, only a worker with an unlimited token that imitates a scope.
         raise Problem(
-            409, "this claim token belongs to somebody else: send a random one, or none", code=Code.CLAIM_TOKEN_TAKEN
+            409, "this claim token belongs to another sender: send a random one, or none", code=Code.CLAIM_TOKEN_TAKEN
         )
     return [msgspec.structs.replace(claim, event=shown(principal, claim.event)) for claim in claims]
 

@@ -13,6 +13,7 @@ from durabus.http.auth.tenancy import shown
 from durabus.http.listing import MAX_OFFSET, list_events
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import decoded
+from durabus.http.routes.parameters import QueryBus, QueryTags
 from durabus.http.schema.claims import (
     DeadLetterListDocument,
     PurgedDocument,
@@ -21,14 +22,14 @@ from durabus.http.schema.claims import (
     WholeEventsDocument,
     whole_event,
 )
-from durabus.http.schema.fields import QueryBus, QueryTags, split_tags
+from durabus.http.schema.fields import split_tags
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
 from durabus.queue.dead_letters import DLQInspector
 
 AnyRequest = Request[Any, Any, Any]
 MAX_WHOLE = 100
-"""They are shown with their payloads."""
+"""The response contains whole events with their payloads, so a page is small."""
 DEAD = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
 
 
@@ -56,12 +57,15 @@ async def get_dead_letters(
     status_code=200,
     opt=described(
         Scope.ADMIN,
-        {404: DocumentedResponse("An event is unknown."), 409: DocumentedResponse("An event is no dead letter.")},
+        {
+            404: DocumentedResponse("An event does not exist."),
+            409: DocumentedResponse("An event is not a dead letter."),
+        },
         RequeueDocument,
     ),
 )
 async def requeue_dead_letters(request: AnyRequest) -> WholeEventsDocument:
-    """Bring dead letters back, all or none: PENDING, no retries, no errors."""
+    """Requeue dead letters, all or none: they become PENDING without retries and errors."""
     data = await decoded(request, RequeueDocument)
     api, principal = api_of(request), principal_of(request)
     await api.check_events(data.ids, principal)
@@ -71,7 +75,7 @@ async def requeue_dead_letters(request: AnyRequest) -> WholeEventsDocument:
 
 @post("/dead-letters/purge", status_code=200, opt=described(Scope.ADMIN, {}, PurgeDocument))
 async def purge_dead_letters(request: AnyRequest) -> PurgedDocument:
-    """Delete dead letters of a bus for ever."""
+    """Delete dead letters of a bus permanently."""
     data = await decoded(request, PurgeDocument)
     api, principal = api_of(request), principal_of(request)
     principal.check_whole_bus("purging")

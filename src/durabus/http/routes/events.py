@@ -1,4 +1,4 @@
-"""The seven endpoints of the design document, and the two beside them that complete its audit trail."""
+"""The seven endpoints of the design document, a batch endpoint, and two that complete the audit trail."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from durabus.http.auth.tenancy import scoped, shown, with_parents
 from durabus.http.listing import MAX_OFFSET, MAX_PAGE, list_events
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import MEDIA_TYPE, STATUS, Code, Problem, decoded
+from durabus.http.routes.parameters import PathId, QueryBus, QueryTags
 from durabus.http.schema.claims import NewEventsDocument, WholeEventsDocument, whole_event
 from durabus.http.schema.events import (
     CompletedDocument,
@@ -36,15 +37,7 @@ from durabus.http.schema.events import (
     log_documents,
     summary_document,
 )
-from durabus.http.schema.fields import (
-    NAME_PATTERN,
-    TAGS_PATTERN,
-    WORKER_PATTERN,
-    PathId,
-    QueryBus,
-    QueryTags,
-    split_tags,
-)
+from durabus.http.schema.fields import NAME_PATTERN, TAGS_PATTERN, WORKER_PATTERN, split_tags
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import Event, NewEvent
 from durabus.model.limits import MAX_NAME_CHARS
@@ -55,11 +48,14 @@ AnyRequest = Request[Any, Any, Any]
 TOKEN_HEADER = "Durabus-Claim-Token"  # noqa: S105  (a header's name)
 FENCE_HEADER = "Durabus-Claim-Fence"
 
-NOT_FOUND = {404: DocumentedResponse("No event with this number, or none that this token may see.")}
+NOT_FOUND = {404: DocumentedResponse("No event has this number, or this token may not see it.")}
 CONFLICT = {409: DocumentedResponse("The claim is lost: nothing was written.")}
 
 
-@post("/events", opt=described(Scope.PUBLISH, {409: DocumentedResponse("The key is another's.")}, NewEventDocument))
+@post(
+    "/events",
+    opt=described(Scope.PUBLISH, {409: DocumentedResponse("The key is taken.")}, NewEventDocument),
+)
 async def create_event(request: AnyRequest) -> EventDocument:
     """Publish an event."""
     data = await decoded(request, NewEventDocument)
@@ -69,7 +65,8 @@ async def create_event(request: AnyRequest) -> EventDocument:
 
 
 @post(
-    "/events/batch", opt=described(Scope.PUBLISH, {409: DocumentedResponse("A key is another's.")}, NewEventsDocument)
+    "/events/batch",
+    opt=described(Scope.PUBLISH, {409: DocumentedResponse("A key is taken.")}, NewEventsDocument),
 )
 async def create_events(request: AnyRequest) -> WholeEventsDocument:
     """Publish many events in one step, all or none."""
@@ -79,7 +76,7 @@ async def create_events(request: AnyRequest) -> WholeEventsDocument:
 
 
 async def publish(request: AnyRequest, documents: list[NewEventDocument]) -> list[Event]:
-    """Store events, and answer only with what the sender may see."""
+    """Store events. Refuses to return an event that the sender may not see."""
     api, principal = api_of(request), principal_of(request)
     try:
         new = [_new_event(document, api, principal) for document in documents]
@@ -88,7 +85,7 @@ async def publish(request: AnyRequest, documents: list[NewEventDocument]) -> lis
         raise Problem(STATUS[code], str(error), code=code) from error
     events = await api.store.add_events(await with_parents(principal, api.store, new))
     if principal.limited and not all(principal.sees(event) for event in events):
-        # Another tenant cannot bring this about, only a publisher without limits that imitates a scope.
+        # Another tenant cannot cause this, only a publisher with an unlimited token that imitates a scope.
         raise Problem(
             409,
             "an event_id or idempotency_key is taken by an event that this token may not see; others were stored",
@@ -108,7 +105,10 @@ def _new_event(document: NewEventDocument, api: Api, principal: Principal) -> Ne
     "/events/subscribe",
     opt=described(
         Scope.CLAIM,
-        {200: DocumentedResponse("An event for this worker.", JobDocument), 204: DocumentedResponse("Nothing to do.")},
+        {
+            200: DocumentedResponse("An event for this worker.", JobDocument),
+            204: DocumentedResponse("No event is due."),
+        },
     ),
 )
 async def subscribe(
@@ -119,20 +119,20 @@ async def subscribe(
             min_length=1,
             max_length=MAX_NAME_CHARS,
             pattern=WORKER_PATTERN,
-            description="Who works: `{hostname}:{pid}`.",
+            description="The name of the worker: `{hostname}:{pid}`.",
         ),
     ],
     tags: Annotated[
         str | None,
         QueryParameter(
             pattern=TAGS_PATTERN,
-            description="Comma-separated; an event with ANY of them matches. Without it every event does, also one "
-            "that has no tags.",
+            description="Comma-separated; an event with ANY of them matches. Without tags every event matches, even "
+            "one without tags.",
         ),
     ] = None,
     bus: QueryBus = None,
 ) -> Response[Any]:
-    """Take the next event that has one of the tags, or the next one of all."""
+    """Claim the next event with one of the tags; without tags, the next of all events."""
     api, principal = api_of(request), principal_of(request)
     wanted = ClaimRequest(
         bus=api.bus(bus, principal),
@@ -169,8 +169,8 @@ async def complete_event(request: AnyRequest, id: PathId) -> CompletedDocument: 
     opt=described(
         Scope.CLAIM,
         {
-            200: DocumentedResponse("Tried again later.", FailedDocument),
-            400: DocumentedResponse("Max retries exceeded, or a wrong request.", MaxRetriesDocument),
+            200: DocumentedResponse("The event will be retried later.", FailedDocument),
+            400: DocumentedResponse("Max retries exceeded, or an invalid request.", MaxRetriesDocument),
             **NOT_FOUND,
             **CONFLICT,
         },
@@ -180,10 +180,10 @@ async def complete_event(request: AnyRequest, id: PathId) -> CompletedDocument: 
 async def fail_event(request: AnyRequest, id: PathId) -> Response[Any]:  # noqa: A002
     """Report failure. Safe to repeat."""
     data = await decoded(request, FailDocument)
-    answer = await worker_actions.fail(api_of(request), principal_of(request), id, data)
-    if isinstance(answer, MaxRetriesDocument):
-        return Response(answer, status_code=400, media_type=MEDIA_TYPE)
-    return Response(answer)
+    recorded = await worker_actions.fail(api_of(request), principal_of(request), id, data)
+    if isinstance(recorded, MaxRetriesDocument):
+        return Response(recorded, status_code=400, media_type=MEDIA_TYPE)
+    return Response(recorded)
 
 
 @post(
@@ -192,7 +192,7 @@ async def fail_event(request: AnyRequest, id: PathId) -> Response[Any]:  # noqa:
     opt=described(Scope.CLAIM, {**NOT_FOUND, **CONFLICT}, StartDocument),
 )
 async def start_event(request: AnyRequest, id: PathId) -> StartedDocument:  # noqa: A002
-    """Record that work began; again: a sign of life that keeps the event for another lease."""
+    """Record that work began, and renew the lease. A repeat renews it again."""
     data = await decoded(request, StartDocument)
     return await worker_actions.start(api_of(request), principal_of(request), id, data)
 
@@ -207,11 +207,11 @@ async def reset_event(
             min_length=1,
             max_length=MAX_NAME_CHARS,
             pattern=NAME_PATTERN,
-            description="Kept in the trail.",
+            description="Recorded in the event's log.",
         ),
     ],
 ) -> EventWithLogsDocument:
-    """Take a PROCESSING event from its worker. Any other is answered unchanged."""
+    """Take a PROCESSING event from its worker. Any other event is returned unchanged."""
     api = api_of(request)
     await api.event(id, principal_of(request))
     event = await api.store.reset_event(id, reason=reason)
@@ -222,9 +222,9 @@ async def reset_event(
 async def get_event(
     request: AnyRequest,
     id: PathId,  # noqa: A002
-    include_logs: Annotated[bool, QueryParameter(description="With what its workers did.")] = False,  # noqa: FBT002
+    include_logs: Annotated[bool, QueryParameter(description="Include what workers did with the event.")] = False,  # noqa: FBT002
 ) -> EventWithLogsDocument:
-    """One event as it stands."""
+    """The current state of one event."""
     api = api_of(request)
     event = await api.event(id, principal_of(request))
     entries = await api.store.read_event_log(event.id) if include_logs else None
@@ -242,12 +242,13 @@ async def get_event_log(request: AnyRequest, id: PathId) -> list[LogEntryDocumen
 @get("/events", opt=described(Scope.READ, {}))
 async def get_events(  # noqa: PLR0917  (the query's parameters)
     request: AnyRequest,
-    status: Annotated[EventStatus | None, QueryParameter(description="Only these.")] = None,
+    status: Annotated[EventStatus | None, QueryParameter(description="Only events with this status.")] = None,
     tags: QueryTags = None,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_PAGE)] = 20,
     offset: Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET)] = 0,
     before_id: Annotated[
-        int | None, QueryParameter(ge=1, le=2**63 - 1, description="Only smaller ids: pages of any depth.")
+        int | None,
+        QueryParameter(ge=1, le=2**63 - 1, description="Only events with smaller ids, to read page by page."),
     ] = None,
     bus: QueryBus = None,
 ) -> EventListDocument:

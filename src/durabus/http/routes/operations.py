@@ -1,4 +1,4 @@
-"""For those who run it: is it alive, is it ready, how much is there, what happens."""
+"""Routes for operators: health, readiness, metrics, statistics, and the log as it is written."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from durabus.http.auth.access import Scope
 from durabus.http.listing import count_events
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import Problem, logger
+from durabus.http.routes.parameters import QueryBus
 from durabus.http.schema.claims import StatsDocument
-from durabus.http.schema.fields import QueryBus
 from durabus.http.tail import tail
 from durabus.store.log import START
 from durabus.views.workers import handler_lines
@@ -31,20 +31,23 @@ METRICS_TYPE = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
 
 
 class HealthDocument(msgspec.Struct):
-    """All is well."""
+    """The state of the server."""
 
     status: str
 
 
 @get("/livez", opt=described(None, {}))
 async def livez() -> HealthDocument:
-    """The process answers."""
+    """Whether the process responds."""
     return HealthDocument("alive")
 
 
-@get("/readyz", opt=described(None, {503: DocumentedResponse("Not now.")}))
+@get(
+    "/readyz",
+    opt=described(None, {503: DocumentedResponse("The server cannot serve requests now.")}),
+)
 async def readyz(request: AnyRequest) -> HealthDocument:
-    """The store answers, and the server is not about to stop."""
+    """Whether the store responds and the server is not about to stop."""
     api = api_of(request)
     if api.stopping.is_set():
         raise Problem(503, "stopping")
@@ -54,16 +57,16 @@ async def readyz(request: AnyRequest) -> HealthDocument:
             await api.store.log_head()
     except (StoreError, TimeoutError) as error:
         logger.warning("not ready: %r", error)
-        raise Problem(503, "the store does not answer") from error
+        raise Problem(503, "the store does not respond") from error
     return HealthDocument("ready")
 
 
 @get(
     "/metrics",
-    opt=described(Scope.READ, {200: DocumentedResponse("Text for Prometheus.", media_type="text/plain")}),
+    opt=described(Scope.READ, {200: DocumentedResponse("Metrics for Prometheus.", media_type="text/plain")}),
 )
 async def metrics(request: AnyRequest) -> Response[bytes]:
-    """Requests of this process, and events and missing handlers of the server's bus."""
+    """Metrics of this process's requests, and of events and missing handlers of the server's bus."""
     api, principal = api_of(request), principal_of(request)
     principal.check_whole_bus("/metrics")
     bus = api.bus(None, principal)
@@ -95,13 +98,13 @@ async def events_tail(
     last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", max_length=MAX_POSITION_CHARS)] = None,
     bus: QueryBus = None,
 ) -> Stream:
-    """Every transition as it happens. A reader that was cut off goes on where it was."""
+    """Every transition as it happens. A disconnected reader continues after its last entry."""
     api, principal = api_of(request), principal_of(request)
     name = api.bus(bus, principal)
     begin = last_event_id if last_event_id is not None else after
     position = await api.store.log_head() if begin is None else begin
     if begin not in (None, START):
-        await api.store.read_log(after=position, limit=1)  # refuses a position that is none, before the stream begins
+        await api.store.read_log(after=position, limit=1)  # refuses an invalid position before the stream begins
     listens(request)
     return Stream(tail(api, principal, name, position, still_allowed(request)), media_type="text/event-stream")
 

@@ -1,11 +1,11 @@
-"""The documents of the endpoints beside the seven: whole events, claims and settlements, made for programs.
+"""Documents of the endpoints beyond the seven of the design document: whole events, claims, settlements.
 
-Instants are seconds since 1970 (``*_ts``), exact, as the library has them.
+The server encodes them and the client decodes them. Times are seconds since 1970 (``*_ts``), exact, as in the library.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -38,10 +38,11 @@ from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import Action, EventMode, EventStatus
 
 MAX_ERRORS = 100
+NO_METADATA = msgspec.Raw(b"null")
 
 
 class WholeEventDocument(msgspec.Struct, gc=False):
-    """Everything about an event."""
+    """An event with all its fields."""
 
     id: int
     event_id: str
@@ -51,8 +52,8 @@ class WholeEventDocument(msgspec.Struct, gc=False):
     description: str | None
     tags: str
     status: EventStatus
-    payload: Any
-    metadata: Any
+    payload: msgspec.Raw
+    metadata: msgspec.Raw
     priority: int
     attempts: int
     retry_count: int
@@ -72,7 +73,7 @@ class WholeEventDocument(msgspec.Struct, gc=False):
 
 
 class NewEventsDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Events to publish in one step, all or none."""
+    """Events to publish in one step: all of them or none."""
 
     events: Annotated[list[NewEventDocument], Meta(min_length=1, max_length=MAX_BATCH)]
 
@@ -84,7 +85,7 @@ class WholeEventsDocument(msgspec.Struct, kw_only=True):
 
 
 class ClaimRequestDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Ask for up to ``limit`` events. A ``token`` of your own makes the request repeatable after a lost reply."""
+    """A request for up to ``limit`` events. With your own ``token`` you can repeat it after a lost response."""
 
     worker_id: WorkerId
     limit: BatchSize = 1
@@ -96,13 +97,13 @@ class ClaimRequestDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=T
 
 
 class WaitingClaimRequestDocument(ClaimRequestDocument, forbid_unknown_fields=True, kw_only=True):
-    """The same, and how long to wait while there is nothing."""
+    """A request for events, with the seconds to wait if there are none."""
 
     wait: Wait = 0.0
 
 
 class ClaimDocument(msgspec.Struct, kw_only=True, gc=False):
-    """A claim: the event, and what its settlement must carry."""
+    """A claim: the event, and the token and fence that its settlement needs."""
 
     id: int
     token: str
@@ -113,7 +114,7 @@ class ClaimDocument(msgspec.Struct, kw_only=True, gc=False):
 
 
 class ClaimsDocument(msgspec.Struct, kw_only=True):
-    """What was claimed; empty if there was nothing."""
+    """The claims; empty if there was no event to claim."""
 
     claims: list[ClaimDocument]
 
@@ -127,14 +128,14 @@ class ClaimRefDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
 
     @property
     def ref(self) -> ClaimRef:
-        """As the store knows it."""
+        """The claim as the store identifies it."""
         return ClaimRef(self.id, self.token, self.fence)
 
 
 class CompleteClaimDocument(
     ClaimRefDocument, forbid_unknown_fields=True, kw_only=True, tag_field="outcome", tag="complete"
 ):
-    """The work is done; with ``errors`` the event ends COMPLETED_WITH_ERRORS."""
+    """The work is done. With ``errors`` the event ends COMPLETED_WITH_ERRORS."""
 
     errors: Annotated[list[Text], Meta(max_length=MAX_ERRORS)] = []
     execution_time_ms: Milliseconds | None = None
@@ -142,12 +143,15 @@ class CompleteClaimDocument(
     reason: Text | None = None
 
     def settlement(self, _retry_delay: float) -> Settlement:
-        """For the store."""
+        """The settlement for the store."""
         return Complete(self.ref, (), tuple(self.errors), self.execution_time_ms, self.status_code, self.reason)
 
 
 class FailClaimDocument(ClaimRefDocument, forbid_unknown_fields=True, kw_only=True, tag_field="outcome", tag="fail"):
-    """The work failed: another attempt after ``delay`` seconds; absent: the server's default; null: none, FAILED."""
+    """The work failed. The next attempt follows after ``delay`` seconds.
+
+    Without ``delay`` the server's default applies. With null there is no further attempt: the event is FAILED.
+    """
 
     error_message: Text
     delay: Seconds | msgspec.UnsetType | None = msgspec.UNSET
@@ -155,7 +159,7 @@ class FailClaimDocument(ClaimRefDocument, forbid_unknown_fields=True, kw_only=Tr
     status_code: StatusCode | None = None
 
     def settlement(self, retry_delay: float) -> Settlement:
-        """For the store."""
+        """The settlement for the store."""
         delay = retry_delay if self.delay is msgspec.UNSET else self.delay
         return Fail(self.ref, self.error_message, delay, (), self.execution_time_ms, self.status_code)
 
@@ -163,13 +167,13 @@ class FailClaimDocument(ClaimRefDocument, forbid_unknown_fields=True, kw_only=Tr
 class ReleaseClaimDocument(
     ClaimRefDocument, forbid_unknown_fields=True, kw_only=True, tag_field="outcome", tag="release"
 ):
-    """Give the event back; the attempt does not count."""
+    """Return the event to the queue. The attempt does not count."""
 
     delay: Seconds = 0.0
     reason: Text | None = None
 
     def settlement(self, _retry_delay: float) -> Settlement:
-        """For the store."""
+        """The settlement for the store."""
         return Release(self.ref, self.delay, (), self.reason)
 
 
@@ -177,14 +181,14 @@ SettlementDocument = CompleteClaimDocument | FailClaimDocument | ReleaseClaimDoc
 
 
 class SettleDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """End claims, each judged by itself, and claim the next ones in the same step."""
+    """Claims to end, each independent of the others, and a request for the next claims in the same step."""
 
     settlements: Annotated[list[SettlementDocument], Meta(max_length=MAX_CLAIMS)]
     then_claim: ClaimRequestDocument | None = None
 
 
 class OutcomeDocument(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Where the event stands now, or why the claim was refused (then nothing of it was written)."""
+    """The new status of the event, or why the settlement was refused (then nothing was written)."""
 
     id: int
     status: EventStatus | None = None
@@ -193,7 +197,7 @@ class OutcomeDocument(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False
 
 
 class SettledDocument(msgspec.Struct, kw_only=True):
-    """One outcome for each settlement, in their order."""
+    """One outcome for each settlement, in the same order, and the next claims."""
 
     outcomes: list[OutcomeDocument]
     claims: list[ClaimDocument]
@@ -207,7 +211,7 @@ class RenewDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class RenewalDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Until when the claim lasts, or why it was lost."""
+    """When the claim expires, or why it was lost."""
 
     id: int
     expires_ts: float | None = None
@@ -215,7 +219,7 @@ class RenewalDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RenewedDocument(msgspec.Struct, kw_only=True):
-    """One renewal for each claim, in their order."""
+    """One renewal for each claim, in the same order."""
 
     claims: list[RenewalDocument]
 
@@ -231,26 +235,26 @@ class DeadLetterListDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RequeueDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Dead letters to bring back, all or none."""
+    """Dead letters to requeue: all of them or none."""
 
     ids: Annotated[list[Id], Meta(min_length=1, max_length=MAX_CLAIMS)]
 
 
 class PurgeDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Dead letters to delete for ever: those created so long ago or earlier."""
+    """Which dead letters to delete permanently: those older than this many days."""
 
     older_than_days: Annotated[float, Meta(ge=0, le=36_500)]
     bus: Name | None = None
 
 
 class PurgedDocument(msgspec.Struct, kw_only=True):
-    """How many went."""
+    """How many dead letters were deleted."""
 
     purged: int
 
 
 class StatsDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How many events a bus has in each status. ``capped``: at least so many, nobody counted further."""
+    """How many events a bus has in each status. ``capped``: counting stopped, so there may be more."""
 
     bus: str
     pending: int
@@ -262,7 +266,7 @@ class StatsDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class LogLineDocument(msgspec.Struct, kw_only=True):
-    """A transition, as the tail tells it."""
+    """A transition of an event, as the tail sends it."""
 
     position: str
     action: Action
@@ -283,9 +287,9 @@ class LogLineDocument(msgspec.Struct, kw_only=True):
 
 
 def whole_event(event: Event) -> WholeEventDocument:
-    """Everything about an event."""
+    """The document of an event."""
     title, description = title_of(event)
-    # By place: more than 15 keywords make CPython build a dict for the call, which triples its cost.
+    # Positional: with more than 15 keywords CPython builds a dict for the call, which triples its cost.
     return WholeEventDocument(
         event.id,
         event.event_id,
@@ -296,7 +300,7 @@ def whole_event(event: Event) -> WholeEventDocument:
         join_tags(event.tags),
         event.status,
         payload_of(event.payload_json),
-        None if event.metadata_json is None else payload_of(event.metadata_json),
+        NO_METADATA if event.metadata_json is None else payload_of(event.metadata_json),
         event.priority,
         event.attempts,
         len(event.errors),
@@ -317,7 +321,7 @@ def whole_event(event: Event) -> WholeEventDocument:
 
 
 def claim_document(claim: Claim) -> ClaimDocument:
-    """A claim and its event."""
+    """The document of a claim."""
     event = claim.event
     return ClaimDocument(
         id=event.id,
@@ -330,7 +334,7 @@ def claim_document(claim: Claim) -> ClaimDocument:
 
 
 def log_line(entry: LogEntry) -> LogLineDocument:
-    """A log entry without payload and results."""
+    """The document of a log entry, without payload and results."""
     return LogLineDocument(
         position=entry.position,
         action=entry.action,

@@ -1,4 +1,4 @@
-"""The documents of the seven endpoints, field by field as the design document has them, in its order."""
+"""Documents of the seven endpoints. Fields and their order are those of the design document."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import Action, EventStatus
 
 LOG_ID_BITS = 20
-"""A log entry's number is its event's, and its place in the event's trail: unique for events below 2^43."""
+"""The number of a log entry is made of its event's id and its place in the event's log: unique for ids below 2^43."""
 RAW = msgspec.json.Decoder(msgspec.Raw)
 METADATA = msgspec.json.Decoder(dict[str, Any])
 
 
 class NewEventDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, gc=False):
-    """An event to publish. Only ``title`` is needed; from ``type`` on the fields go beyond the design document."""
+    """An event to publish. Only ``title`` is required. The design document does not have ``type`` and what follows."""
 
     title: Title
     description: Text | None = None
@@ -58,7 +58,7 @@ class NewEventDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True,
     idempotency_key: Name | None = None
 
     def new_event(self, *, bus: str, max_retries: int) -> NewEvent:
-        """Checked and encoded. Title and description that the type does not tell travel as metadata."""
+        """The checked event for the store. A title that differs from the type, and the description, become metadata."""
         type_, metadata = self.type or type_of(self.title), self.metadata
         if self.title != type_:
             metadata = {**(metadata or {}), "title": self.title}
@@ -96,7 +96,7 @@ class EventDocument(msgspec.Struct, kw_only=True):
 
 
 class LogEntryDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a worker did. Fields that an action has no use for are left out."""
+    """What a worker did. Fields that an action does not use are omitted."""
 
     id: int
     event_id: int | None = None
@@ -110,13 +110,13 @@ class LogEntryDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EventWithLogsDocument(EventDocument, kw_only=True, omit_defaults=True):
-    """An event, and with ``include_logs`` what its workers did."""
+    """An event, with what its workers did if ``include_logs`` is set."""
 
     logs: list[LogEntryDocument] | None = None
 
 
 class JobDocument(msgspec.Struct, kw_only=True):
-    """An event that a worker was given. Token and fence of the claim are in the headers."""
+    """An event that a worker has claimed. The headers hold the token and fence of the claim."""
 
     id: int
     title: str
@@ -129,7 +129,7 @@ class JobDocument(msgspec.Struct, kw_only=True):
 
 
 class EventSummaryDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An event in a list; ``next_retry_at`` only while it waits for a retry."""
+    """An event in a list. It has ``next_retry_at`` only while it waits for a retry."""
 
     id: int
     title: str
@@ -142,7 +142,7 @@ class EventSummaryDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EventListDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A page, newest first. ``total_capped``: there are more, but nobody counted them."""
+    """A page of events, newest first. ``total_capped``: counting stopped, so there may be more."""
 
     events: list[EventSummaryDocument]
     total: int
@@ -152,14 +152,14 @@ class EventListDocument(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ProofDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """Token and fence of a claim, as the headers of ``GET /events/subscribe`` gave them."""
+    """Token and fence of a claim, from the headers of ``GET /events/subscribe``."""
 
     token: ClaimToken
     fence: Fence
 
 
 class CompleteDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The work is done. With ``claim`` the claim is proved, without it only named by its worker."""
+    """The work is done. ``claim`` proves the claim; without it the worker's name identifies the claim."""
 
     worker_id: WorkerId
     execution_time_ms: Milliseconds | None = None
@@ -174,14 +174,14 @@ class FailDocument(CompleteDocument, forbid_unknown_fields=True, kw_only=True):
 
 
 class StartDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """The work begins, or goes on."""
+    """The work begins or continues."""
 
     worker_id: WorkerId
     claim: ProofDocument | None = None
 
 
 class CompletedDocument(msgspec.Struct, kw_only=True):
-    """What was recorded."""
+    """The recorded completion."""
 
     event_id: int
     worker_id: str
@@ -192,7 +192,7 @@ class CompletedDocument(msgspec.Struct, kw_only=True):
 
 
 class StartedDocument(msgspec.Struct, kw_only=True):
-    """What was recorded, and until when the event is the worker's if nothing more is heard."""
+    """The recorded start, and when the lease expires unless the worker renews it."""
 
     event_id: int
     worker_id: str
@@ -202,7 +202,7 @@ class StartedDocument(msgspec.Struct, kw_only=True):
 
 
 class FailedDocument(msgspec.Struct, kw_only=True):
-    """What was recorded, and when the event is tried again."""
+    """The recorded failure, and when the next attempt is due."""
 
     event_id: int
     worker_id: str
@@ -216,7 +216,7 @@ class FailedDocument(msgspec.Struct, kw_only=True):
 
 
 class MaxRetriesDocument(msgspec.Struct, kw_only=True):
-    """That was the last attempt: the event is FAILED."""
+    """The last attempt failed: the event is FAILED."""
 
     error: str = "Max retries exceeded"
     retry_count: int
@@ -224,7 +224,7 @@ class MaxRetriesDocument(msgspec.Struct, kw_only=True):
 
 
 def iso(instant: float) -> str:
-    """An instant as the design document writes it: whole seconds, UTC."""
+    """A time in the format of the design document: whole seconds, UTC."""
     return _iso(int(instant))
 
 
@@ -234,7 +234,7 @@ def _iso(second: int) -> str:
 
 
 def payload_of(text: str) -> Any:
-    """Stored JSON as it is, without decoding it; what was damaged by hand is shown as a string."""
+    """Stored JSON without decoding it. Text that is not JSON is returned as a string."""
     try:
         return RAW.decode(text)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -242,13 +242,13 @@ def payload_of(text: str) -> Any:
 
 
 def title_of(event: Event) -> tuple[str, str | None]:
-    """Title and description. An event that was not published over HTTP has its type as title."""
+    """The title and description of an event. An event that was not published over HTTP has its type as title."""
     if event.metadata_json is None:
         return event.type, None
     try:
         metadata = METADATA.decode(event.metadata_json)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return event.type, None  # damaged by hand
+        return event.type, None  # the stored text was changed by hand
     title, description = metadata.get("title"), metadata.get("description")
     return title if isinstance(title, str) else event.type, description if isinstance(description, str) else None
 
@@ -258,7 +258,7 @@ def _retry_at(event: Event) -> str | None:
 
 
 def event_document(event: Event, max_retries: int) -> EventDocument:
-    """As ``POST /events`` answers."""
+    """The document that ``POST /events`` returns."""
     title, description = title_of(event)
     return EventDocument(
         id=event.id,
@@ -276,14 +276,14 @@ def event_document(event: Event, max_retries: int) -> EventDocument:
 
 
 def event_with_logs(event: Event, max_retries: int, entries: list[LogEntry] | None) -> EventWithLogsDocument:
-    """As ``GET /events/{id}`` answers."""
+    """The document that ``GET /events/{id}`` returns."""
     plain = event_document(event, max_retries)
     logs = None if entries is None else log_documents(entries, with_event_id=False)
     return EventWithLogsDocument(**msgspec.structs.asdict(plain), logs=logs)
 
 
 def job_document(event: Event, max_retries: int) -> JobDocument:
-    """As ``GET /events/subscribe`` answers."""
+    """The document that ``GET /events/subscribe`` returns."""
     return JobDocument(
         id=event.id,
         title=title_of(event)[0],
@@ -297,7 +297,7 @@ def job_document(event: Event, max_retries: int) -> JobDocument:
 
 
 def summary_document(event: Event) -> EventSummaryDocument:
-    """As ``GET /events`` lists it."""
+    """The document of an event in ``GET /events``."""
     return EventSummaryDocument(
         id=event.id,
         title=title_of(event)[0],
@@ -311,7 +311,7 @@ def summary_document(event: Event) -> EventSummaryDocument:
 
 
 def log_documents(entries: list[LogEntry], *, with_event_id: bool) -> list[LogEntryDocument]:
-    """The trail of what workers did; publishing and requeueing are nobody's work."""
+    """What workers did with an event. Entries without a worker, such as publishing, are omitted."""
     return [
         LogEntryDocument(
             id=(entry.id << LOG_ID_BITS | place) & MAX_ID,

@@ -1,11 +1,10 @@
-"""The kinds of fields that requests are made of. What they allow is in the OpenAPI document, so nothing is guessed."""
+"""Types of the fields in requests. The OpenAPI document shows what values they allow."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from typing import Annotated, Any
 
-from litestar.params import PathParameter, QueryParameter
 from msgspec import Meta
 
 from durabus.model.limits import (
@@ -26,7 +25,7 @@ MAX_MILLISECONDS = 1e12
 MAX_LEASE = 86_400.0
 MAX_WAIT = 60.0
 MAX_CLAIMS = 1_000
-"""Claimed, renewed or settled by one request: ten thousand would hold up everybody else for seconds."""
+"""Maximum number of claims in one request. Ten thousand would delay all other requests for seconds."""
 
 # Word characters of any language and ASCII punctuation; a tag has no comma and no space.
 NAME_PATTERN = r"^[\w!-~]([\w -~]*[\w!-~])?(?!\n)$"
@@ -49,7 +48,7 @@ WorkerId = Annotated[
         min_length=1,
         max_length=MAX_NAME_CHARS,
         pattern=WORKER_PATTERN,
-        description="Who works: `{hostname}:{pid}`.",
+        description="The name of the worker: `{hostname}:{pid}`.",
         examples=["worker-02:8742"],
     ),
 ]
@@ -78,34 +77,27 @@ Milliseconds = Annotated[float, Meta(ge=0, le=MAX_MILLISECONDS)]
 StatusCode = Annotated[int, Meta(ge=0, le=MAX_STATUS_CODE)]
 BatchSize = Annotated[int, Meta(ge=1, le=MAX_CLAIMS)]
 
-PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID, description="The event's number.")]
-QueryBus = Annotated[
-    str | None,
-    QueryParameter(min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN, description="Default: the server's."),
-]
-QueryTags = Annotated[
-    str | None,
-    QueryParameter(pattern=TAGS_PATTERN, description="Comma-separated; an event matches if it has ANY of them."),
-]
-
 
 @lru_cache(maxsize=1024)
 def split_tags(tags: str | None) -> tuple[str, ...]:
-    """A comma string as tags. Spaces after a comma are let pass. Remembered: one publisher sends the same ones."""
+    """Split a comma-separated string into tags. Spaces after a comma are allowed.
+
+    The result is cached, because a publisher sends the same tags again and again.
+    """
     return check_tags(tag.strip(" ") for tag in tags.split(",")) if tags else ()
 
 
 def join_tags(tags: tuple[str, ...]) -> str:
-    """Tags as the comma string that the API speaks; no tag has a comma."""
+    """Join tags with commas, as the API sends them. No tag contains a comma."""
     return ",".join(tags)
 
 
 def type_of(title: str) -> str:
-    """A title as an event type: what a type cannot have becomes an underscore."""
+    """Turn a title into an event type. Characters that a type cannot have become underscores."""
     text = "".join(char if char.isprintable() and char not in "* " else "_" for char in title)
     return ".".join(segment or "_" for segment in text.split("."))
 
 
 def as_number(value: float | None) -> Any:
-    """A whole number without its point, as it was sent."""
+    """A float that is a whole number as an integer, as the client sent it."""
     return int(value) if value is not None and value.is_integer() else value
