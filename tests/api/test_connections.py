@@ -16,9 +16,9 @@ from tests.worker.support import until
 
 from durabus import open_store
 from durabus.http import Settings, connections, create_app
+from durabus.http.auth.peers import network
 from durabus.http.connections import Closable, Connection
 from durabus.http.middleware import MAX_HEADER_BYTES
-from durabus.http.peers import network
 from durabus.http.serving import listen, serve
 
 SILENT = 1_050

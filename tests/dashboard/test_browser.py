@@ -44,7 +44,7 @@ async def test_a_failed_event_is_found_understood_retried_and_seen_to_complete(
     await kill_all(store, store_url, bus, till, [id_])
 
     await page.goto(f"/?bus={bus}")
-    await page.get_by_role("link", name="1 dead letters wait for a decision").click()
+    await page.get_by_role("link", name="1 dead letter to retry or purge").click()
     await page.get_by_role("link", name=f"newest, #{id_}").click()
     await expect(page.get_by_role("heading", level=1)).to_contain_text(f"#{id_}")
     await expect(page.locator("h1 .badge")).to_have_text("failed")
@@ -60,7 +60,7 @@ async def test_a_failed_event_is_found_understood_retried_and_seen_to_complete(
     async with open_bus(store_url, bus, till):
         # Nobody presses anything: the page sees it by itself.
         await expect(page.locator("h1 .badge")).to_have_text("completed")
-    await expect(page.locator(".timeline")).to_contain_text("brought back from the dead letters")
+    await expect(page.locator(".timeline")).to_contain_text("requeued from the dead letters")
 
 
 async def test_a_group_is_retried_after_a_confirmation_that_says_how_many(
@@ -146,7 +146,7 @@ async def test_a_worker_is_released_and_loses_its_event(page: Page, store: Event
     page.on("dialog", lambda dialog: dialog.accept())
     await expect(page.get_by_role("row", name="stuck:1")).to_contain_text("live")
     await page.get_by_role("button", name="Release the events of stuck:1").click()
-    await expect(page.get_by_role("status").filter(has_text="Released")).to_have_text("Released 1 events of stuck:1.")
+    await expect(page.get_by_role("status").filter(has_text="Released")).to_have_text("Released 1 event of stuck:1.")
     event = await store.get_event(id_)
     assert event is not None
     assert event.status == "PENDING"
@@ -162,7 +162,7 @@ async def test_a_person_logs_in_with_a_token_and_out_again(browser: Browser, sto
         await page.goto("/dashboard/events?status=FAILED")
         await page.get_by_label("Token").fill("durabus_0_wrong")
         await page.get_by_role("button", name="Log in").click()
-        await expect(page.get_by_role("alert")).to_have_text("This token is unknown, over or revoked.")
+        await expect(page.get_by_role("alert")).to_have_text("This token is unknown, expired or revoked.")
         await page.get_by_label("Token").fill(token)
         await page.get_by_role("button", name="Log in").click()
         await expect(page).to_have_url(f"{guarded.url}/dashboard/events?status=FAILED")
@@ -196,7 +196,7 @@ PATHS = [
     "/dashboard/events",
     "/dashboard/events/{id}",
     "/dashboard/dead-letters",
-    "/dashboard/dead-letters/confirm?deed=purge",
+    "/dashboard/dead-letters/confirm?operation=purge",
     "/dashboard/handlers",
     "/dashboard/workers",
     "/dashboard/live",

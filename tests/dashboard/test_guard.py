@@ -24,7 +24,7 @@ PAGES = [
     "/dashboard/events",
     "/dashboard/events/1",
     "/dashboard/dead-letters",
-    "/dashboard/dead-letters/confirm?deed=retry",
+    "/dashboard/dead-letters/confirm?operation=retry",
     "/dashboard/handlers",
     "/dashboard/workers",
     "/dashboard/live",
@@ -132,7 +132,7 @@ async def test_the_login_keeps_the_token_where_no_script_and_no_other_site_can_u
 async def test_a_wrong_token_and_one_that_may_not_read_are_refused_in_words(desk: Desk, tokens: TokenFile) -> None:
     answer = await log_in(desk, "durabus_0_wrong")
     assert (answer.status_code, "set-cookie" in answer.headers) == (401, False)
-    assert "unknown, over or revoked" in answer.text
+    assert "unknown, expired or revoked" in answer.text
     assert "durabus_0_wrong" not in answer.text
     _, token = tokens.create("publisher", [Scope.PUBLISH])
     answer = await log_in(desk, token)
@@ -166,7 +166,7 @@ async def test_a_form_of_another_site_is_refused(
     id_ = await dead_letter(store)
     _, token = tokens.create("me", [Scope.ADMIN])
     await log_in(desk, token)
-    answer = await desk.http.post(path, data={"deed": "retry", "worker_id": "a"}, headers=headers)
+    answer = await desk.http.post(path, data={"operation": "retry", "worker_id": "a"}, headers=headers)
     assert answer.status_code == 403
     event = await store.get_event(id_)
     assert event is not None
@@ -192,9 +192,9 @@ async def test_a_form_is_a_form_and_not_too_large(desk: Desk, tokens: TokenFile)
     await log_in(desk, token)
     path = "/dashboard/dead-letters/step"
     assert (await desk.http.post(path, json={}, headers={"Origin": HOME})).status_code == 415
-    assert (await send(desk, path, {"deed": "x" * 70_000})).status_code == 413
+    assert (await send(desk, path, {"operation": "x" * 70_000})).status_code == 413
     assert (await send(desk, path, {f"f{n}": "x" for n in range(60)})).status_code == 400
-    assert (await send(desk, path, {"deed": "burn"})).status_code == 400
+    assert (await send(desk, path, {"operation": "burn"})).status_code == 400
 
 
 async def test_who_may_only_read_sees_no_button_and_cannot_press_it(
@@ -209,7 +209,7 @@ async def test_who_may_only_read_sees_no_button_and_cannot_press_it(
         assert "Retry" not in page.text
         assert "Purge" not in page.text
     for path in FORMS:
-        answer = await send(desk, path.replace("/1/", f"/{id_}/"), {"deed": "retry", "worker_id": "a"})
+        answer = await send(desk, path.replace("/1/", f"/{id_}/"), {"operation": "retry", "worker_id": "a"})
         assert answer.status_code == 403, path
         assert answer.headers["content-type"].startswith("text/html")
     assert (await store.counts()).failed == 1
@@ -237,7 +237,7 @@ async def test_tenants_see_nothing_of_each_other(desk: Desk, store: EventStore, 
         assert (await send(desk, f"/dashboard/events/{id_}/release", {"a": "b"})).status_code == 404
     assert (await desk.get("/dashboard/events?tags=green", headers=HTML)).status_code == 403
     assert (await send(desk, "/dashboard/workers/release", {"worker_id": "green-host:1"})).status_code == 303
-    step = await send(desk, "/dashboard/dead-letters/step", {"deed": "purge"}, Accept="application/json")
+    step = await send(desk, "/dashboard/dead-letters/step", {"operation": "purge"}, Accept="application/json")
     assert step.json() == {"done": 1, "before": None}
     assert [await store.has_event(id_) for id_ in (theirs, mine, waiting.id)] == [True, False, True]
     event = await store.get_event(waiting.id)
@@ -250,7 +250,7 @@ async def test_a_token_for_other_buses_is_refused(desk: Desk, store: EventStore,
     await log_in(desk, token)
     assert (await desk.get("/dashboard/events", headers=HTML)).status_code == 403
     assert (await desk.get("/dashboard/events?bus=elsewhere", headers=HTML)).status_code == 200
-    assert (await send(desk, "/dashboard/dead-letters/step", {"deed": "purge"})).status_code == 403
+    assert (await send(desk, "/dashboard/dead-letters/step", {"operation": "purge"})).status_code == 403
 
 
 async def test_what_events_carry_is_text_and_never_markup(store: EventStore, clock: ManualClock) -> None:
@@ -288,9 +288,9 @@ async def test_what_events_carry_is_text_and_never_markup(store: EventStore, clo
         ("/dashboard/events?id=%00", 404),
         ("/dashboard/events?id=0190a5d2-2f2c-7000-8000-000000000000", 404),
         ("/dashboard/events/" + "9" * 5_000, 404),
-        ("/dashboard/dead-letters/confirm?deed=retry&id=9223372036854775807", 200),
-        ("/dashboard/dead-letters/confirm?deed=retry&id=9223372036854775808", 400),
-        ("/dashboard/dead-letters/confirm?deed=burn", 400),
+        ("/dashboard/dead-letters/confirm?operation=retry&id=9223372036854775807", 200),
+        ("/dashboard/dead-letters/confirm?operation=retry&id=9223372036854775808", 400),
+        ("/dashboard/dead-letters/confirm?operation=burn", 400),
     ],
 )
 async def test_an_address_that_no_page_links_to_is_answered_in_words(sqlite_desk: Desk, path: str, code: int) -> None:
@@ -299,7 +299,7 @@ async def test_an_address_that_no_page_links_to_is_answered_in_words(sqlite_desk
 
 
 async def test_numbers_of_a_form_that_no_page_sends_are_nothing(sqlite_desk: Desk) -> None:
-    sent = {"deed": "retry", "number": "9" * 5_000, "done": "\N{ARABIC-INDIC DIGIT ONE}"}
+    sent = {"operation": "retry", "number": "9" * 5_000, "done": "\N{ARABIC-INDIC DIGIT ONE}"}
     headers = {"Origin": "http://127.0.0.1", "Accept": "application/json"}
     answer = await sqlite_desk.http.post("/dashboard/dead-letters/step", data=sent, headers=headers)
     assert (answer.status_code, answer.json()) == (200, {"done": 0, "before": None})

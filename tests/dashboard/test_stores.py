@@ -54,7 +54,7 @@ async def test_every_store_shows_the_same(request: pytest.FixtureRequest, kind: 
         assert (await client.get("/dashboard/handlers")).status_code == 200
         step = await client.post(
             "/dashboard/dead-letters/step",
-            data={"deed": "retry"},
+            data={"operation": "retry"},
             headers={"Origin": "http://127.0.0.1", "Accept": "application/json"},
         )
         assert step.json() == {"done": 3, "before": None}

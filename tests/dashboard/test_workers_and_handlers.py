@@ -86,10 +86,10 @@ async def test_many_purges_have_to_be_typed(desk: Desk) -> None:
     await publish(desk.store, BUS, 1_001)
     await bury(desk.store, BUS)
     await bury(desk.store, BUS)
-    page = (await desk.get("/dashboard/dead-letters/confirm?deed=purge")).text
+    page = (await desk.get("/dashboard/dead-letters/confirm?operation=purge")).text
     assert "Purge 1,001 dead letters?" in page
     assert 'name="typed" required pattern="purge"' in page
-    form = {"deed": "purge", "number": "1001"}
+    form = {"operation": "purge", "number": "1001"}
     home = {"Origin": "http://127.0.0.1", "Accept": "application/json"}
     refused = await desk.http.post("/dashboard/dead-letters/step", data=form, headers=home)
     assert refused.status_code == 400
@@ -103,12 +103,12 @@ async def test_without_the_script_a_person_presses_on(desk: Desk) -> None:
     await publish(desk.store, BUS, 700)
     await bury(desk.store, BUS)
     home = {"Origin": "http://127.0.0.1"}
-    page = (await desk.http.post("/dashboard/dead-letters/step", data={"deed": "retry"}, headers=home)).text
+    page = (await desk.http.post("/dashboard/dead-letters/step", data={"operation": "retry"}, headers=home)).text
     assert "<h1>600 retried</h1>" in page
     fields = dict(re.findall(r'name="(\w+)" value="([^"]*)"', page))
     page = (await desk.http.post("/dashboard/dead-letters/step", data=fields, headers=home)).text
     assert "<h1>700 retried</h1>" in page
-    assert "Go on" not in page
+    assert "Continue" not in page
     assert (await desk.store.counts()).pending == 700
 
 

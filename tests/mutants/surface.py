@@ -176,7 +176,7 @@ SURFACE = (
         "http/dashboard/bulk_actions.py",
         'hashlib.sha256(f"{type_}\\n{shape}".encode())',
         "hashlib.sha256(shape.encode())",
-        "tests/dashboard/test_figures.py::test_dead_letters_are_grouped_by_type_and_error",
+        "tests/dashboard/test_activity.py::test_dead_letters_are_grouped_by_type_and_error",
         "A retry of one kind retries another, too.",
     ),
     Mutant(
@@ -184,7 +184,7 @@ SURFACE = (
         "http/dashboard/bulk_actions.py",
         'return _VARIES.sub("…", error.strip()',
         "return (error.strip()",
-        "tests/dashboard/test_figures.py::test_errors_of_one_kind_have_one_shape",
+        "tests/dashboard/test_activity.py::test_errors_of_one_kind_have_one_shape",
         "A thousand failures of one kind are a thousand groups.",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""What every route works with: the store, the settings, and whether the server is about to stop."""
+"""What every route uses: the store, the settings, and whether the server is about to stop."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from durabus.store.contract import EventStore
 
 SCAN_LIMIT = 1000
 LOOKED_UP_AT_ONCE = 200
-"""Events in one call: they come with their payloads."""
+"""Maximum number of events to read in one call: they come with their payloads."""
 
 logger = logging.getLogger("durabus.server")
 
 
 class Api:
-    """One for each app. It opens a store that it was given as URL, and closes only what it opened."""
+    """The state of one app. It opens a store given as a URL, and closes only a store that it opened."""
 
     def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None = None) -> None:
         self.settings = settings
         self.tokens = tokens
         self.metrics = HttpMetrics()
         self.stopping = asyncio.Event()
-        """Set when the server is asked to stop: whoever waits for work or for news goes home."""
+        """Set when the server is asked to stop: long polls and tails then end."""
         self._url = store if isinstance(store, str) else None
         self._store = make_store(store) if isinstance(store, str) else store
         self._wrong_tokens = WrongTokens()
@@ -51,7 +51,7 @@ class Api:
         return self._store
 
     async def begin(self) -> None:
-        """Open the store and look for orphans from now on. The first request does it where no lifespan did."""
+        """Open the store and start to look for orphans. Without a lifespan the first request does this."""
         if self._begun:
             return
         async with self._beginning:
@@ -62,11 +62,11 @@ class Api:
                 self._begun = True
 
     def stop(self) -> None:
-        """No more waiting: open requests are to end soon."""
+        """End all waiting, so that open requests finish soon."""
         self.stopping.set()
 
     async def end(self) -> None:
-        """Let go of everything. Repeatable."""
+        """Stop the scan and close the store. Repeatable."""
         self.stop()
         scan, self._scan = self._scan, None
         try:
@@ -78,41 +78,44 @@ class Api:
                 await self._store.close()
 
     def holder(self, text: str, host: str) -> Principal | None:
-        """Who holds the token ``text``; None if nobody does. A ``host`` that sends too many wrong ones is told so."""
+        """The principal of the token ``text``; None if the token is not valid.
+
+        Raises ``Problem`` 429 if ``host`` has sent too many wrong tokens.
+        """
         try:
             holder = None if self.tokens is None else self.tokens.holder(text)
         except ConfigurationError as error:
-            logger.error("nobody gets in: %s", error)  # noqa: TRY400  (its text says all)
+            logger.error("every request is refused: %s", error)  # noqa: TRY400  (the text says everything)
             raise Problem(503, "tokens cannot be checked now") from error
         if holder is None and self._wrong_tokens.too_many(host):
             raise Problem(
                 429,
-                "this token is unknown, over or revoked, and so were too many others from this address: try again "
+                "this token is unknown, expired or revoked, and so were too many others from this address: try again "
                 "with a valid one",
                 {"Retry-After": "60", "Connection": "close"},
             )
         return holder
 
     def bus(self, named: str | None, principal: Principal) -> str:
-        """The bus of a request, if it is the sender's to use."""
+        """The bus of a request. Raises ``Problem`` 403 if the sender may not use it."""
         return principal.check_bus(check_name(named, "bus") if named else self.settings.bus)
 
     async def event(self, id_: int, principal: Principal) -> Event:
-        """The stored event; one that the sender must not see is as absent as one that is not there."""
+        """The stored event. Raises ``EventNotFound`` also if the sender may not see it."""
         event = await self.store.get_event(id_)
         if event is None or not principal.sees(event):
             raise EventNotFound(id_)
         return event
 
     async def check_events(self, ids: Sequence[int], principal: Principal) -> None:
-        """Refuse all if one is not theirs. A claim's token is a secret, but it is not a permission."""
+        """Refuse all ids if the sender may not see one of them. To know a claim's token is not a permission."""
         if principal.limited:
             for id_, theirs in (await self.seen_by(principal, ids)).items():
                 if not theirs:
                     raise EventNotFound(id_)
 
     async def seen_by(self, principal: Principal, ids: Iterable[int]) -> dict[int, bool]:
-        """Which of these stored events are theirs to see."""
+        """For each id, whether the principal may see the stored event."""
         asked, seen = list(dict.fromkeys(ids)), dict[int, bool]()
         for first in range(0, len(asked), LOOKED_UP_AT_ONCE):
             some = asked[first : first + LOOKED_UP_AT_ONCE]
@@ -121,9 +124,9 @@ class Api:
         return seen
 
     async def _look_for_orphans(self) -> None:
-        """Events whose lease is over go back to the queue also when nobody claims.
+        """Return events with an expired lease to the queue, even while no worker claims.
 
-        Events without a limit of their own are given none here: they may belong to workers of another kind.
+        An event without an attempt limit gets none here, because it may belong to workers with another limit.
         """
         while True:
             await asyncio.sleep(self.settings.scan_every)
@@ -132,13 +135,13 @@ class Api:
             except StoreClosedError:
                 return
             except StoreError as error:
-                logger.warning("looking for orphans failed, it is tried again: %s", error)
+                logger.warning("looking for orphans failed, the server tries again: %s", error)
             except Exception:
-                # Nobody else would notice that nobody looks any more.
-                logger.exception("looking for orphans failed, it is tried again")
+                # If this task ended, no other part of the server would notice.
+                logger.exception("looking for orphans failed, the server tries again")
             else:
                 if taken:
-                    logger.info("orphans taken from their workers: %d", taken)
+                    logger.info("orphans returned to the queue: %d", taken)
 
 
 def api_of(request: Request[Any, Any, Any]) -> Api:
@@ -148,27 +151,27 @@ def api_of(request: Request[Any, Any, Any]) -> Api:
 
 
 def still_allowed(request: Request[Any, Any, Any]) -> Callable[[], bool]:
-    """Whether who sent a request may still send it: what goes on for long asks again and again."""
+    """A function that returns whether the sender may still send this request. Long requests call it repeatedly."""
     principal, scope = principal_of(request), request.scope
-    ask_again: Callable[..., Principal] = scope["ask_again"]  # type: ignore[typeddict-item]
+    check_again: Callable[..., Principal] = scope["check_again"]  # type: ignore[typeddict-item]
 
-    def ask() -> bool:
+    def is_allowed() -> bool:
         try:
-            return ask_again(scope, dict(scope["headers"])) == principal
+            return check_again(scope, dict(scope["headers"])) == principal
         except Problem:
             return False
 
-    return ask
+    return is_allowed
 
 
 def listens(request: Request[Any, Any, Any], *, begin: bool = True) -> None:
-    """Tell the server that this request only waits for events: it may close its connection when it is full."""
+    """Tell the server that this request only waits for events: a full server may close its connection."""
     tell: Callable[..., None] | None = request.scope.get(LISTEN)  # type: ignore[assignment]
     if tell is not None:
         tell(begin=begin)
 
 
 def principal_of(request: Request[Any, Any, Any]) -> Principal:
-    """Who sent a request: the gate has found out."""
+    """The sender of a request, as the middleware identified it."""
     found: Principal = request.scope["user"]
     return found

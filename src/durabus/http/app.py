@@ -1,4 +1,4 @@
-"""The ASGI app: for ``durabus serve``, and for mounting into an app of your own."""
+"""The ASGI app: ``durabus serve`` runs it, and you can mount it into your own app."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from durabus.http.asgi import App, Receive, Send
 from durabus.http.asgi import Scope as AsgiScope
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.auth.tokens import TokenFile
-from durabus.http.dashboard.board import Board
 from durabus.http.dashboard.pages import ROUTES as PAGES
-from durabus.http.middleware import Gate
+from durabus.http.dashboard.state import DashboardState
+from durabus.http.middleware import RequestMiddleware
 from durabus.http.openapi import CONFIG, openapi_document
-from durabus.http.problems import Code, Problem, answer
+from durabus.http.problems import Code, Problem, problem_response
 from durabus.http.routes import claims, dead_letters, events, operations
 from durabus.http.settings import MAX_BATCH_BODY, Settings
 from durabus.store.connect import default_url
@@ -37,12 +37,12 @@ class HttpApi:
 
     def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None) -> None:
         self.api = Api(store, settings, tokens)
-        self._board = Board(self.api)
-        self._gate = Gate(cast("App", router()), self.api, self._board, tokens)
+        self._dashboard = DashboardState(self.api)
+        self._middleware = RequestMiddleware(cast("App", router()), self.api, self._dashboard, tokens)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
-        serve = self._live if scope["type"] == "lifespan" else self._gate
+        serve = self._live if scope["type"] == "lifespan" else self._middleware
         await serve(scope, receive, send)
 
     def openapi(self) -> dict[str, Any]:
@@ -50,25 +50,25 @@ class HttpApi:
         return openapi_document(_described())
 
     def stop(self) -> None:
-        """End what waits: long polls and tails. Call it before a server stops."""
+        """End long polls and tails. Call it before a server stops."""
         self.api.stop()
 
     async def close(self) -> None:
-        """Let go of what the app opened, where no lifespan does it. Repeatable."""
+        """Close what the app opened. With a lifespan the server does this. Repeatable."""
         try:
-            await self._board.stop()
+            await self._dashboard.stop()
         finally:
             await self.api.end()
 
     async def _live(self, _scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """From the server's first word to its last."""
+        """Run the ASGI lifespan: open at startup, close at shutdown."""
         await receive()
         try:
             await self.api.begin()
         except Exception as error:
-            # Whatever it is: a server that hears nothing takes it for an app without a lifespan, and serves.
+            # Report every error: without a message the server assumes an app without a lifespan, and serves it.
             if not isinstance(error, DurabusError):
-                logger.exception("the API does not start")
+                logger.exception("the API could not start")
             await send({"type": "lifespan.startup.failed", "message": str(error) or repr(error)})
             return
         await send({"type": "lifespan.startup.complete"})
@@ -82,11 +82,11 @@ class HttpApi:
 def create_app(
     store: EventStore | str | None = None, *, settings: Settings | None = None, tokens: TokenFile | None = None
 ) -> HttpApi:
-    """The API over ``store``: a URL, which the app opens and closes, or an open store, which stays yours.
+    """Make the HTTP API of ``store``: a URL, which the app opens and closes, or an open store, which you close.
 
-    Without a ``store`` it is the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
+    Without ``store`` the app uses the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
 
-    With ``tokens`` every request needs one. Without, only requests from this machine to this machine are served.
+    With ``tokens`` every request needs a token. Without them the app serves only requests from this machine.
     """
     if tokens is not None:
         tokens.check()
@@ -95,11 +95,11 @@ def create_app(
 
 @cache
 def router() -> Litestar:
-    """Finds the handler of an address. It knows no store, so one serves all apps of a process."""
+    """Finds the handler of an address. It holds no store, so all apps of a process share one router."""
     return Litestar(
         [options_of([*ROUTES, openapi_json]), *ROUTES, openapi_json],
         guards=[check_scope],
-        exception_handlers={Exception: answer},
+        exception_handlers={Exception: problem_response},
         openapi_config=None,  # the framework would serve pages that load scripts from other hosts
         request_max_body_size=MAX_BATCH_BODY,
         logging_config=None,
@@ -107,24 +107,24 @@ def router() -> Litestar:
 
 
 async def check_scope(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """Every route names the scope it needs; only one that says None is open to all that the gate let in.
+    """Refuse a sender without the scope that the route names. Scope None admits every sender.
 
-    Async only because the framework would run it in a thread otherwise.
+    It is async because the framework would otherwise run it in a thread.
     """
     principal: Principal = connection.scope["user"]
     scope = handler.opt.get("scope", Scope.ADMIN)
     if scope is not None and not principal.holds(scope):
-        raise Problem(403, f"this needs a token with the scope {scope}", code=Code.SCOPE_MISSING)
+        raise Problem(403, f"this request needs a token with the scope {scope}", code=Code.SCOPE_MISSING)
 
 
 @get("/openapi.json", opt={"scope": None}, include_in_schema=False)
 async def openapi_json() -> Response[bytes]:
-    """What there is, for programs. A valid token is enough: the gate has seen to that."""
+    """The OpenAPI document. Any valid token is enough; the middleware has checked it."""
     return Response(_encoded(), media_type="application/json")
 
 
 def options_of(handlers: list[HTTPRouteHandler]) -> HTTPRouteHandler:
-    """OPTIONS for every address. The framework's own forgets methods where an address has two handlers."""
+    """A handler for OPTIONS on every address. The framework's own omits methods where an address has two handlers."""
     methods: dict[str, set[str]] = {}
     paths = sorted({path for handler in handlers for path in handler.paths})
     for handler in handlers:
@@ -140,7 +140,7 @@ def options_of(handlers: list[HTTPRouteHandler]) -> HTTPRouteHandler:
 
 @cache
 def _described() -> Litestar:
-    """The same routes for the OpenAPI document only. It serves nobody."""
+    """The same routes, used only to make the OpenAPI document."""
     return Litestar(ROUTES, openapi_config=CONFIG, logging_config=None)
 
 

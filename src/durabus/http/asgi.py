@@ -1,4 +1,4 @@
-"""The three things an ASGI app is called with, as every server and every test calls it."""
+"""Types of the arguments that an ASGI app is called with."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 LISTEN = "durabus.listen"
-"""Where the stand-alone server puts a function into the scope: to tell it that a request only waits for events."""
+"""Key in the scope of a function that tells the stand-alone server that a request only waits for events."""

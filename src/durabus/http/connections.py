@@ -1,4 +1,4 @@
-"""Connections of the stand-alone server: how long one may be silent, and which one it closes when it is full."""
+"""Connections of the stand-alone server: how long one may be silent, and which one a full server closes."""
 
 from __future__ import annotations
 
@@ -13,56 +13,59 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from durabus.http.asgi import LISTEN, Receive, Scope, Send
-from durabus.http.peers import network
+from durabus.http.auth.peers import network
 from durabus.http.problems import Code, Problem, encoded_headers, send_problem
 
 MAX_CONNECTIONS = 1_000
 FILES_FOR_OTHERS = 64
-"""Of the files that the process may open: for the store, the log and the rest."""
+"""Open files that the server leaves for the store, the log and everything else."""
 SILENT_FOR = 5.0
-"""Seconds until the first byte of a connection must be there."""
+"""Seconds within which the first byte of a connection must arrive."""
 
 
 def room() -> int:
-    """How many connections the server takes."""
+    """Maximum number of connections that the server accepts."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     free = MAX_CONNECTIONS if allowed == resource.RLIM_INFINITY else allowed - FILES_FOR_OTHERS
     return max(min(MAX_CONNECTIONS, free), 1)
 
 
 async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """The app of a connection for which there is no room."""
+    """The ASGI app of a connection that the full server refuses."""
     detail = "all connections of this server are in use: try again, or start a further server on the same store"
     await send_problem(Problem(503, detail, {"Connection": "close"}), send)
 
 
 class Closable:
-    """Connections that a full server may close, by peer, those that are here longest first.
+    """Connections that a full server may close, grouped by peer, oldest first.
 
-    The peer that has most of them loses one. A fixed limit for each peer would be wrong behind a proxy, which is one
-    peer for everybody.
+    The peer with the most connections loses one. A fixed limit per peer would be wrong behind a proxy, because all
+    clients of a proxy are one peer.
     """
 
     def __init__(self) -> None:
         self._by_peer: dict[Hashable, dict[Connection, None]] = {}
 
     def add(self, connection: Connection) -> None:
-        """One that is here already keeps its place."""
+        """Add a connection. A connection that was added before keeps its place."""
         self._by_peer.setdefault(connection.peer, {})[connection] = None
 
     def discard(self, connection: Connection) -> None:
-        """It may not be closed any more, or is gone."""
+        """Remove a connection, because it must not be closed any more or is closed."""
         same_peer = self._by_peer.get(connection.peer, {})
         same_peer.pop(connection, None)
         if not same_peer:
             self._by_peer.pop(connection.peer, None)
 
     def close_one(self) -> bool:
-        """Close the connection that is here longest of the peer that has most of them; False if there is none."""
+        """Close the oldest connection of the peer with the most connections. Returns False if there is none."""
         return self._close_one_of_more_than(0)
 
     def close_one_for(self, newcomer: Hashable) -> bool:
-        """The same if that peer has more than the newcomer's peer will have: equals do not push each other out."""
+        """The same, but only if that peer has more connections than the newcomer's peer will have.
+
+        So two peers with equal numbers do not close each other's connections.
+        """
         return self._close_one_of_more_than(len(self._by_peer.get(newcomer, ())) + 1)
 
     def _close_one_of_more_than(self, number: int) -> bool:
@@ -74,10 +77,10 @@ class Closable:
 
 
 class Connection(H11Protocol):
-    """Closes a connection whose first byte, or whose headers, take too long, however slowly they trickle.
+    """A connection that closes itself if its first byte or its headers take too long to arrive.
 
-    It waits for its peer until a request is whole, headers and body, and again while the peer does not read the
-    response. Only in between does the server work for it, or let it wait for events: ``listening``.
+    It is in ``waiting`` while the server waits for the peer: until headers and body of a request have arrived, and
+    while the peer does not read the response. It is in ``listening`` while its request waits for events.
     """
 
     waiting: Closable
@@ -90,7 +93,7 @@ class Connection(H11Protocol):
     _listens = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Make room for it, and expect its first byte. Without room its request is refused."""
+        """Close other connections if the server is full; refuse the request if that does not help."""
         super().connection_made(transport)
         self.peer = network(self.client[0]) if self.client else None
         while len(self.connections) > self.limit and (
@@ -103,60 +106,60 @@ class Connection(H11Protocol):
         self._expect_within(min(SILENT_FOR, self.header_timeout))
 
     def data_received(self, data: bytes) -> None:
-        """Until the headers are whole, and while a body comes that nobody reads, time runs."""
+        """Limit the time until the headers are complete, and while a body arrives that the app does not read."""
         first, self._heard = not self._heard, True
         super().data_received(data)
-        self._take_turn()
+        self._classify()
         if self._has_request():
             self._in_time()  # the app times the body
         elif first or self._late is None:
             self._expect_within(self.header_timeout)
 
     def handle_events(self) -> None:
-        """Let the app say of a request that it only waits for events. The app runs later."""
+        """Let the app report that a request only waits for events. The app runs later."""
         super().handle_events()
         if self.scope is not None:
             self.scope[LISTEN] = self.listen  # type: ignore[literal-required]
 
     def listen(self, *, begin: bool) -> None:
-        """The request waits for events from now on, or does not any more."""
+        """Record that the request waits for events from now on, or no longer does."""
         self._listens = begin
-        self._take_turn()
+        self._classify()
 
     def on_response_complete(self) -> None:
-        """Without a further request it waits again. A body that was not needed must end soon."""
+        """Wait for the next request. A body that the app did not read must end soon."""
         self._listens = False
         super().on_response_complete()
-        self._take_turn()
+        self._classify()
         if self.conn.their_state is h11.SEND_BODY and not self.transport.is_closing():
             self._expect_within(self.header_timeout)
 
     def pause_writing(self) -> None:
-        """The peer does not read: the response waits for it."""
+        """The peer does not read, so the response waits for the peer."""
         super().pause_writing()
-        self._take_turn()
+        self._classify()
 
     def resume_writing(self) -> None:
         """The peer reads again."""
         super().resume_writing()
-        self._take_turn()
+        self._classify()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove this connection from all tables."""
         self._in_time()
         super().connection_lost(exc)
-        self._take_turn()
+        self._classify()
 
     def end(self) -> None:
-        """Make room for another one: from now on it does not count."""
+        """Close this connection to make room for another. It no longer counts."""
         self.connections.discard(self)
-        self._take_turn()
+        self._classify()
         self.transport.abort()
 
     def _has_request(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
-    def _take_turn(self) -> None:
+    def _classify(self) -> None:
         works = self._has_request() and not self.cycle.more_body and not self.flow.write_paused
         here = self in self.connections
         for table, belongs in ((self.waiting, not works), (self.listening, works and self._listens)):
@@ -166,12 +169,15 @@ class Connection(H11Protocol):
                 table.discard(self)
 
     def send_400_response(self, msg: str) -> None:
-        """Say as a problem document what the parser refuses. ``sys.exception``: the caller keeps it to itself."""
+        """Send a problem document that says what the parser refused.
+
+        ``sys.exception`` returns the parser's error, which the caller does not pass on.
+        """
         error = sys.exception()
         hint = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else HTTPStatus.BAD_REQUEST
         problem = Problem(
             hint,
-            f"this is not a request that the server reads: {error or msg}",
+            f"the server cannot read this request: {error or msg}",
             {"Connection": "close"},
             code=Code.UNSUPPORTED_ENCODING if hint == HTTPStatus.NOT_IMPLEMENTED else None,
         )
@@ -196,6 +202,6 @@ class Connection(H11Protocol):
 
 
 def protocol(header_timeout: float) -> type[Connection]:
-    """The protocol of one server: what its connections share are its class's fields."""
+    """A protocol class for one server. Its class attributes hold what the server's connections share."""
     fields = {"waiting": Closable(), "listening": Closable(), "limit": room(), "header_timeout": header_timeout}
     return type("OneServersProtocol", (Connection,), fields)

@@ -1,6 +1,6 @@
-"""Lists and totals, of what the sender may see and nothing else.
+"""Lists and totals of the events that the sender may see.
 
-Events come from the store with their payloads, up to 1 MiB each, so they are looked at a few at a time.
+The store returns events with their payloads, up to 1 MiB each, so this module reads a few at a time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ MAX_OFFSET = 10_000
 AT_ONCE = 200
 COUNT_UP_TO = 10_000
 COUNT_WITHIN = 1.0
-"""The store counts by status alone. With tags, events are counted one by one, so far and so long and no further."""
+"""The store counts by status alone. With tags the server counts events one by one, up to these limits."""
 
 
 class Listed(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
-    """A page and how many there are in all; ``capped``: at least so many."""
+    """A page and the total number; ``capped``: the total is a lower bound."""
 
     items: list[T]
     total: int
@@ -45,7 +45,7 @@ async def list_events(
     offset: int,
     show: Callable[[Event], T],
 ) -> Listed[T]:
-    """Newest first. The total leaves ``before_id`` out: it is how many there are, wherever the page begins."""
+    """One page of events, newest first. The total ignores ``before_id``: it does not depend on the page."""
     query = msgspec.structs.replace(query, tags=principal.narrow(query.tags))
     items: list[T] = []
     number = 0
@@ -57,7 +57,7 @@ async def list_events(
 
 
 async def count_events(api: Api, principal: Principal, bus: str) -> tuple[Counts, bool]:
-    """Events by status, and whether somebody stopped counting."""
+    """Events by status, and whether counting stopped at a limit."""
     if not principal.tags:
         return await api.store.counts(bus), False
     numbers, capped = dict.fromkeys(EventStatus, 0), False
@@ -74,7 +74,7 @@ async def _count(api: Api, query: EventQuery) -> tuple[int, bool]:
         return sum(getattr(counts, status.lower()) for status in query.statuses or tuple(EventStatus)), False
     number, deadline = 0, monotonic() + COUNT_WITHIN
     try:
-        async with asyncio.timeout(COUNT_WITHIN):  # one page alone may take long, where few of many events match
+        async with asyncio.timeout(COUNT_WITHIN):  # a single page may take long if few of many events match
             async for events in _pages(api, query, COUNT_UP_TO + 1):
                 number += len(events)
                 if number > COUNT_UP_TO or monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows. No label has more values than there are routes, statuses and methods."""
+"""The metrics that ``/metrics`` shows. No label has more values than there are routes, statuses and methods."""
 
 from __future__ import annotations
 
@@ -12,40 +12,43 @@ UNKNOWN_ROUTE = "unknown"
 
 
 class HttpMetrics:
-    """Of one app, in a registry of its own."""
+    """The metrics of one app, in a registry of its own."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
-            "durabus_http_requests", "Requests answered", ("method", "route", "status"), registry=self._registry
+            "durabus_http_requests",
+            "Requests by status",
+            ("method", "route", "status"),
+            registry=self._registry,
         )
         self._seconds = Histogram(
             "durabus_http_request_seconds",
-            "Time to the end of the answer",
+            "Time to the end of the response",
             ("method", "route"),
             registry=self._registry,
             buckets=BUCKETS,
         )
-        self._events = Gauge("durabus_events", "Events of a bus", ("bus", "status"), registry=self._registry)
+        self._events = Gauge("durabus_events", "Events of a bus by status", ("bus", "status"), registry=self._registry)
         self._missing = Gauge(
             "durabus_handlers_missing",
-            "Handlers that are registered on a bus and that no live node has: their events wait",
+            "Registered handlers of a bus that no live node has; the events for them wait",
             ("bus",),
             registry=self._registry,
         )
         self._held = Gauge(
             "durabus_log_held_seconds",
-            "How long an open transaction has kept entries from the readers of the log",
+            "How long an open transaction has held back entries from readers of the log",
             registry=self._registry,
         )
 
-    def answered(self, method: str, route: str, status: int, seconds: float) -> None:
+    def count(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one request."""
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def text(self, bus: str, counts: Counts, hold: LogHold | None, missing_handlers: int = 0) -> bytes:
-        """In the format that Prometheus reads."""
+        """All metrics in the format of Prometheus."""
         self._missing.labels(bus).set(missing_handlers)
         self._held.set(0.0 if hold is None else hold.waiting)
         for status in counts.__struct_fields__:

@@ -1,6 +1,6 @@
-"""The way in: what every request must pass before anything of it is routed or parsed.
+"""The middleware: checks that every request must pass before it is routed or parsed.
 
-Who sends it, where from, how long it takes to arrive, how large and how deep it is.
+It checks the sender, the sender's address, the time the body takes, its size and how deeply it is nested.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from durabus.http.auth.access import EVERYBODY, Principal
 from durabus.http.auth.peers import check_local
 from durabus.http.auth.tokens import TokenFile
 from durabus.http.dashboard import browser
-from durabus.http.dashboard.board import Board
+from durabus.http.dashboard.state import DashboardState
 from durabus.http.metrics import UNKNOWN_ROUTE
 from durabus.http.problems import UNAUTHORISED, Code, Problem, problem_of, send_problem
 from durabus.http.settings import MAX_BATCH_BODY, MAX_BODY
 from durabus.model.limits import MAX_DEPTH
 
 EXEMPT = frozenset({"/livez", "/readyz"})
-"""Open to everybody, under exactly these names: they tell nothing but yes or no."""
+"""These exact paths need no token: they reveal nothing but yes or no."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 LARGE = frozenset({"/events/batch", "/claims/settle"})
 MAX_JSON_DEPTH = MAX_DEPTH + 4
-"""A payload at its limit, and what is around it in a batch."""
+"""A payload nested as deeply as allowed, plus the levels around it in a batch."""
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 JSON_TYPES = re.compile(rb"\s*application/(?:[\w.+-]+\+)?json\s*(?:;.*)?", re.IGNORECASE)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -41,17 +41,17 @@ HEADER_LINE_BYTES = 4
 """A colon, a space and the end of the line."""
 
 
-class Gate:
+class RequestMiddleware:
     """The outermost ASGI app."""
 
-    def __init__(self, app: App, api: Api, board: Board, tokens: TokenFile | None) -> None:
+    def __init__(self, app: App, api: Api, dashboard: DashboardState, tokens: TokenFile | None) -> None:
         self._app = app
         self._api = api
-        self._board = board
+        self._dashboard = dashboard
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request in, or answer it here."""
+        """Pass a request on to the routes, or respond to it here."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
@@ -62,8 +62,8 @@ class Gate:
             "root_path": "",
             "mounted_at": mounted_at,
             "api": self._api,
-            "board": self._board,
-            "ask_again": self._principal,
+            "dashboard": self._dashboard,
+            "check_again": self._principal,
         }
         headers = dict(scope["headers"])
         begun, status = perf_counter(), 0
@@ -84,12 +84,12 @@ class Gate:
             await self._app(inner, replayed(body, receive), counted)
         except Exception as error:
             if status:
-                raise  # the response has begun: nothing but the end of the connection can tell of it
+                raise  # the response has begun, so only the end of the connection can signal the error
             await send_problem(problem_of(error), counted)
         finally:
             route = inner.get("path_template", UNKNOWN_ROUTE)
             method = scope["method"] if scope["method"] in METHODS else "OTHER"
-            self._api.metrics.answered(method, route, status, perf_counter() - begun)
+            self._api.metrics.count(method, route, status, perf_counter() - begun)
 
     def _principal(self, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
         if scope["path"] in EXEMPT:
@@ -115,7 +115,7 @@ class Gate:
             raise Problem(401, "send a token: Authorization: Bearer durabus_…", UNAUTHORISED, code=Code.TOKEN_MISSING)
         holder = self._api.holder(text, host)
         if holder is None:
-            raise Problem(401, "this token is unknown, over or revoked", UNAUTHORISED)
+            raise Problem(401, "this token is unknown, expired or revoked", UNAUTHORISED)
         return holder
 
     async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
@@ -137,13 +137,13 @@ class Gate:
 
 
 def bearer_token(headers: dict[bytes, bytes]) -> str:
-    """The token of a program; empty if there is none."""
+    """The token in the Authorization header; empty if there is none."""
     kind, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
     return text.strip() if kind.lower() == "bearer" else ""
 
 
 def relative_path(scope: Scope) -> str:
-    """The path below the place where a user's app has mounted this one."""
+    """The path below the prefix under which a user's app has mounted this one."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     below = path.removeprefix(root)
@@ -151,7 +151,7 @@ def relative_path(scope: Scope) -> str:
 
 
 def check_headers(scope: Scope) -> None:
-    """Refuse headers that are too large, and those of which two servers could make two different requests."""
+    """Refuse headers that are too large, and headers that two servers could read as two different requests."""
     size = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
     size += sum(len(name) + len(value) + HEADER_LINE_BYTES for name, value in scope["headers"])
     if size > MAX_HEADER_BYTES:
@@ -165,13 +165,13 @@ def check_headers(scope: Scope) -> None:
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
-    """The body, given up as soon as it is too large."""
+    """Read the body. Reading stops as soon as the body is too large."""
     parts: list[bytes] = []
     size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise Problem(400, "the client went away before its body was there")
+            raise Problem(400, "the client disconnected before its body had arrived")
         part = message.get("body", b"")
         size += len(part)
         if size > limit:
@@ -182,26 +182,26 @@ async def read_body(receive: Receive, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> Problem:
-    """The rest of the body is not read, so the connection ends."""
+    """The error for a body above ``limit``. The server does not read the rest, so it closes the connection."""
     return Problem(
         413, f"the body is larger than {limit:,} bytes: store the large part elsewhere", {"Connection": "close"}
     )
 
 
 def check_json(body: bytes, content_type: bytes) -> None:
-    """Refuse what a parser should not even begin with."""
+    """Refuse a body that is not JSON in UTF-8 or is nested too deeply, before a parser reads it."""
     if not JSON_TYPES.fullmatch(content_type):
         raise Problem(415, "the body must be JSON: send Content-Type: application/json")
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        raise Problem(400, f"the body is not UTF-8: byte {error.start} is not") from None
+        raise Problem(400, f"the body is not UTF-8: byte {error.start} is invalid") from None
     if body.count(b"[") + body.count(b"{") > MAX_JSON_DEPTH and depth_of(body) > MAX_JSON_DEPTH:
         raise Problem(400, f"the body is nested deeper than {MAX_DEPTH} levels")
 
 
 def depth_of(body: bytes) -> int:
-    """How deep brackets are nested, whether or not the rest is JSON."""
+    """How deeply brackets are nested. The body need not be valid JSON."""
     if b"\\" in body:  # only a quote that is not escaped begins or ends a string
         body = body.replace(b"\\\\", b"").replace(b'\\"', b"")
     brackets = b"".join(body.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
@@ -209,7 +209,7 @@ def depth_of(body: bytes) -> int:
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
-    """The body once more, then whatever comes from the client: that it went away."""
+    """A ``receive`` that returns the body once, and then what the client still sends: its disconnect."""
     given = False
 
     async def again() -> Message:

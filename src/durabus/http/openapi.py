@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: routes from the framework, schemas from msgspec, which are the rules that are enforced."""
+"""The OpenAPI 3.1 document. The framework provides the routes, msgspec the schemas that requests are checked with."""
 
 from __future__ import annotations
 
@@ -22,37 +22,37 @@ BEARER = {"type": "http", "scheme": "bearer", "description": "Made by `durabus t
 
 
 class DocumentedResponse(msgspec.Struct, frozen=True):
-    """A response that the return type of a handler does not tell."""
+    """A response that the return type of a handler does not describe."""
 
     description: str
     document: type | None = None
-    """Beside a problem document, for an error."""
+    """For an error: the document that may come instead of a problem document."""
     media_type: str = "application/json"
 
 
 COMMON = {
-    400: DocumentedResponse("The request is not as described here."),
+    400: DocumentedResponse("The request does not match this description."),
     401: DocumentedResponse("No token, or one that is not valid."),
-    403: DocumentedResponse("The token is not for this."),
-    408: DocumentedResponse("The body took too long."),
+    403: DocumentedResponse("The token does not allow this request."),
+    408: DocumentedResponse("The body took too long to arrive."),
     413: DocumentedResponse("The body, or the payload, is too large."),
     415: DocumentedResponse("The body is not JSON."),
     429: DocumentedResponse("Too many wrong tokens came from this address, and this one is wrong too."),
-    431: DocumentedResponse("Address and headers are too large."),
-    503: DocumentedResponse("The store or the server cannot do it now."),
+    431: DocumentedResponse("The address and headers are too large."),
+    503: DocumentedResponse("The store or the server cannot serve the request now."),
 }
 WITHOUT_BODY = (400, 401, 403, 429, 431, 503)
 
 
 def described(
-    scope: Scope | None, answers: dict[int, DocumentedResponse], body: type[msgspec.Struct] | None = None
+    scope: Scope | None, responses: dict[int, DocumentedResponse], body: type[msgspec.Struct] | None = None
 ) -> dict[str, Any]:
-    """The options of a route: what a token needs for it (None: nothing), its answers, and what it is sent."""
-    return {"scope": scope, "answers": answers, "body": body}
+    """The options of a route: the scope it needs (None: no token), its responses, and the type of its body."""
+    return {"scope": scope, "responses": responses, "body": body}
 
 
 def openapi_document(app: Litestar) -> dict[str, Any]:
-    """The whole document, ready to be sent."""
+    """The whole OpenAPI document."""
     document: dict[str, Any] = app.openapi_schema.to_schema()
     document["info"]["description"] = DESCRIPTION
     documents: set[type] = {ProblemDocument}
@@ -68,7 +68,7 @@ def openapi_document(app: Litestar) -> dict[str, Any]:
 
 
 def _describe(operation: dict[str, Any], handler: HTTPRouteHandler) -> set[type]:
-    """Complete the operation of one handler; answers the documents it speaks of."""
+    """Complete the operation of one handler. Returns the document types it refers to."""
     operation["summary"] = (inspect.getdoc(handler.fn) or "").partition(".")[0]
     operation["operationId"] = handler.handler_name
     scope = handler.opt["scope"]
@@ -80,14 +80,14 @@ def _describe(operation: dict[str, Any], handler: HTTPRouteHandler) -> set[type]
     if body is not None:
         content = {"application/json": {"schema": {"$ref": REF.format(name=body.__name__)}}}
         operation["requestBody"] = {"content": content, "required": True}
-    common = {code: answer for code, answer in COMMON.items() if body is not None or code in WITHOUT_BODY}
-    answers: dict[int, DocumentedResponse] = {} if scope is None else dict(common)
-    answers |= handler.opt["answers"]
+    common = {code: response for code, response in COMMON.items() if body is not None or code in WITHOUT_BODY}
+    responses: dict[int, DocumentedResponse] = {} if scope is None else dict(common)
+    responses |= handler.opt["responses"]
     hints = get_type_hints(handler.fn)
-    found = {answer.document for answer in answers.values() if answer.document is not None}
-    for code, answer in answers.items():
-        operation["responses"][str(code)] = _response(code, answer)
-    kept = {str(code) for code in answers} | {code for code in operation["responses"] if code.startswith("2")}
+    found = {response.document for response in responses.values() if response.document is not None}
+    for code, response in responses.items():
+        operation["responses"][str(code)] = _response(code, response)
+    kept = {str(code) for code in responses} | {code for code in operation["responses"] if code.startswith("2")}
     operation["responses"] = {code: response for code, response in operation["responses"].items() if code in kept}
     if body is not None:
         found.add(body)
@@ -98,21 +98,21 @@ def _describe(operation: dict[str, Any], handler: HTTPRouteHandler) -> set[type]
     return found
 
 
-def _response(code: int, answer: DocumentedResponse) -> dict[str, Any]:
+def _response(code: int, response: DocumentedResponse) -> dict[str, Any]:
     problem = {"$ref": REF.format(name=ProblemDocument.__name__)}
     if code >= 400:  # noqa: PLR2004  (an error)
-        own = [] if answer.document is None else [{"$ref": REF.format(name=answer.document.__name__)}]
-        return {"description": answer.description, "content": {MEDIA_TYPE: {"schema": {"anyOf": [*own, problem]}}}}
-    if answer.document is not None:
-        schema: dict[str, Any] = {"$ref": REF.format(name=answer.document.__name__)}
-        return {"description": answer.description, "content": {answer.media_type: {"schema": schema}}}
-    if answer.media_type != "application/json":
-        return {"description": answer.description, "content": {answer.media_type: {"schema": {"type": "string"}}}}
-    return {"description": answer.description}
+        own = [] if response.document is None else [{"$ref": REF.format(name=response.document.__name__)}]
+        return {"description": response.description, "content": {MEDIA_TYPE: {"schema": {"anyOf": [*own, problem]}}}}
+    if response.document is not None:
+        schema: dict[str, Any] = {"$ref": REF.format(name=response.document.__name__)}
+        return {"description": response.description, "content": {response.media_type: {"schema": schema}}}
+    if response.media_type != "application/json":
+        return {"description": response.description, "content": {response.media_type: {"schema": {"type": "string"}}}}
+    return {"description": response.description}
 
 
 def _whole_numbers(value: Any) -> Any:
-    """The framework writes every limit as a float, which moves the largest ones."""
+    """Write whole floats as integers. The framework writes every limit as a float, which changes the largest ones."""
     if isinstance(value, dict):
         return {key: _whole_numbers(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,7 @@
-"""The names of errors: programs decide by them, texts may change."""
+"""Errors of the API: their codes, their documents, and how an exception becomes one.
+
+Programs decide by the code. The texts may change.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ TYPE = "urn:durabus:error:{code}"
 
 
 class Code(StrEnum):
-    """What went wrong."""
+    """The kind of an error."""
 
     INVALID_REQUEST = "invalid_request"
     INVALID_PAYLOAD = "invalid_payload"
@@ -97,7 +100,7 @@ _CLIENT_ERRORS = range(400, 500)
 
 
 def code_of(status: int) -> Code:
-    """The code of an error that has no more special one: the first of its status."""
+    """The code of an error that has no more specific one: the first code of its status."""
     usual = Code.INVALID_REQUEST if status in _CLIENT_ERRORS else Code.INTERNAL_ERROR
     return _FIRST.get(status, usual)
 
@@ -106,10 +109,10 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 async def decoded(request: Request[Any, Any, Any], wanted: type[T]) -> T:
-    """The body as ``wanted``; the gate has made sure that it is UTF-8 and not too deep."""
+    """The body decoded as ``wanted``. The middleware has checked that it is UTF-8 and not nested too deeply."""
     body = await request.body()
     if not body:
-        raise Problem(400, "a JSON object is needed as the body")
+        raise Problem(400, "the request has no body: send a JSON object")
     try:
         document: T = _decoder(wanted).decode(body)
     except msgspec.DecodeError as error:
@@ -126,13 +129,13 @@ MEDIA_TYPE = "application/problem+json"
 NOT_NOW = {"Retry-After": "1"}
 UNAUTHORISED = {"WWW-Authenticate": 'Bearer realm="durabus"'}
 
-STORE_AWAY = "the store cannot be used now: try again. If this was to change something, that may have happened or not"
+STORE_AWAY = "the store cannot be used now: try again. A change that this request asked for may have happened or not"
 
 logger = logging.getLogger("durabus.server")
 
 
 class ProblemDocument(msgspec.Struct, kw_only=True):
-    """What went wrong, and what to do about it."""
+    """The error, and what to do about it."""
 
     type: str
     code: Code
@@ -155,7 +158,7 @@ class Problem(Exception):  # noqa: N818  (it is one)
         self.headers = {**(NOT_NOW if status == HTTPStatus.SERVICE_UNAVAILABLE else {}), **(headers or {})}
 
     def document(self) -> ProblemDocument:
-        """The body."""
+        """The problem document."""
         title = HTTPStatus(self.status).phrase
         return ProblemDocument(
             type=TYPE.format(code=self.code),
@@ -167,7 +170,7 @@ class Problem(Exception):  # noqa: N818  (it is one)
         )
 
     def body(self) -> bytes:
-        """The body as it is sent."""
+        """The problem document as JSON."""
         return msgspec.json.encode(self.document())
 
 
@@ -182,14 +185,14 @@ _CODES: dict[type[DurabusError], Code] = {
 }
 
 
-def answer(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """The response to any exception of a handler, of the router or of the parser."""
+def problem_response(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """The response for an exception of a handler, the router or the parser."""
     problem = problem_of(error)
     return Response(problem.body(), status_code=problem.status, headers=problem.headers, media_type=MEDIA_TYPE)
 
 
 def problem_of(error: Exception) -> Problem:
-    """What to tell a client of ``error``; what it must not know goes to the log."""
+    """The problem to send for ``error``. Details that a client must not know go to the log."""
     match error:
         case Problem():
             return error
@@ -198,8 +201,8 @@ def problem_of(error: Exception) -> Problem:
         case HTTPException():
             return Problem(error.status_code, _http_text(error), dict(error.headers or {}))
         case StoreUnavailableError() | StoreClosedError() | DamagedLogError():
-            # Not its own words: they may name files, hosts or users.
-            logger.error("the store refused a request: %s", error)
+            # The client does not get the error's text: it may name files, hosts or users.
+            logger.error("the store could not serve a request: %s", error)
             return Problem(503, STORE_AWAY)
         case DurabusError() if type(error) in _CODES:
             code = _CODES[type(error)]
@@ -218,20 +221,20 @@ def _validation_text(error: ValidationException) -> str:
 def _http_text(error: HTTPException) -> str:
     match error.status_code:
         case 404:
-            return "no such address: see /openapi.json for those there are"
+            return "no such address: /openapi.json lists all addresses"
         case 405:
-            return f"this address does not take this method, only {(error.headers or {}).get('allow', 'others')}"
+            return f"this address does not accept this method: use {(error.headers or {}).get('allow', 'another one')}"
         case _:
             return error.detail
 
 
 def encoded_headers(problem: Problem) -> list[tuple[bytes, bytes]]:
-    """The headers of a problem document, where no framework makes them."""
+    """The headers of a problem document that is sent without the framework."""
     headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(problem.body())), **problem.headers}
     return [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
 
 async def send_problem(problem: Problem, send: Send) -> None:
-    """A problem document without the help of the framework."""
+    """Send a problem document without the framework."""
     await send({"type": "http.response.start", "status": problem.status, "headers": encoded_headers(problem)})
     await send({"type": "http.response.body", "body": problem.body(), "more_body": False})

@@ -1,4 +1,4 @@
-"""The stand-alone server: one process, one port, until a signal asks it to stop."""
+"""The stand-alone server: one process that serves one port until a signal asks it to stop."""
 
 from __future__ import annotations
 
@@ -22,32 +22,35 @@ BACKLOG = 2_048
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one."""
+    """A listening socket. Port 0 takes a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"cannot listen on {host} port {port}: {error}") from error
-    # Connections inherit it. asyncio would set it, but not on a socket that was made without naming TCP; without it
-    # the second part of an answer waits up to 40 ms for the client to confirm the first.
+    # Connections inherit this option. asyncio does not set it on a socket that was created without naming TCP.
+    # Without it the second part of a response waits up to 40 ms until the client confirms the first.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
 
 
 async def serve(app: HttpApi, listening: socket.socket, *, stop_within: int, ready: Callable[[], None]) -> None:
-    """Serve until SIGTERM or SIGINT: nothing new is taken, what runs may finish; a second signal quits at once."""
+    """Serve until SIGTERM or SIGINT. Then accept no new requests and let running ones finish.
+
+    A second signal ends the process at once.
+    """
     await app.api.begin()
-    gc.freeze()  # what is there now stays to the end: the collector need not look at it again and again
+    gc.freeze()  # these objects live as long as the process, so the collector need not examine them again
     await _server(app, stop_within, ready, takes_signals=True).serve(sockets=[listening])
 
 
 @asynccontextmanager
 async def served(app: HttpApi, host: str = "127.0.0.1", port: int = 0, *, stop_within: int = 5) -> AsyncIterator[str]:
-    """Serve beside your own code, and yield the URL. On leaving, nothing new is taken and what runs may finish.
+    """Serve beside your own code, and yield the URL. At the end accept no new requests; running ones may finish.
 
-    Signals stay with your program.
+    Your program keeps handling its signals itself.
     """
-    await app.api.begin()  # here an error is told as it is; uvicorn would exit
+    await app.api.begin()  # raises an error here; uvicorn would exit instead
     listening, ready = listen(host, port), asyncio.Event()
     server = _server(app, stop_within, ready.set, takes_signals=False)
     serving = asyncio.create_task(server.serve(sockets=[listening]))
@@ -94,9 +97,9 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ours, because long polls and tails must be told before uvicorn waits for them to end.
+        """Handle signals in place of uvicorn: long polls and tails must end before uvicorn waits for them.
 
-        Signals belong to the main thread: a server in another one is stopped by who started it.
+        Only the main thread gets signals. The program that started a server in another thread stops it.
         """
         if not self._takes_signals:
             yield
@@ -117,7 +120,7 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Tell when requests are taken."""
+        """Report when the server accepts requests."""
         await super().startup(sockets)
         if self.started:
             self._ready()

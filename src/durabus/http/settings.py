@@ -1,4 +1,4 @@
-"""What an operator may choose; everything is checked before the first request."""
+"""The settings of a server. They are checked before the first request."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from durabus.model.limits import MAX_ATTEMPTS, MAX_PAYLOAD_BYTES, check_name, se
 
 KIB = 1024
 MAX_BODY = MAX_PAYLOAD_BYTES + 64 * KIB
-"""One payload at its limit, and room for the fields around it."""
+"""The largest payload, and room for the fields around it."""
 MAX_BATCH_BODY = 16 * KIB * KIB
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations are seconds. The defaults are those of the API's design document."""
+    """Durations are in seconds. The defaults come from the API's design document."""
 
     bus: str = DEFAULT_BUS
-    """Where requests go that name no bus."""
+    """The bus of requests that name none."""
     lease: float = DEFAULT_LEASE
-    """A PROCESSING event of which nothing was heard for so long is an orphan, and others may have it."""
+    """How long a claim lasts without a sign of life from its worker. Then other workers may claim the event."""
     retry_delay: float = 300.0
-    """From a reported failure to the next attempt."""
+    """Time from a reported failure to the next attempt."""
     max_retries: int = 3
-    """Failures after which an event ends FAILED, if it carries no limit of its own."""
+    """Number of failures after which an event ends FAILED, unless it has a limit of its own."""
     max_wait: float = 30.0
-    """Longest time that ``POST /claims`` waits for work."""
+    """Maximum time that ``POST /claims`` waits for work."""
     body_timeout: float = 10.0
-    """A request's body must be there by then."""
+    """Maximum time until the body of a request has arrived."""
     header_timeout: float = 10.0
-    """A request's headers must be there by then; only the stand-alone server can enforce it."""
+    """Maximum time until the headers of a request have arrived. Only the stand-alone server can enforce it."""
     scan_every: float = 5.0
-    """How often orphans are looked for."""
+    """Interval between scans for events with an expired lease."""
 
     def __post_init__(self) -> None:
-        """Refuse what could not work."""
+        """Refuse invalid values."""
         check_name(self.bus, "bus")
         for option in ("lease", "body_timeout", "header_timeout", "scan_every"):
             seconds(getattr(self, option), option, allow_zero=False)

@@ -1,4 +1,4 @@
-"""The log as server-sent events."""
+"""Sends the log as server-sent events."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PAGE = 500
 LOOK_EVERY = 0.25
 SIGN_OF_LIFE = 15.0
 KEPT_TAGS = 10_000
-"""Events whose tags are remembered, for senders that may not see all."""
+"""Maximum number of events for which a tail remembers whether its reader may see them."""
 
 
 async def tail(
     api: Api, principal: Principal, bus: str, position: str, allowed: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
-    """Entries of one bus after ``position``, for as long as somebody listens and may, and the server runs."""
+    """Yield the entries of one bus after ``position``, until the reader leaves, loses access or the server stops."""
     known: dict[int, bool] = {}
     heard = monotonic()
     yield b": durabus\n\n"
@@ -33,8 +33,8 @@ async def tail(
             page = await api.store.read_log(after=position, limit=PAGE)
             lines = await _seen(api, principal, [entry for entry in page.entries if entry.bus == bus], known)
         except StoreError as error:
-            # The answer has begun, so there is no other code to send: who comes again goes on after the last entry.
-            logger.warning("a tail ends, its reader may come again: %s", error)
+            # The response has begun, so it is too late for an error code. The reader reconnects after its last entry.
+            logger.warning("a tail ends because of the store, its reader may reconnect: %s", error)
             return
         position = page.next
         if lines:
@@ -56,9 +56,9 @@ async def _pause(api: Api) -> None:
 
 
 async def _seen(api: Api, principal: Principal, entries: list[LogEntry], known: dict[int, bool]) -> list[LogEntry]:
-    """Only some entries carry tags; for the others the stored events are asked. One that is gone is not shown."""
+    """The entries that the principal may see. Entries without tags need their stored event; deleted ones are hidden."""
     if not principal.tags:
-        return entries  # the bus was asked for, and is theirs
+        return entries  # the caller has checked the bus
     if len(known) > KEPT_TAGS:
         known.clear()
     known |= await api.seen_by(principal, (entry.id for entry in entries if entry.id not in known))

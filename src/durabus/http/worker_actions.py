@@ -1,4 +1,4 @@
-"""Claiming with patience: a long poll that ends with work, with its client, with its token, or with the server."""
+"""What workers do over HTTP: claim events, with a long poll, and report start, completion and failure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import Action, EventStatus
 
 LOOK_EVERY = 1.0
-"""A hint may be lost: look at least so often."""
+"""Seconds after which a long poll looks for work without a hint: hints may get lost."""
 FIRST_PAUSE = 0.01
 
 
@@ -42,7 +42,10 @@ async def claim(
     allowed: Callable[[], bool],
     listens: Callable[..., None],
 ) -> list[Claim]:
-    """Claim, waiting up to ``wait`` seconds for work. Nothing is claimed for a client that went away, or may not."""
+    """Claim events, waiting up to ``wait`` seconds for work.
+
+    The wait ends early if the client disconnects, its token ends, or the server stops. Then nothing stays claimed.
+    """
     claims = await api.store.claim_next_events(request)
     if claims or wait <= 0 or api.stopping.is_set():
         return claims
@@ -75,7 +78,7 @@ async def _wait(
             claims = await api.store.claim_next_events(request)
             if claims:
                 return claims
-            # There is work on the bus, but none of these tags: hints come at once and for nothing.
+            # The bus has work, but none with these tags. Hints then come at once, so pause longer each time.
             pause = min(2 * pause, LOOK_EVERY) if await heard else FIRST_PAUSE
         finally:
             await _end(heard)
@@ -86,7 +89,7 @@ async def _wait(
 
 
 async def _end(*tasks: asyncio.Task[Any]) -> None:
-    """Whatever they wait for, nobody needs it any more."""
+    """Cancel the tasks and wait until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -99,11 +102,11 @@ async def _gone(receive: Callable[[], Awaitable[Any]]) -> None:
 
 COMPLETING = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS})
 FAILING = frozenset({Action.FAILED})
-NO_CLAIM = "worker {worker!r} has no claim on it: it was settled, reset, or taken over after its lease"
+NO_CLAIM = "worker {worker!r} has no claim on it: the event was settled, reset, or taken over after its lease"
 
 
 async def complete(api: Api, principal: Principal, id_: int, report: CompleteDocument) -> CompletedDocument:
-    """End the event COMPLETED. A repeat answers what was recorded."""
+    """End the event COMPLETED. A repeat returns the first record."""
     event = await api.event(id_, principal)
 
     def made(ref: ClaimRef) -> Settlement:
@@ -121,7 +124,7 @@ async def complete(api: Api, principal: Principal, id_: int, report: CompleteDoc
 
 
 async def fail(api: Api, principal: Principal, id_: int, report: FailDocument) -> FailedDocument | MaxRetriesDocument:
-    """One more failure: PENDING and due later, or FAILED. A repeat answers what was recorded."""
+    """Record a failure: the event becomes PENDING and due later, or FAILED. A repeat returns the first record."""
     event, settings = await api.event(id_, principal), api.settings
     max_retries = event.max_attempts or settings.max_retries
     delay = settings.retry_delay if event.attempts < max_retries else None
@@ -146,7 +149,7 @@ async def fail(api: Api, principal: Principal, id_: int, report: FailDocument) -
 
 
 async def start(api: Api, principal: Principal, id_: int, report: StartDocument) -> StartedDocument:
-    """Record that work began, and begin the lease anew: a repeat is a sign of life."""
+    """Record that work began, and renew the lease. A repeat renews it again."""
     event = await api.event(id_, principal)
     ref = _proved(event, report) or await _named(api, event, report.worker_id)
     if ref is None:
@@ -173,7 +176,7 @@ async def _settle(
     made: Callable[[ClaimRef], Settlement],
     actions: frozenset[Action],
 ) -> LogEntry:
-    """The entry that the report led to, now or when it came first."""
+    """Settle the claim. Returns the log entry that this report, or its first copy, led to."""
     proved = _proved(event, report)
     ref = proved or await _named(api, event, report.worker_id)
     lost: LeaseLost | None = None
@@ -199,7 +202,7 @@ def _proved(event: Event, report: CompleteDocument | StartDocument) -> ClaimRef 
 
 
 async def _named(api: Api, event: Event, worker_id: str) -> ClaimRef | None:
-    """The present claim on the event, or the one that was abandoned last, if this worker's name is on it."""
+    """The current claim on the event, or the last abandoned one, if it belongs to this worker."""
     holder = event.worker_id if event.status is EventStatus.PROCESSING else await _late_holder(api, event)
     if holder != worker_id:
         return None
@@ -208,7 +211,7 @@ async def _named(api: Api, event: Event, worker_id: str) -> ClaimRef | None:
 
 
 async def _late_holder(api: Api, event: Event) -> str | None:
-    """Who had the event last, if its lease ended and nobody has claimed it since: what it reports still counts."""
+    """The last worker, if its lease expired and no worker has claimed the event since: its report still counts."""
     if event.status is not EventStatus.PENDING or not event.fence:
         return None
     newest = (await api.store.read_event_log(event.id))[-1]

@@ -1,1 +1,1 @@
-"""Who may do what: API tokens, their tags, and peers without a token."""
+"""Access to the API: tokens, the tags and buses they are limited to, and peers without a token."""

@@ -1,4 +1,4 @@
-"""Who may do what with which events."""
+"""Which sender may send which requests, for which events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from durabus.model.event import Event
 
 
 class Scope(StrEnum):
-    """What a token is for. ``admin`` includes the others."""
+    """A kind of request that a token allows. ``admin`` includes the others."""
 
     PUBLISH = "publish"
     CLAIM = "claim"
@@ -21,7 +21,7 @@ class Scope(StrEnum):
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sent a request. No tags, or no buses, means all of them."""
+    """The sender of a request. Without tags it may use all tags; without buses, all buses."""
 
     name: str
     scopes: frozenset[Scope]
@@ -30,29 +30,29 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def limited(self) -> bool:
-        """Whether there may be events that this one must not know of."""
+        """Whether there may be events that this sender must not know of."""
         return bool(self.tags or self.buses)
 
     def holds(self, scope: Scope) -> bool:
-        """Whether requests of this kind are allowed at all."""
+        """Whether this sender may send requests that need ``scope``."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def sees(self, event: Event) -> bool:
-        """Whether the stored event is one of theirs: its bus, and at least one of its tags."""
+        """Whether this sender may see the stored event: its bus, and at least one of its tags."""
         return self.may_use_bus(event.bus) and (not self.tags or not self.tags.isdisjoint(event.tags))
 
     def may_use_bus(self, bus: str) -> bool:
-        """Whether the bus is one of theirs."""
+        """Whether this sender may use the bus."""
         return not self.buses or bus in self.buses
 
     def check_bus(self, bus: str) -> str:
-        """Refuse a bus that is not theirs."""
+        """Return the bus, or refuse it if this sender may not use it."""
         if not self.may_use_bus(bus):
             raise Problem(403, f"this token is limited to the buses {_listed(self.buses)}, {bus!r} is not one of them")
         return bus
 
     def check_new(self, tags: Iterable[str]) -> None:
-        """Refuse to publish what they could not see, or what would land among the events of others."""
+        """Refuse tags with which the sender could not see its own event, or other tenants could."""
         if not self.tags:
             return
         given = frozenset(tags)
@@ -64,7 +64,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def narrow(self, tags: tuple[str, ...]) -> tuple[str, ...]:
-        """The tags to look for: those asked for, which must be theirs, or all that are theirs."""
+        """The tags to search for: ``tags``, which this sender must be allowed to use, or else all it may use."""
         if not self.tags:
             return tags
         if not tags:
@@ -75,7 +75,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         return tags
 
     def check_whole_bus(self, what: str) -> None:
-        """Refuse what cannot be done for some tags only."""
+        """Refuse a request that cannot be limited to some tags."""
         if self.tags:
             raise Problem(
                 403, f"{what} concerns all events, and this token is limited to the tags {_listed(self.tags)}"
@@ -83,7 +83,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EVERYBODY = Principal(name="loopback", scopes=frozenset(Scope))
-"""Whoever is on this machine, while there are no tokens."""
+"""The sender of every request from this machine, on a server without tokens."""
 
 
 def _listed(names: frozenset[str]) -> str:

@@ -1,4 +1,8 @@
-"""Without tokens the server serves its own machine, and nobody who comes through a proxy or another web site."""
+"""The peers of the server: which ones it serves without tokens, and which ones send too many wrong tokens.
+
+Without tokens the server serves only programs on its own machine. It refuses requests that came through a proxy or
+from a page of another web site.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,6 @@ from functools import lru_cache
 
 from durabus.clock import monotonic
 from durabus.http.asgi import Scope
-from durabus.http.peers import network
 from durabus.http.problems import UNAUTHORISED, Code, Problem
 
 NAMES = frozenset({"localhost", "localhost.localdomain"})
@@ -17,15 +20,17 @@ FORWARDED = b"x-forwarded"
 PROXY_HEADERS = frozenset(
     {b"via", b"forwarded", b"x-real-ip", b"x-client-ip", b"true-client-ip", b"cf-connecting-ip", b"client-ip"}
 )
-"""What proxies add. Programs and browsers on this machine send none of them."""
+"""Headers that proxies add. Programs and browsers on this machine send none of them."""
+IPV6_NETWORK_BITS = 64
+"""A network of this size often belongs to one client, so its addresses count as one peer."""
 OF_PROXIES = "1.0"
-"""The HTTP version that some proxies speak by default, without any header that tells of them."""
+"""Some proxies use this HTTP version by default and add none of the headers above."""
 
 
 def check_local(scope: Scope, headers: dict[bytes, bytes], *, navigates: bool = False) -> None:
-    """Refuse whoever is not a program on this machine or a page of ours.
+    """Refuse every request except those of programs on this machine and of the dashboard's own pages.
 
-    ``navigates``: a person followed a link to a page of ours, which another site's script can neither read nor frame.
+    ``navigates``: a person followed a link to a dashboard page. Scripts of other sites can neither read nor frame it.
     """
     ends = (scope.get("client"), scope.get("server"))
     if not all(end is not None and is_loopback(end[0]) for end in ends):
@@ -53,7 +58,7 @@ def check_local(scope: Scope, headers: dict[bytes, bytes], *, navigates: bool = 
 
 
 def _proxy(scope: Scope, headers: dict[bytes, bytes]) -> str | None:
-    """What gives a proxy away."""
+    """The reason to believe that a proxy sent the request; None if there is none."""
     for name in headers:
         if name in PROXY_HEADERS or name.startswith(FORWARDED):
             return f"it has the header {name.decode('latin-1')}"
@@ -67,7 +72,7 @@ def _host_name(header: bytes) -> str:
 
 @lru_cache(maxsize=1024)
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is this machine's own, which no other machine can reach."""
+    """Whether a host name or address is one that only this machine can reach."""
     if host.lower() in NAMES:
         return True
     try:
@@ -78,24 +83,38 @@ def is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
+@lru_cache(maxsize=4096)
+def network(host: str) -> str:
+    """The name under which a peer is counted: its IPv4 address, or the network of its IPv6 address."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((int(address), IPV6_NETWORK_BITS), strict=False))
+
+
 ALLOWED = 60
-"""Wrong tokens at once; then one a second."""
+"""Wrong tokens that a peer may send at once. After that it may send one per second."""
 KEPT_PEERS = 10_000
 
 
 class WrongTokens:
-    """A bucket for each peer that fills with wrong tokens and leaks one a second."""
+    """Counts the wrong tokens of each peer in a bucket that leaks one per second."""
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
         self._now = now
         self._buckets: dict[str, tuple[float, float]] = {}
 
     def too_many(self, host: str) -> bool:
-        """Count a wrong token; whether this peer has sent too many."""
+        """Count one wrong token. Returns True if this peer has sent too many."""
         peer, now = network(host), self._now()
         level, since = self._buckets.pop(peer, (0.0, now))
         level = max(level - (now - since), 0.0) + 1
-        self._buckets[peer] = (min(level, ALLOWED + 1.0), now)  # last, so that the first is the one longest unheard of
+        self._buckets[peer] = (min(level, ALLOWED + 1.0), now)  # goes last: the first bucket is the oldest
         if len(self._buckets) > KEPT_PEERS:
             del self._buckets[next(iter(self._buckets))]
         return level > ALLOWED

@@ -1,8 +1,8 @@
-"""Keys, ids and claim tokens of limited tokens.
+"""Keys, ids and claim tokens that the holders of limited tokens send.
 
-The holder of a limited token must neither find out which names others use nor take them away. So what such a token
-sends is stored under names of its scope. The scope is the set of tags, so a new token with the same tags goes on
-where the old one ended. Names that an unlimited token sends are stored as they are.
+The holder of a limited token must neither find out which names others use nor take those names. So the server stores
+the names that such a token sends under the token's scope. The scope is the set of tags, so a new token with the same
+tags continues where the old one ended. The server stores names from an unlimited token unchanged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ METADATA_PREFIX = re.compile(rf'("{ORDERING_KEY}":\s*")@[0-9a-f]{{{SCOPE_DIGITS}
 UUID_FREE_BITS = ~((0xF << 76) | (0x3 << 62))
 UUID_VERSION_8 = (0x8 << 76) | (0x2 << 62)
 MAX_KEY_CHARS = MAX_NAME_CHARS - SCOPE_DIGITS - 2
-"""Of a key that a tag-limited token sends: its scope is stored in front of it."""
+"""Maximum length of a key that a tag-limited token sends: the server stores its scope in front of it."""
 
 
 def scoped(principal: Principal, new: NewEvent, *, own_id: bool) -> NewEvent:
-    """The event as the store gets it. ``own_id``: the sender chose the ``event_id``.
+    """The event as the server stores it. ``own_id``: the sender chose the ``event_id``.
 
-    Stores keep keys by bus, so only tags need a scope there. An ``event_id`` is one for all buses.
+    Stores keep keys per bus, so only tags need a scope there. An ``event_id`` is unique across all buses.
     """
     if not principal.limited:
         return new
@@ -49,9 +49,10 @@ def scoped(principal: Principal, new: NewEvent, *, own_id: bool) -> NewEvent:
 
 
 async def with_parents(principal: Principal, store: EventStore, new: Sequence[NewEvent]) -> list[NewEvent]:
-    """The events with parents that are the sender's own: a parent waits for its children, so a stranger's could hang.
+    """The events with their stored parents. Refuses a parent that the sender may not see.
 
-    A parent is named by the ``event_id`` that its publisher sent or by the one that the API shows.
+    A parent waits for its children, so a sender could otherwise block an event of another tenant. ``parent_id`` is the
+    ``event_id`` that the parent's publisher sent, or the one that the API shows.
     """
     if not principal.limited:
         return list(new)
@@ -63,7 +64,7 @@ async def with_parents(principal: Principal, store: EventStore, new: Sequence[Ne
 
 
 def shown(principal: Principal, event: Event) -> Event:
-    """The event as its tenants wrote it: keys without the scope. An unlimited token sees what is stored."""
+    """The event with keys as the tenant sent them, without the scope. An unlimited token sees the stored keys."""
     if not principal.tags:
         return event
     key, metadata = event.idempotency_key, event.metadata_json
@@ -75,14 +76,14 @@ def shown(principal: Principal, event: Event) -> Event:
 
 
 def scoped_id(principal: Principal, bus: str, event_id: str) -> str:
-    """A UUIDv8 made from the scope and the id: nobody can choose an id that becomes another scope's."""
+    """A UUIDv8 made from the scope and the id, so no sender can choose an id of another scope."""
     named = "\n".join((*sorted(principal.tags), "", bus, event_id))
     number = int.from_bytes(hashlib.sha256(named.encode()).digest()[:16])
     return str(UUID(int=number & UUID_FREE_BITS | UUID_VERSION_8))
 
 
 def scoped_token(principal: Principal, token: str) -> str:
-    """The token of a claim as the store gets it, and as the claim shows it: whoever sends an equal one has another."""
+    """The token of a claim as the server stores and shows it. Equal tokens of two scopes become different ones."""
     if not principal.limited:
         return token
     named = "\n".join((*sorted(principal.tags), "", *sorted(principal.buses), "", token))
@@ -90,7 +91,7 @@ def scoped_token(principal: Principal, token: str) -> str:
 
 
 def _names(principal: Principal, new: NewEvent) -> tuple[str, ...]:
-    assert new.parent_id is not None  # noqa: S101  (asked only where there is one)
+    assert new.parent_id is not None  # noqa: S101  (the callers check that there is one)
     return scoped_id(principal, new.bus, new.parent_id), new.parent_id
 
 

@@ -1,7 +1,7 @@
-"""API tokens: 256 random bits, of which only a hash is kept, in one small file beside the server.
+"""API tokens: 256 random bits each. One small file beside the server keeps only their hashes.
 
-A file, because it works with every store, can be read-only for the server, and keeps keys out of the data they guard.
-The server looks at it on every request, so a token that was revoked is refused from then on.
+A file works with every store, can be read-only for the server, and keeps the keys apart from the data they protect.
+The server checks the file on every request, so it refuses a revoked token at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ABSENT_HASH = "0" * 64
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a token: all but the token."""
+    """What the file records about a token: everything except its secret."""
 
     id: str
     name: str
@@ -43,12 +43,12 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     revoked_ts: float | None = None
 
     def valid_at(self, now: float) -> bool:
-        """Neither revoked nor over."""
+        """Whether the token is neither revoked nor expired."""
         return self.revoked_ts is None and (self.expires_ts is None or now < self.expires_ts)
 
     @property
     def principal(self) -> Principal:
-        """Who holds it."""
+        """The sender that this token identifies."""
         return Principal(
             name=self.name, scopes=frozenset(self.scopes), tags=frozenset(self.tags), buses=frozenset(self.buses)
         )
@@ -59,7 +59,7 @@ class _Contents(msgspec.Struct, frozen=True):
 
 
 class TokenFile:
-    """The tokens of a server. Making and revoking them takes effect at once on every server that reads the file."""
+    """The tokens of a server. Creating or revoking one takes effect at once on every server that reads the file."""
 
     def __init__(self, path: Path | str, *, clock: Clock | None = None) -> None:
         self.path = Path(path)
@@ -76,7 +76,7 @@ class TokenFile:
         buses: Iterable[str] = (),
         expires_after: float | None = None,
     ) -> tuple[Token, str]:
-        """A new token, and its text, which is told this once and kept nowhere."""
+        """Create a token. Returns it and its text, which is stored nowhere and cannot be shown again."""
         check_name(name, "token name")
         wanted = tuple(dict.fromkeys(scopes))
         if not wanted:
@@ -98,11 +98,11 @@ class TokenFile:
         return token, f"{PREFIX}_{id_}_{secret}"
 
     def tokens(self) -> tuple[Token, ...]:
-        """All tokens, oldest first, also those that are over."""
+        """All tokens, oldest first, including expired and revoked ones."""
         return self._read()
 
     def revoke(self, id_: str) -> Token | None:
-        """End a token now; None if there is none with this id. A repeat keeps the first instant."""
+        """Revoke a token now. Returns None if no token has this id. A repeat keeps the first time of revocation."""
         with self._changing() as tokens:
             for number, token in enumerate(tokens):
                 if token.id == id_:
@@ -112,13 +112,16 @@ class TokenFile:
         return None
 
     def holder(self, text: str) -> Principal | None:
-        """Who holds the token ``text``; None if it is unknown, over or revoked. Raises ``ConfigurationError``."""
+        """The principal of the token ``text``; None if it is unknown, expired or revoked.
+
+        Raises ``ConfigurationError`` if the file cannot be read.
+        """
         self._refresh()
         prefix, _, rest = text.partition("_")
         id_, _, secret = rest.partition("_")
         known = self._tokens.get(id_)
         expected = ABSENT_HASH if known is None else known[0].sha256
-        # Compared also when the id is unknown, so that the time it takes tells nothing.
+        # An unknown id is compared too, so that the time taken does not reveal which ids exist.
         if not hmac.compare_digest(_hash(secret), expected) or known is None or prefix != PREFIX:
             return None
         return known[1] if known[0].valid_at(self._clock.now()) else None
@@ -145,12 +148,13 @@ class TokenFile:
 
     def _unreadable(self, error: Exception) -> ConfigurationError:
         return ConfigurationError(
-            f"tokens file {self.path} cannot be read ({error}): nobody gets in; `durabus tokens create` makes one"
+            f"tokens file {self.path} cannot be read ({error}): every request is refused; create one with "
+            "`durabus tokens create`"
         )
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        """The tokens, to be changed by one process at a time; a reader sees the old file or the new one."""
+        """Yields the tokens to change, for one process at a time. Readers see the old file or the new one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -162,7 +166,7 @@ class TokenFile:
             os.close(lock)
 
     def _replace(self, contents: bytes) -> None:
-        # mkstemp makes it readable for its owner only.
+        # mkstemp makes the file readable by its owner only.
         handle, made = tempfile.mkstemp(dir=self.path.parent, prefix=f".{self.path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
@@ -176,5 +180,5 @@ class TokenFile:
 
 
 def _hash(secret: str) -> str:
-    """No salt and no slow hash: nobody guesses 256 random bits."""
+    """Hash without salt, and fast: 256 random bits cannot be guessed."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,1 +1,1 @@
-"""The dashboard: pages rendered here, one script, one stylesheet, nothing from elsewhere."""
+"""The dashboard: the server renders its pages. They load one script and one stylesheet, nothing from other hosts."""

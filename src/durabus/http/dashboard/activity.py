@@ -1,4 +1,7 @@
-"""Follows the log while somebody looks, and counts what happens. All of it can be read from the log again."""
+"""Follows the log of a bus while a browser shows the dashboard, and counts what happens.
+
+The counts are not stored: a restarted server reads them from the log again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import msgspec
 from durabus.clock import monotonic
 from durabus.errors import StoreClosedError, StoreError
 from durabus.http.api import Api, logger
-from durabus.http.dashboard.figures import KEPT, Figures, SlotFigures, Tags, step_of
+from durabus.http.dashboard.activity_counts import KEPT, ActivityCounts, SlotCounts, Tags, step_of
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.query import EventQuery
 from durabus.model.settlement import NO_HANDLER
@@ -22,15 +25,15 @@ from durabus.views.workers import WorkerSeen
 PAGE = 500
 LOOK_EVERY = 0.5
 BETWEEN_PAGES = 0.01
-"""Whoever waits for an answer goes first."""
+"""Pause in seconds between two pages of the log, so that requests are served first."""
 LOOK_BACK = 30_000
-"""Events that are read back when somebody comes to look; charts begin with them."""
+"""How many events to go back in the log when following begins. The charts begin there."""
 UNWATCHED = 120.0
-"""So long after the last page the log is left alone: following it is work for the server."""
+"""Seconds after the last page view at which following ends: it costs the server work."""
 MAX_LIVE = 50_000
 MAX_WORKERS = 1_000
 RECENT = 2_000
-MAX_PULSES = 8
+MAX_BUSES = 8
 NOTHING_READ = math.inf
 
 ACTION, ID, BUS, TYPE, STATUS, AT, CREATED, ATTEMPT, GENERATION, WORKER, TOOK, TAGS, REASON = (
@@ -56,7 +59,7 @@ _TAGS = msgspec.json.Decoder(Tags)
 
 
 class Live(msgspec.Struct):
-    """What is remembered of an event between its entries."""
+    """What is remembered about an event from one log entry to the next."""
 
     tags: Tags = ()
     picked_ts: float | None = None
@@ -71,19 +74,19 @@ class AttemptEnd(msgspec.Struct, frozen=True):
     failed: bool
 
 
-class Pulse:
-    """Of one bus."""
+class BusActivity:
+    """The activity of one bus: what its log says about the last hour."""
 
     def __init__(self, api: Api, bus: str) -> None:
-        self.slots = SlotFigures()
+        self.slots = SlotCounts()
         self.recent: deque[AttemptEnd] = deque(maxlen=RECENT)
         self.unhandled: deque[AttemptEnd] = deque(maxlen=RECENT)
-        """Events that completed because no process had a handler."""
+        """Events that completed without work because no process had a handler."""
         self.workers: dict[str, WorkerSeen] = {}
         self.caught_up = asyncio.Event()
-        """Set while nothing but the newest is missing."""
+        """Set while the counts include all but the newest entries."""
         self.since_ts = NOTHING_READ
-        """From when on everything is known: when the oldest entry was written that was read; 0 if all were."""
+        """When the oldest entry that was read was written; 0 if the whole log was read."""
         self._api = api
         self._bus = bus
         self._live: dict[int, Live] = {}
@@ -92,7 +95,7 @@ class Pulse:
         self._task: asyncio.Task[None] | None = None
 
     async def watched(self, patience: float) -> None:
-        """Somebody looks: follow from now on, and wait a moment for what is new."""
+        """Record a page view: follow the log from now on, and wait up to ``patience`` seconds for new entries."""
         self._asked = monotonic()
         if self._task is None or self._task.done():
             self.caught_up.clear()
@@ -104,7 +107,7 @@ class Pulse:
             return
 
     async def stop(self) -> None:
-        """Leave the log alone."""
+        """Stop following the log."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -121,9 +124,10 @@ class Pulse:
             logger.warning("the dashboard cannot follow the log of bus %r: %s", self._bus, error)
 
     async def _start_position(self) -> str:
-        """Some thousand events back: ids grow with the queue, so no entry has to be counted for it.
+        """The position some thousand events back. Ids grow with time, so no entries need to be counted.
 
-        Across shards they do not, and an event tells a position on its own shard only: there it begins now.
+        On a sharded store ids do not grow with time, and an event's position is valid on its shard only. There
+        following begins at the end of the log.
         """
         store = self._api.store
         if not store.features.one_order:
@@ -135,11 +139,11 @@ class Pulse:
         if not older:
             return START
         trail = await store.read_event_log(older[0].id)
-        return trail[0].position if trail else await store.log_head()  # it went away in this very moment
+        return trail[0].position if trail else await store.log_head()  # it was deleted just now
 
     def _begin(self, position: str) -> None:
-        """Also when somebody comes back after a while: what was counted before would have a hole after it."""
-        self.slots, self._position = SlotFigures(), position
+        """Begin at ``position``. Older counts are dropped, because what happened since then was not counted."""
+        self.slots, self._position = SlotCounts(), position
         self.since_ts = 0.0 if position == START else NOTHING_READ
         self.recent.clear()
         self.unhandled.clear()
@@ -147,7 +151,7 @@ class Pulse:
         self._live.clear()
 
     async def _read_on(self) -> bool:
-        """Read what is new, some of it; False if there is no more."""
+        """Read one page of new entries. Returns False if there are no more."""
         found = await self._api.store.read_log_rows(after=self._position, limit=PAGE)
         now = await self._api.store.now()
         if self.since_ts == NOTHING_READ and found.rows:
@@ -167,28 +171,30 @@ class Pulse:
         live = self._live.get(id_) or self._remember(id_)
         if row[TAGS] is not None:
             live.tags = _tags_of(row[TAGS])
-        figures = self.slots.at(at, live.tags)
+        counts = self.slots.at(at, live.tags)
         worker = self._worker(row[WORKER], at)
         if action == Action.PUBLISHED:
-            figures.published += 1
+            counts.published += 1
         elif action == Action.PICKED:
             live.picked_ts = at
             if row[ATTEMPT] == 1 and row[GENERATION] == 0:
-                figures.waiting[step_of(at - _float(row[CREATED]))] += 1
+                counts.waiting[step_of(at - _float(row[CREATED]))] += 1
         elif action in ENDS:
-            self._count_end(row, figures, live, worker)
+            self._count_end(row, counts, live, worker)
             if action == Action.COMPLETED:
                 self._live.pop(id_, None)
 
-    def _count_end(self, row: tuple[object, ...], figures: Figures, live: Live, worker: WorkerSeen | None) -> None:
+    def _count_end(
+        self, row: tuple[object, ...], counts: ActivityCounts, live: Live, worker: WorkerSeen | None
+    ) -> None:
         at, lost, failed = _float(row[AT]), row[ACTION] == Action.ABANDONED, row[ACTION] != Action.COMPLETED
         ended = AttemptEnd(at, int(str(row[ID])), str(row[TYPE]), failed)
         self.recent.append(ended)
         if not failed and row[REASON] == NO_HANDLER:
             self.unhandled.append(ended)
-        figures.failed_attempts += failed
-        figures.completed += not failed
-        figures.dead += row[STATUS] in DEAD_LETTER
+        counts.failed_attempts += failed
+        counts.completed += not failed
+        counts.dead += row[STATUS] in DEAD_LETTER
         if worker is not None:
             worker.done += not failed
             worker.failed += failed and not lost
@@ -197,10 +203,10 @@ class Pulse:
         if took is None and live.picked_ts is not None:
             took = at - live.picked_ts
         if took is not None and not lost:
-            figures.running[step_of(took)] += 1
-        # One that lay among the dead letters for days tells nothing of how fast the workers are.
+            counts.running[step_of(took)] += 1
+        # The time a requeued event spent as a dead letter says nothing about the speed of the workers.
         if not failed and row[GENERATION] == 0:
-            figures.whole[step_of(at - _float(row[CREATED]))] += 1
+            counts.whole[step_of(at - _float(row[CREATED]))] += 1
 
     def _remember(self, id_: int) -> Live:
         if len(self._live) >= MAX_LIVE:
@@ -213,33 +219,33 @@ class Pulse:
             return None
         found = self.workers.pop(str(name), None) or WorkerSeen(at)
         found.last_ts = at
-        self.workers[str(name)] = found  # last in the dict: the first is the one not heard of for longest
+        self.workers[str(name)] = found  # goes last: the first is the one seen longest ago
         if len(self.workers) > MAX_WORKERS:
             del self.workers[next(iter(self.workers))]
         return found
 
 
-class Pulses:
-    """Those that somebody looks at; the one not asked for longest gives way."""
+class ActivityByBus:
+    """The activity of the buses that browsers show. The bus viewed longest ago is dropped first."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._pulses: dict[str, Pulse] = {}
+        self._by_bus: dict[str, BusActivity] = {}
 
-    async def of(self, bus: str, patience: float) -> Pulse:
-        """The pulse of a bus, with what is new."""
-        pulse = self._pulses.pop(bus, None) or Pulse(self._api, bus)
-        self._pulses[bus] = pulse
-        if len(self._pulses) > MAX_PULSES:
-            oldest = next(iter(self._pulses))
-            await self._pulses.pop(oldest).stop()
-        await pulse.watched(patience)
-        return pulse
+    async def of(self, bus: str, patience: float) -> BusActivity:
+        """The activity of a bus, including new entries."""
+        activity = self._by_bus.pop(bus, None) or BusActivity(self._api, bus)
+        self._by_bus[bus] = activity
+        if len(self._by_bus) > MAX_BUSES:
+            oldest = next(iter(self._by_bus))
+            await self._by_bus.pop(oldest).stop()
+        await activity.watched(patience)
+        return activity
 
     async def stop(self) -> None:
-        """Before the store is closed."""
-        while self._pulses:  # somebody may come to look even now
-            await self._pulses.popitem()[1].stop()
+        """Stop following all buses. Call it before the store is closed."""
+        while self._by_bus:  # a page view may add a bus even now
+            await self._by_bus.popitem()[1].stop()
 
 
 def _tags_of(text: object) -> Tags:

@@ -1,7 +1,7 @@
-"""Dead letters in groups, and what is done with many of them: one step at a time, each event visited once.
+"""Groups of dead letters, and retry or purge of many: in steps that visit each event once.
 
-The browser asks for step after step. Nothing is remembered between them, so a step may run on any server, and whoever
-closes the page has stopped the work.
+The browser requests one step after the other. The server keeps nothing between steps, so a step may run on any server.
+Closing the page stops the work.
 """
 
 from __future__ import annotations
@@ -26,36 +26,36 @@ from durabus.model.statuses import EventStatus
 DEAD = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
 AT_ONCE = 200
 STEP = 500
-"""Dead letters that one step looks at."""
+"""Number of dead letters that one step examines."""
 GROUPED = 1_000
 GROUPED_WITHIN = 0.04
-"""How far the page looks for groups: so many of the newest, and no longer than that."""
+"""The page groups at most this many of the newest dead letters, and spends at most this many seconds on it."""
 COUNTED = 10_000
 COUNTED_WITHIN = 1.0
 MAX_SHAPE_CHARS = 200
-# What differs between two failures of one kind: ids, numbers, quoted values.
+# Parts that differ between two failures of one kind: ids and numbers.
 _VARIES = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|0x[0-9a-fA-F]+|\b[0-9a-f]{16,}\b|\d+(?:\.\d+)?")
 
-Deed = Literal["retry", "purge"]
+BulkOperation = Literal["retry", "purge"]
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters. Everything that is set must hold."""
+    """A filter for dead letters. A dead letter must match every field that is set."""
 
     bus: str
     type: str | None = None
     tags: tuple[str, ...] = ()
     group: str = ""
-    """As ``fingerprint`` makes it."""
+    """A value that ``fingerprint`` returned."""
     id: int | None = None
 
     def holds(self, event: Event) -> bool:
-        """What the store cannot be asked for."""
+        """Whether an event matches the fields that a store cannot filter by."""
         return (self.id is None or event.id == self.id) and (not self.group or fingerprint(event) == self.group)
 
 
 class Group(msgspec.Struct, kw_only=True):
-    """Dead letters of one type that failed alike."""
+    """Dead letters of one type that failed in the same way."""
 
     key: str
     type: str
@@ -64,11 +64,11 @@ class Group(msgspec.Struct, kw_only=True):
     first_ts: float
     last_ts: float
     sample: int
-    """The newest one's id."""
+    """The id of the newest one."""
 
 
 class Grouped(msgspec.Struct, frozen=True):
-    """The groups, largest first. ``older``: there are dead letters that nobody looked at."""
+    """The groups, largest first. ``older``: there are older dead letters that were not examined."""
 
     groups: list[Group]
     looked_at: int
@@ -76,25 +76,25 @@ class Grouped(msgspec.Struct, frozen=True):
 
 
 class BulkStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step did. ``before``: where the next one begins; None after the last."""
+    """The result of one step. ``before``: where the next step begins; None after the last."""
 
     done: int
     before: int | None
 
 
 def error_of(event: Event) -> str:
-    """The newest error."""
+    """The newest error of an event."""
     return event.errors[-1] if event.errors else "no error was recorded"
 
 
 @lru_cache(maxsize=4096)
 def shape_of(error: str) -> str:
-    """An error without what differs from one failure to the next."""
+    """An error without the parts that differ from one failure to the next."""
     return _VARIES.sub("…", error.strip().partition("\n")[0])[:MAX_SHAPE_CHARS]
 
 
 def fingerprint(event: Event) -> str:
-    """The same for dead letters of one type that failed alike."""
+    """A value that is equal for dead letters of one type that failed in the same way."""
     return _fingerprint(event.type, shape_of(error_of(event)))
 
 
@@ -104,7 +104,7 @@ def _fingerprint(type_: str, shape: str) -> str:
 
 
 async def group_dead_letters(api: Api, principal: Principal, selection: Selection) -> Grouped:
-    """The newest dead letters in groups."""
+    """Group the newest dead letters."""
     groups: dict[str, Group] = {}
     number, deadline, older = 0, monotonic() + GROUPED_WITHIN, False
     async for page, before in _pages(api, principal, selection, None):
@@ -128,7 +128,7 @@ def _count(groups: dict[str, Group], event: Event) -> None:
 
 
 async def count_selected(api: Api, principal: Principal, selection: Selection) -> tuple[int, bool, list[Event]]:
-    """How many there are, whether somebody stopped counting, and the newest few."""
+    """The number of selected dead letters, whether counting stopped at a limit, and the newest few."""
     number, deadline, newest = 0, monotonic() + COUNTED_WITHIN, list[Event]()
     async for page, _ in _pages(api, principal, selection, None):
         number += len(page)
@@ -138,8 +138,10 @@ async def count_selected(api: Api, principal: Principal, selection: Selection) -
     return number, False, newest
 
 
-async def take_step(api: Api, principal: Principal, selection: Selection, deed: Deed, before: int | None) -> BulkStep:
-    """Do it to the next few, from the newest on. An event that somebody else dealt with meanwhile is left alone."""
+async def take_step(
+    api: Api, principal: Principal, selection: Selection, operation: BulkOperation, before: int | None
+) -> BulkStep:
+    """Retry or purge the next dead letters, newest first. Events that are no longer dead letters are skipped."""
     chosen: list[Event] = []
     looked_at, following = 0, None
     async for page, next_before in _pages(api, principal, selection, before):
@@ -149,7 +151,7 @@ async def take_step(api: Api, principal: Principal, selection: Selection, deed: 
         if looked_at >= STEP:
             break
     ids = [event.id for event in chosen]
-    done = await _retry(api, ids) if deed == "retry" else len(await api.store.purge_dead_letters_by_id(ids))
+    done = await _retry(api, ids) if operation == "retry" else len(await api.store.purge_dead_letters_by_id(ids))
     return BulkStep(done=done, before=following)
 
 
@@ -157,7 +159,7 @@ async def _retry(api: Api, ids: list[int]) -> int:
     try:
         await api.store.requeue_dead_letters(ids)
     except (EventNotFound, NotADeadLetter):
-        # One of them is gone: all or none, so each by itself.
+        # The call is all or none and one of them is gone, so requeue each by itself.
         return sum([await _retry_one(api, id_) for id_ in ids])
     return len(ids)
 
@@ -173,7 +175,7 @@ async def _retry_one(api: Api, id_: int) -> bool:
 async def _pages(
     api: Api, principal: Principal, selection: Selection, before: int | None
 ) -> AsyncIterator[tuple[list[Event], int | None]]:
-    """What is selected, newest id first, some at a time, each with where the next ones begin."""
+    """Yield pages of selected dead letters, newest first, each with the id before which the next page begins."""
     if selection.id is not None:
         before = min(selection.id + 1, MAX_ID)
     query = EventQuery(

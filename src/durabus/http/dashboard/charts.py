@@ -1,4 +1,4 @@
-"""Numbers into the coordinates of small SVG charts. The template draws; nothing here makes markup."""
+"""Turns numbers into coordinates of small SVG charts. The templates draw them; this module makes no markup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10)
 
 
 class ChartLine(msgspec.Struct, frozen=True):
-    """One row of values. ``points`` has a piece for each unbroken stretch."""
+    """One line of a chart. ``points`` has one entry for each part without a gap."""
 
     name: str
     style: str
@@ -25,7 +25,7 @@ class ChartLine(msgspec.Struct, frozen=True):
 
 
 class ChartMark(msgspec.Struct, frozen=True):
-    """A place along the time axis: its label, or what is told there to who points at it."""
+    """A label or a tooltip at a place on the time axis."""
 
     x: float
     width: float
@@ -33,7 +33,7 @@ class ChartMark(msgspec.Struct, frozen=True):
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """Ready to be drawn."""
+    """A chart, ready for the template."""
 
     title: str
     top: str
@@ -50,7 +50,7 @@ Values = Sequence[float | None]
 def chart(
     title: str, begin: float, step: float, rows: Sequence[tuple[str, str, Values]], show: Callable[[float | None], str]
 ) -> Chart:
-    """``rows`` are name, style and values; None is a gap."""
+    """Make a chart. Each row has a name, a style and values; None is a gap."""
     count = len(rows[0][2])
     known = [value for _, _, values in rows for value in values if value is not None]
     top = round_up(max(known, default=0.0))
@@ -69,7 +69,7 @@ def chart(
 
 
 def round_up(value: float) -> float:
-    """The next number with one digit that matters: the axis ends close above the highest point."""
+    """The next round number, so that the axis ends close above the highest point."""
     if value <= 0:
         return 1.0
     decade = 10.0 ** math.floor(math.log10(value))
@@ -94,7 +94,7 @@ def _line(name: str, style: str, values: Values, top: float, show: Callable[[flo
 
 
 def _seen(stretch: list[tuple[float, float]], width: float) -> list[tuple[float, float]]:
-    """A lone point is drawn as wide as its step: a line from a point to itself is not seen."""
+    """Draw a single point as wide as its step: a line from a point to itself would be invisible."""
     if len(stretch) > 1:
         return stretch
     ((x, y),) = stretch

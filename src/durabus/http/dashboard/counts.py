@@ -1,4 +1,4 @@
-"""Figures that cost the store some work. A page shows the newest there are and never waits for long."""
+"""Counts that are costly for the store, kept in a cache. A page shows the newest values and never waits long."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from durabus.model.statuses import EventStatus
 T = TypeVar("T")
 
 PATIENCE = 0.04
-"""Seconds that a page waits for a figure that was never known, or is old."""
+"""Seconds that a page waits for a value that is unknown or old."""
 BRIEFLY = 0.005
-"""The same where the one before is young enough to be shown."""
+"""Seconds that a page waits for a new value if the cached one is young."""
 YOUNG = 3.0
 AT_LEAST_EVERY = 1.0
 SHARE = 50
-"""A figure is looked up again after this many times what it cost: the store spends a fiftieth on it at most."""
-MAX_READINGS = 200
+"""A value is read again after this many times its cost, so the store spends at most a fiftieth of its time on it."""
+MAX_CACHED = 200
 MAX_IN_FLIGHT = 500
 LOOKS = 3
-"""At most so many, until numbers and oldest event fit together."""
+"""Maximum number of reads until the counts and the oldest event are consistent."""
 
 
-class Reading(Generic[T]):
-    """One figure."""
+class CachedValue(Generic[T]):
+    """One cached value, read again in the background when it is old."""
 
     def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
         self._look = look
@@ -45,7 +45,7 @@ class Reading(Generic[T]):
         self._task: asyncio.Task[None] | None = None
 
     async def newest(self) -> T | None:
-        """None if it was never known so far."""
+        """The newest value; None if it is not known yet."""
         if self._task is None and monotonic() >= self._again:
             self._task = asyncio.create_task(self._refresh())
         if self._task is not None:
@@ -54,7 +54,7 @@ class Reading(Generic[T]):
         return self._value
 
     async def stop(self) -> None:
-        """Whoever looks is to end."""
+        """Stop reading in the background."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -65,81 +65,81 @@ class Reading(Generic[T]):
             self._value = await self._look()
             self._taken = begun
         except StoreError as error:
-            logger.warning("a figure of the dashboard is not known: %s", error)
+            logger.warning("the dashboard could not read a count: %s", error)
         finally:
             self._again = monotonic() + max(AT_LEAST_EVERY, SHARE * (monotonic() - begun))
             self._task = None
 
 
 class Oldest(msgspec.Struct, frozen=True):
-    """The event that waits longest, and for how long when it was looked up."""
+    """The event that has waited longest, and how long it had waited when it was read."""
 
     id: int
     age: float
     due_for: float
-    """Below 0 if its time has not come."""
+    """Negative if the event is not due yet."""
 
 
-class Counted(msgspec.Struct, frozen=True):
-    """The queue at one moment: events by status, the oldest that waits, and when that was."""
+class QueueCounts(msgspec.Struct, frozen=True):
+    """The state of a queue at one moment: events by status, and the oldest waiting event."""
 
     counts: Counts
     capped: bool
-    """At least so many."""
+    """Whether the counts are lower bounds."""
     oldest: Oldest | None
-    """The PENDING event with the smallest id. None with some pending: none of them stayed long enough to be seen."""
+    """The PENDING event with the smallest id. None although events are pending: none stayed long enough to be read."""
     at_ts: float
 
 
-class Readings:
-    """All figures that were asked for lately, each of one bus and one set of tags."""
+class CachedCounts:
+    """The values that pages asked for recently, each for one bus and one set of tags."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
-        self._readings: dict[tuple[str, str, frozenset[str]], Reading[Any]] = {}
+        self._cached: dict[tuple[str, str, frozenset[str]], CachedValue[Any]] = {}
 
-    async def counts(self, bus: str, principal: Principal) -> Counted | None:
-        """How many events there are, and which one waits longest; None if it is not known yet."""
+    async def queue(self, bus: str, principal: Principal) -> QueueCounts | None:
+        """The state of the queue; None if it is not known yet."""
 
-        async def look() -> Counted:
+        async def look() -> QueueCounts:
             return await count_queue(self._api, principal, bus)
 
-        found: Counted | None = await self._reading("counts", bus, principal, look).newest()
+        found: QueueCounts | None = await self._value("counts", bus, principal, look).newest()
         return found
 
     async def in_flight(self, bus: str, principal: Principal) -> list[Event]:
-        """PROCESSING events, newest first, some hundred at most, without their payloads."""
+        """The newest PROCESSING events, without their payloads."""
 
         async def look() -> list[Event]:
             query = msgspec.structs.replace(_query(bus, principal, EventStatus.PROCESSING), limit=MAX_IN_FLIGHT)
             found = (await self._api.store.find(query)).events
             return [msgspec.structs.replace(event, payload_json="null") for event in found]
 
-        found: list[Event] | None = await self._reading("in flight", bus, principal, look).newest()
+        found: list[Event] | None = await self._value("in flight", bus, principal, look).newest()
         return found or []
 
     async def log_hold(self, bus: str, principal: Principal) -> LogHold | None:
-        """The open transaction that all readers of the log wait for; None also if it is not known yet."""
-        return await self._reading("log hold", bus, principal, self._api.store.log_hold).newest()
+        """The open transaction that readers of the log wait for; None if there is none or it is not known yet."""
+        return await self._value("log hold", bus, principal, self._api.store.log_hold).newest()
 
     async def stop(self) -> None:
-        """Before the store is closed."""
-        while self._readings:  # somebody may come to look even now
-            await self._readings.popitem()[1].stop()
+        """Stop reading in the background. Call it before the store is closed."""
+        while self._cached:  # a page view may add a value even now
+            await self._cached.popitem()[1].stop()
 
-    def _reading(self, what: str, bus: str, principal: Principal, look: Callable[[], Awaitable[T]]) -> Reading[T]:
+    def _value(self, what: str, bus: str, principal: Principal, look: Callable[[], Awaitable[T]]) -> CachedValue[T]:
         key = (what, bus, principal.tags)
-        found = self._readings.pop(key, None) or Reading(look)
-        self._readings[key] = found
-        if len(self._readings) > MAX_READINGS:
-            del self._readings[next(iter(self._readings))]
+        found = self._cached.pop(key, None) or CachedValue(look)
+        self._cached[key] = found
+        if len(self._cached) > MAX_CACHED:
+            del self._cached[next(iter(self._cached))]
         return found
 
 
-async def count_queue(api: Api, principal: Principal, bus: str) -> Counted:
-    """Numbers and oldest event that fit together: the store is asked for both, and again if they contradict each other.
+async def count_queue(api: Api, principal: Principal, bus: str) -> QueueCounts:
+    """Read the counts and the oldest event, and read them again if they contradict each other.
 
-    A queue that is empty in one of two looks is emptied all the time; then it is told as that.
+    If they still do after some reads, the queue empties all the time: then there is no oldest event.
     """
     for _ in range(LOOKS):
         counts, capped = await count_events(api, principal, bus)
@@ -148,7 +148,7 @@ async def count_queue(api: Api, principal: Principal, bus: str) -> Counted:
             break
     now = await api.store.now()
     eldest = Oldest(found[0].id, now - found[0].created_ts, now - found[0].due_ts) if found else None
-    return Counted(counts, capped, eldest, now)
+    return QueueCounts(counts, capped, eldest, now)
 
 
 def _query(bus: str, principal: Principal, status: EventStatus) -> EventQuery:
@@ -156,7 +156,7 @@ def _query(bus: str, principal: Principal, status: EventStatus) -> EventQuery:
 
 
 async def oldest(api: Api, query: EventQuery) -> list[Event]:
-    """The matching event with the smallest id. Stores answer from the newest on, so it is searched by halves."""
+    """The matching event with the smallest id. Stores return the newest first, so this is a binary search."""
     found = (await api.store.find(query)).events
     below = 0
     while found and below + 1 < found[0].id:

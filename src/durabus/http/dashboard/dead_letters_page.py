@@ -1,4 +1,4 @@
-"""Dead letters: groups, and retry or purge of one, of a group, of all that match, after a confirmation."""
+"""Pages for dead letters: groups, and a confirmation before one, a group or all that match are retried or purged."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import msgspec
 from litestar import Response
 
 from durabus.http.api import api_of, principal_of
-from durabus.http.dashboard.board import board_of
 from durabus.http.dashboard.bulk_actions import (
     DEAD,
-    Deed,
+    BulkOperation,
     Selection,
     count_selected,
     error_of,
@@ -29,20 +28,21 @@ from durabus.http.dashboard.rendering import (
     page_route,
     render,
 )
+from durabus.http.dashboard.state import dashboard_state
 from durabus.http.problems import Problem
 from durabus.http.schema.fields import split_tags
 from durabus.model.pattern import check_pattern
 
 MANY = 1_000
-"""Beyond so many, a purge has to be typed."""
+"""To purge more than this many, the user has to type the word purge."""
 SHOWN = 20
-DEEDS: tuple[Deed, ...] = get_args(Deed)
+OPERATIONS: tuple[BulkOperation, ...] = get_args(BulkOperation)
 SELECTING = ("type", "tags", "group", "id")
 
 
 @page_route("/dashboard/dead-letters")
 async def dead_letters(request: AnyRequest) -> Page:
-    """The groups, and the newest of those that match."""
+    """The list of groups, and the newest dead letters that match."""
     api, principal, bus = api_of(request), principal_of(request), bus_of(request)
     asked = {name: request.query_params.get(name, "").strip() for name in SELECTING}
     selection = selection_of(bus, asked)
@@ -58,43 +58,43 @@ async def dead_letters(request: AnyRequest) -> Page:
         grouped=grouped,
         newest=[(event, error_of(event)) for event in newest.events],
         more=newest.next_before_id is not None,
-        counted=await board_of(request).readings.counts(bus, principal),
+        counted=await dashboard_state(request).counts.queue(bus, principal),
     )
 
 
 @page_route("/dashboard/dead-letters/confirm")
 async def confirm(request: AnyRequest) -> Page:
-    """How many it would be, counted now."""
+    """The question before a retry or purge, with the number of dead letters that match now."""
     api, principal, bus = api_of(request), principal_of(request), bus_of(request)
     asked = {name: request.query_params.get(name, "").strip() for name in SELECTING}
-    deed = deed_of(request.query_params.get("deed", ""))
+    operation = operation_of(request.query_params.get("operation", ""))
     number, capped, newest = await count_selected(api, principal, selection_of(bus, asked))
     return render(
         request,
         "confirm.html",
         now=await api.store.now(),
-        deed=deed,
+        operation=operation,
         asked=asked,
         number=number,
         capped=capped,
-        typed=deed == "purge" and number > MANY,
+        typed=operation == "purge" and number > MANY,
         newest=[(event, error_of(event)) for event in newest],
     )
 
 
 @action_route("/dashboard/dead-letters/step")
 async def step(request: AnyRequest) -> Response[Any]:
-    """Do some. The script asks on until none are left; without it a person presses a button."""
+    """Retry or purge some. The script repeats this until none are left; without it the user presses a button."""
     api, principal = api_of(request), principal_of(request)
     form = await form_of(request)
     bus = api.bus(form.get("bus") or None, principal)
-    deed = deed_of(form.get("deed", ""))
+    operation = operation_of(form.get("operation", ""))
     expected = digits_of(form.get("number", "")) or 0
-    if deed == "purge" and expected > MANY and form.get("typed", "") != "purge":
+    if operation == "purge" and expected > MANY and form.get("typed", "") != "purge":
         raise Problem(400, f"to purge more than {MANY:,} dead letters, type the word purge: nothing was deleted")
     asked = {name: form.get(name, "") for name in SELECTING}
     before = number_of(form["before"], "before") if form.get("before") else None
-    taken = await take_step(api, principal, selection_of(bus, asked), deed, before)
+    taken = await take_step(api, principal, selection_of(bus, asked), operation, before)
     done = taken.done + (digits_of(form.get("done", "")) or 0)
     if request.headers.get("accept") == "application/json":
         body = msgspec.json.encode({"done": done, "before": taken.before})
@@ -103,7 +103,7 @@ async def step(request: AnyRequest) -> Response[Any]:
         request,
         "progress.html",
         bus=bus,
-        deed=deed,
+        operation=operation,
         asked=asked,
         done=done,
         number=expected,
@@ -113,7 +113,7 @@ async def step(request: AnyRequest) -> Response[Any]:
 
 
 def selection_of(bus: str, asked: dict[str, str]) -> Selection:
-    """Which dead letters an address or a form means."""
+    """The selection that an address or a form describes."""
     return Selection(
         bus=bus,
         type=check_pattern(asked["type"]) if asked["type"] else None,
@@ -123,12 +123,12 @@ def selection_of(bus: str, asked: dict[str, str]) -> Selection:
     )
 
 
-def deed_of(text: str) -> Deed:
-    """Retry or purge, and nothing else."""
-    for deed in DEEDS:
-        if deed == text:
-            return deed
-    raise Problem(400, f"deed={text!r}: must be one of {', '.join(DEEDS)}")
+def operation_of(text: str) -> BulkOperation:
+    """Retry or purge. Refuses any other text."""
+    for operation in OPERATIONS:
+        if operation == text:
+            return operation
+    raise Problem(400, f"operation={text!r}: must be one of {', '.join(OPERATIONS)}")
 
 
 ROUTES = [dead_letters, confirm, step]

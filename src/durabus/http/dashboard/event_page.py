@@ -1,4 +1,4 @@
-"""One event: where it stands, what every attempt and handler did, and what can be done about it."""
+"""The page of one event: its state, its attempts, its handlers' results, and the actions to take."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from durabus.views.attempts import attempts_of
 MAX_CHILDREN = 20
 MAX_TRAIL = 200
 MAX_ATTEMPTS_SHOWN = 50
-"""An event may have been tried thousands of times; the newest attempts tell most."""
+"""Maximum number of attempts to show. An event may have thousands; the newest ones say most."""
 
 EventNumber = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
 
 class FailureDetails(msgspec.Struct, frozen=True):
-    """What ``HandlerResult.value_json`` holds for a handler that raised."""
+    """The content of ``HandlerResult.value_json`` for a handler that raised an exception."""
 
     traceback: str
 
@@ -37,7 +37,7 @@ _FAILURE = msgspec.json.Decoder(FailureDetails)
 
 
 class ResultRow(msgspec.Struct, frozen=True):
-    """A handler's result as it is shown."""
+    """A handler's result as the page shows it."""
 
     result: HandlerResult
     traceback: str | None
@@ -45,7 +45,7 @@ class ResultRow(msgspec.Struct, frozen=True):
 
 @page_route("/dashboard/events/{id:int}")
 async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
-    """Everything about it."""
+    """The page."""
     api, principal = api_of(request), principal_of(request)
     found = await api.event(id, principal)
     trail = await api.store.read_event_log(found.id)
@@ -79,7 +79,7 @@ async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
 
 @action_route("/dashboard/events/{id:int}/retry")
 async def retry_event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
-    """Bring a dead letter back."""
+    """Requeue a dead letter."""
     api = api_of(request)
     found = await api.event(id, principal_of(request))
     await api.store.requeue_dead_letters([found.id])
@@ -96,7 +96,7 @@ async def release_event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: 
 
 
 def _last_results(trail: list[LogEntry]) -> tuple[HandlerResult, ...]:
-    """An event that has ended may have left its results in its last entry only."""
+    """The results in the newest log entry that has some: an ended event may have them nowhere else."""
     return next((entry.results for entry in reversed(trail) if entry.results), ())
 
 
@@ -104,7 +104,7 @@ def _line(result: HandlerResult) -> ResultRow:
     try:
         failure = None if result.value_json is None else _FAILURE.decode(result.value_json)
     except msgspec.DecodeError:
-        failure = None  # it is what the handler returned
+        failure = None  # this is the handler's return value
     return ResultRow(result, None if failure is None else failure.traceback)
 
 

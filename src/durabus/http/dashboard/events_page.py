@@ -1,4 +1,4 @@
-"""Events, newest first. The filter is the address, and every page begins where the one before ended."""
+"""The list of events, newest first. The address holds the filter; each page begins where the previous one ended."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 
 from durabus.http.api import Api, api_of, principal_of
 from durabus.http.auth.access import Principal
-from durabus.http.dashboard.board import board_of
 from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, linker, page_route, redirect, render
+from durabus.http.dashboard.state import dashboard_state
 from durabus.http.problems import Code, Problem
 from durabus.http.schema.fields import MAX_ID, UUID_PATTERN, split_tags
 from durabus.model.event import Event
@@ -21,13 +21,13 @@ from durabus.model.statuses import EventStatus
 PAGE = 50
 UUID = re.compile(UUID_PATTERN)
 WITHIN = 2.0
-"""Seconds a search may take. A filter that matches little makes a store look at much."""
+"""Maximum time of a search in seconds. With a filter that matches few events a store has to read many."""
 MAX_DIGITS = len(str(MAX_ID))
 AGES = {"5m": 300.0, "1h": 3600.0, "24h": 86_400.0, "7d": 604_800.0}
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """What the address asks for, as it was written."""
+    """The filter as the user wrote it."""
 
     status: str = ""
     type: str = ""
@@ -36,7 +36,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     before: str = ""
 
     def query(self, bus: str, principal: Principal, now: float) -> EventQuery:
-        """For the store. Refuses what cannot be meant."""
+        """The query for the store. Refuses invalid values."""
         return EventQuery(
             bus=bus,
             statuses=(_status(self.status),) if self.status else (),
@@ -49,13 +49,13 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def narrows(self) -> bool:
-        """Whether anything but the page is asked for."""
+        """Whether the filter leaves out any events."""
         return bool(self.status or self.type or self.tags or self.since)
 
 
 @page_route("/dashboard/events")
 async def events(request: AnyRequest) -> Page:
-    """The list."""
+    """The page."""
     api, principal, bus = api_of(request), principal_of(request), bus_of(request)
     asked = {name: request.query_params.get(name, "").strip() for name in Filter.__struct_fields__}
     wanted = request.query_params.get("id", "").strip().removeprefix("#")
@@ -73,12 +73,12 @@ async def events(request: AnyRequest) -> Page:
         page=page,
         statuses=list(EventStatus),
         ages=list(AGES),
-        counted=await board_of(request).readings.counts(bus, principal),
+        counted=await dashboard_state(request).counts.queue(bus, principal),
     )
 
 
 async def find_one(api: Api, principal: Principal, wanted: str) -> Event:
-    """By number or by event_id."""
+    """Find an event by its number or its event_id."""
     if wanted.isascii() and wanted.isdigit():
         return await api.event(number_of(wanted, "id"), principal)
     event = await api.store.get_event(wanted.lower()) if UUID.fullmatch(wanted.lower()) else None
@@ -88,25 +88,25 @@ async def find_one(api: Api, principal: Principal, wanted: str) -> Event:
 
 
 async def find_within(api: Api, query: EventQuery) -> EventPage:
-    """A page, or a word on why not: a filter that matches next to nothing could look at everything."""
+    """One page of a search. Raises ``Problem`` 503 if the search takes too long."""
     try:
         async with asyncio.timeout(WITHIN):
             return await api.store.find(query)
     except TimeoutError:
         raise Problem(
-            503, f"the search took longer than {WITHIN:g} s and was given up: ask for a status, or for less time"
+            503, f"the search took longer than {WITHIN:g} s and was stopped: choose a status or a shorter period"
         ) from None
 
 
 def number_of(text: str, what: str) -> int:
-    """An event's number."""
+    """The number of an event."""
     if not 1 <= (digits_of(text) or 0) <= MAX_ID:
-        raise Problem(400, f"{what}={text!r}: must be the number of an event, from 1 on")
+        raise Problem(400, f"{what}={text!r}: must be the number of an event, 1 or more")
     return int(text)
 
 
 def digits_of(text: str) -> int | None:
-    """A whole number as our own pages write it; None if it is none, or longer than any that we write."""
+    """The whole number in ``text``; None if it is not one or has too many digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 

@@ -1,7 +1,7 @@
-"""Handlers: who announced them, what became of their events lately, and whether breakers will have opened.
+"""The list of handlers: the nodes that have them, their events in the last minute, and their breakers.
 
-A breaker lives in its worker's process. What is shown here is the same rule applied to what the store knows: the
-attempts of all workers in the last minute, and the results of those events that failed.
+A breaker lives in its worker's process. The page applies the same rule to what the store knows: the attempts of all
+workers in the last minute, and the results of the events that failed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import msgspec
 
 from durabus.http.api import Api, api_of, principal_of
 from durabus.http.dashboard.activity import AttemptEnd
-from durabus.http.dashboard.board import board_of
 from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
+from durabus.http.dashboard.state import dashboard_state
 from durabus.model.handler import HandlerInfo
 from durabus.model.limits import seconds
 from durabus.model.pattern import matches
@@ -26,13 +26,13 @@ from durabus.views.workers import HEARD
 RULE = BreakerPolicy()
 WINDOW = seconds(RULE.window, "window")
 LOOKED_AT = 50
-"""Failed events whose results are read, to tell which of their handlers it was."""
+"""Maximum number of failed events whose results the page reads to find the handlers that failed."""
 MAX_HANDLERS = 500
 UNHAPPY = frozenset({ResultStatus.TRANSIENT, ResultStatus.UNRECOVERABLE, ResultStatus.TIMED_OUT})
 
 
 class HandlerTableRow(msgspec.Struct, kw_only=True):
-    """One handler, whichever nodes have it."""
+    """One handler, on all nodes that have it."""
 
     handler_id: str
     patterns: list[str]
@@ -40,11 +40,11 @@ class HandlerTableRow(msgspec.Struct, kw_only=True):
     created_ts: float
     last_seen_ts: float
     missing: bool
-    """No live node has it."""
+    """Whether no live node has this handler."""
     succeeded: int = 0
     failed: int = 0
     unrecoverable: int = 0
-    """Failures that do not count for the breaker: verdicts on their events."""
+    """Failures that do not count for the breaker, because the event itself is at fault."""
     last_error: str | None = None
     last_error_id: int | None = None
 
@@ -55,7 +55,7 @@ class HandlerTableRow(msgspec.Struct, kw_only=True):
 
     @property
     def breaker(self) -> str:
-        """Where the rule of the breaker puts it."""
+        """The state of the breaker according to its rule."""
         samples, failed = self.samples - self.unrecoverable, self.failed - self.unrecoverable
         if samples >= RULE.minimum_samples and failed > RULE.failure_ratio * samples:
             return "open"
@@ -64,14 +64,14 @@ class HandlerTableRow(msgspec.Struct, kw_only=True):
 
 @page_route("/dashboard/handlers")
 async def handlers(request: AnyRequest) -> Page:
-    """The list. It concerns the whole bus, so it is not for tokens that see only some tags."""
+    """The page. It shows the whole bus, so tokens that are limited to tags may not see it."""
     api, principal, bus = api_of(request), principal_of(request), bus_of(request)
     principal.check_whole_bus("the list of handlers")
     registered = await api.store.list_handlers(bus)
-    pulse = await board_of(request).pulse(bus)
+    activity = await dashboard_state(request).activity(bus)
     now = await api.store.now()
     lines = _lines(registered.handlers, now)
-    await _count(api, lines, [one for one in pulse.recent if one.at_ts > now - WINDOW])
+    await _count(api, lines, [one for one in activity.recent if one.at_ts > now - WINDOW])
     return render(
         request,
         "handlers.html",
@@ -101,10 +101,10 @@ def _lines(registered: list[HandlerInfo], now: float) -> list[HandlerTableRow]:
 
 
 async def _count(api: Api, lines: list[HandlerTableRow], attempts: list[AttemptEnd]) -> None:
-    """An event that failed is counted for the handlers that its results name, and as a success for the others.
+    """Count a failed event as a failure of the handlers that its results name, and as a success of the others.
 
-    As in a breaker an event counts once, by its newest attempt. With very many failures only the newest are looked at,
-    and the successes of the same time.
+    As in a breaker, only the newest attempt of an event counts. If there are too many failures, only the newest ones
+    and the successes of the same time count.
     """
     ended: dict[int, AttemptEnd] = {one.id: one for one in attempts}
     failed = [one for one in ended.values() if one.failed]

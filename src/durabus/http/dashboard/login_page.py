@@ -1,4 +1,4 @@
-"""Log in with a token, log out."""
+"""The page to log in with a token, and the logout."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from durabus.http.dashboard.rendering import AnyRequest, Page, action_route, for
 
 @page_route(LOGIN, None)
 async def login(request: AnyRequest) -> Page:
-    """The form. Without tokens there is nothing to log in to."""
+    """The form. On a server without tokens it redirects to the overview."""
     if api_of(request).tokens is None:
         return redirect(_home(request))
     return _form(request, request.query_params.get("next", ""), "", 200)
@@ -18,20 +18,20 @@ async def login(request: AnyRequest) -> Page:
 
 @action_route(LOGIN, None)
 async def log_in(request: AnyRequest) -> Page:
-    """Keep the token in a cookie that no script can read and no other site can send."""
+    """Store the token in a cookie that no script can read and no other site can send."""
     form = await form_of(request)
     text, wanted = form.get("token", "").strip(), form.get("next", "")
     holder = api_of(request).holder(text, request.client.host if request.client else "")
     if holder is None:
-        return _form(request, wanted, "This token is unknown, over or revoked.", 401)
+        return _form(request, wanted, "This token is unknown, expired or revoked.", 401)
     if not holder.holds(Scope.READ):
-        return _form(request, wanted, "This token has not the scope read, so there is nothing to show.", 403)
+        return _form(request, wanted, "This token does not have the scope read, which the dashboard needs.", 403)
     return redirect(safe_next(wanted, _root(request)), {"Set-Cookie": _cookie(request, text)})
 
 
 @action_route("/dashboard/logout", None)
 async def log_out(request: AnyRequest) -> Page:
-    """Forget the token."""
+    """Delete the cookie."""
     return redirect(_root(request) + LOGIN, {"Set-Cookie": _cookie(request, "")})
 
 

@@ -1,4 +1,4 @@
-"""How it goes: depth, pace, failures, latencies, and what somebody should look at."""
+"""The overview: queue depth, throughput, failures, latencies, and what needs attention."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import msgspec
 
 from durabus.http.api import api_of, principal_of
 from durabus.http.dashboard import words
-from durabus.http.dashboard.activity import Pulse
-from durabus.http.dashboard.board import board_of
+from durabus.http.dashboard.activity import BusActivity
+from durabus.http.dashboard.activity_counts import KEPT, SLOT, ActivityCounts, Percentiles, percentiles, whole
 from durabus.http.dashboard.charts import Chart, chart
-from durabus.http.dashboard.counts import Counted
-from durabus.http.dashboard.figures import KEPT, SLOT, Figures, Percentiles, percentiles, whole
+from durabus.http.dashboard.counts import QueueCounts
 from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
+from durabus.http.dashboard.state import dashboard_state
 from durabus.model.event import Event
 from durabus.model.log_entry import LogHold
 
 RANGES = {"5m": 5.0, "15m": 15.0, "1h": 60.0}
 POINTS = 60
 NOW = 30.0
-"""Seconds over which the present pace is told."""
+"""Seconds over which the current throughput is measured."""
 LAG = 1.0
-"""Seconds by which the figures may be behind the log."""
+"""Seconds by which the counts may lag behind the log."""
 OLD = 60.0
 MINUTE = 60.0
 OFTEN = 5
 OFTEN_SHARE = 0.05
-"""So many failed attempts, and so many of all, and a type is worth a look."""
+"""A type needs attention from this number of failed attempts and this share of all attempts on."""
 MAX_NAMED = 3
 
 
 class OverviewNotice(msgspec.Struct, frozen=True):
-    """Something that somebody should look at."""
+    """Something that needs attention."""
 
     text: str
     path: str
@@ -42,23 +42,23 @@ class OverviewNotice(msgspec.Struct, frozen=True):
 
 @page_route("/")
 async def overview(request: AnyRequest) -> Page:
-    """The first page."""
-    bus, principal, board = bus_of(request), principal_of(request), board_of(request)
-    pulse, hold, counted, in_flight = await asyncio.gather(
-        board.pulse(bus),
-        board.readings.log_hold(bus, principal),
-        board.readings.counts(bus, principal),
-        board.readings.in_flight(bus, principal),
+    """The page."""
+    bus, principal, state = bus_of(request), principal_of(request), dashboard_state(request)
+    activity, hold, counted, in_flight = await asyncio.gather(
+        state.activity(bus),
+        state.counts.log_hold(bus, principal),
+        state.counts.queue(bus, principal),
+        state.counts.in_flight(bus, principal),
     )
     store = api_of(request).store
     now = await store.now()
     asked = request.query_params.get("range", "")
     span = asked if asked in RANGES else "5m"
     step = RANGES[span] * MINUTE / POINTS
-    end = (now - LAG) // SLOT * SLOT  # only what is over, or the newest point would always be too low
+    end = (now - LAG) // SLOT * SLOT  # only complete slots, or the newest point would always be too low
     begin = end - step * POINTS
-    series = pulse.slots.series(begin, step, POINTS, principal.tags)
-    lately = pulse.slots.between(end - NOW, end, principal.tags)
+    series = activity.slots.series(begin, step, POINTS, principal.tags)
+    current = activity.slots.between(end - NOW, end, principal.tags)
     total = whole(series)
     return render(
         request,
@@ -66,27 +66,27 @@ async def overview(request: AnyRequest) -> Page:
         now=now,
         counted=counted,
         late=[event for event in in_flight if event.expires_ts is not None and event.expires_ts < now],
-        lately=lately,
-        pace=max(min(NOW, end - pulse.since_ts // SLOT * SLOT), SLOT),
-        within=f"in {words.duration(now - pulse.since_ts)}" if begin < pulse.since_ts < now else f"in {span}",
+        current=current,
+        pace=max(min(NOW, end - activity.since_ts // SLOT * SLOT), SLOT),
+        within=f"in {words.duration(now - activity.since_ts)}" if begin < activity.since_ts < now else f"in {span}",
         total=total,
         latencies=latencies(total),
-        charts=charts(series, begin, step, pulse.since_ts),
-        # Which types there are, and who else uses the server, is not for those who see only some tags.
+        charts=charts(series, begin, step, activity.since_ts),
+        # Tokens that are limited to tags must not learn of other types and other users of the server.
         notices=notices(
             now,
-            [] if principal.tags else [*held(hold), *unhandled(pulse, now), *failing(pulse, now)],
+            [] if principal.tags else [*held(hold), *unhandled(activity, now), *failing(activity, now)],
             counted,
             in_flight,
         ),
         span=span,
         ranges=list(RANGES),
-        pulse=pulse,
+        activity=activity,
     )
 
 
-def latencies(total: Figures) -> list[tuple[str, Percentiles]]:
-    """The three that people ask for."""
+def latencies(total: ActivityCounts) -> list[tuple[str, Percentiles]]:
+    """Percentiles of the time an event waits, of one attempt, and from publish to done."""
     return [
         ("waiting: publish to first attempt", percentiles(total.waiting)),
         ("running: one attempt", percentiles(total.running)),
@@ -94,13 +94,13 @@ def latencies(total: Figures) -> list[tuple[str, Percentiles]]:
     ]
 
 
-def charts(series: list[Figures], begin: float, step: float, since: float) -> list[Chart]:
-    """Pace, failures and latency. Where the log was not read, nothing is drawn: it is not known to be zero."""
-    done = [percentiles(figures.whole) for figures in series]
+def charts(series: list[ActivityCounts], begin: float, step: float, since: float) -> list[Chart]:
+    """Charts of throughput, failures and latency. They have gaps where the log was not read."""
+    done = [percentiles(counts.whole) for counts in series]
     known = [begin + step * n >= since for n in range(len(series))]
 
     def pace(what: str) -> list[float | None]:
-        return [getattr(figures, what) / step if told else None for figures, told in zip(series, known, strict=True)]
+        return [getattr(counts, what) / step if told else None for counts, told in zip(series, known, strict=True)]
 
     return [
         chart(
@@ -138,39 +138,42 @@ def charts(series: list[Figures], begin: float, step: float, since: float) -> li
 
 
 def notices(
-    now: float, failing: list[OverviewNotice], counted: Counted | None, in_flight: list[Event]
+    now: float, failing: list[OverviewNotice], counted: QueueCounts | None, in_flight: list[Event]
 ) -> list[OverviewNotice]:
-    """What needs attention, worst first."""
+    """All notices, the most urgent first."""
     found: list[OverviewNotice] = []
     late = Counter(event.worker_id for event in in_flight if event.expires_ts is not None and event.expires_ts < now)
     for worker, held in late.most_common(MAX_NAMED):
-        found.append(OverviewNotice(f"{worker} is late: {held} events whose lease is over", "/dashboard/workers", {}))
+        text = f"{worker} is late: it holds {words.plural(held, 'event')} with an expired lease"
+        found.append(OverviewNotice(text, "/dashboard/workers", {}))
     found += failing
     if counted is not None:
         oldest = counted.oldest
         if oldest is not None and oldest.due_for > OLD:
-            text = f"#{oldest.id} waits for {words.duration(oldest.age)}"
+            text = f"#{oldest.id} has waited for {words.duration(oldest.age)}"
             found.append(OverviewNotice(text, f"/dashboard/events/{oldest.id}", {}))
         dead = counted.counts.failed + counted.counts.completed_with_errors
         if dead:
-            found.append(OverviewNotice(f"{dead:,} dead letters wait for a decision", "/dashboard/dead-letters", {}))
+            text = f"{words.plural(dead, 'dead letter')} to retry or purge"
+            found.append(OverviewNotice(text, "/dashboard/dead-letters", {}))
     return found
 
 
 def held(hold: LogHold | None) -> list[OverviewNotice]:
-    """Why the charts stand still."""
+    """The reason why the charts do not advance."""
     if hold is None:
         return []
-    text = f"Charts and the log stand still for {words.duration(hold.waiting)}: they wait for {hold.holder}"
+    text = f"Charts and log have not advanced for {words.duration(hold.waiting)}: they wait for {hold.holder}"
     return [OverviewNotice(text, "/dashboard/live", {})]
 
 
-def unhandled(pulse: Pulse, now: float) -> list[OverviewNotice]:
-    """Types of which events ended without work: a handler is missing, or the type is misspelt."""
-    times = Counter(one.type for one in pulse.unhandled if one.at_ts > now - KEPT)
+def unhandled(activity: BusActivity, now: float) -> list[OverviewNotice]:
+    """Types with events that completed without work: a handler is missing, or the type is misspelt."""
+    times = Counter(one.type for one in activity.unhandled if one.at_ts > now - KEPT)
     return [
         OverviewNotice(
-            f"{type_}: {count:,} events lately completed without work, because no process had a handler",
+            f"{type_}: {words.plural(count, 'event')} completed without work in the last hour, as no process had a "
+            "handler",
             "/dashboard/events",
             {"type": type_},
         )
@@ -178,13 +181,14 @@ def unhandled(pulse: Pulse, now: float) -> list[OverviewNotice]:
     ]
 
 
-def failing(pulse: Pulse, now: float) -> list[OverviewNotice]:
-    """Types of which a notable part fails."""
-    lately = [one for one in pulse.recent if one.at_ts > now - MINUTE]
-    attempts, failures = Counter(one.type for one in lately), Counter(one.type for one in lately if one.failed)
+def failing(activity: BusActivity, now: float) -> list[OverviewNotice]:
+    """Types with many failed attempts in the last minute."""
+    recent = [one for one in activity.recent if one.at_ts > now - MINUTE]
+    attempts, failures = Counter(one.type for one in recent), Counter(one.type for one in recent if one.failed)
     return [
         OverviewNotice(
-            f"{type_}: {words.percent(times / attempts[type_])} of {attempts[type_]:,} attempts failed lately",
+            f"{type_}: {words.percent(times / attempts[type_])} of {words.plural(attempts[type_], 'attempt')} failed "
+            "in the last minute",
             "/dashboard/events",
             {"type": type_},
         )

@@ -1,4 +1,4 @@
-"""Templates into pages: everything is escaped, and a page may load nothing but our own script and stylesheet."""
+"""Renders templates as pages. Every value is escaped, and a page may load only the dashboard's own files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY = (
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,
-    # Not "no-referrer": with it browsers hide the origin of our own forms, and the gate asks for it.
+    # Not "no-referrer": with it browsers hide the origin of the dashboard's own forms, which the middleware checks.
     "Referrer-Policy": "same-origin",
     "X-Frame-Options": "DENY",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -48,14 +48,14 @@ environment.filters.update(words.FILTERS)
 
 
 def page_route(path: str, scope: Scope | None = Scope.READ) -> Callable[..., HTTPRouteHandler]:
-    """A page that is only looked at."""
+    """The route of a page that changes nothing."""
     return get(
         path, opt={"scope": scope}, include_in_schema=False, media_type=HTML, exception_handlers={Exception: error_page}
     )
 
 
 def action_route(path: str, scope: Scope | None = Scope.ADMIN) -> Callable[..., HTTPRouteHandler]:
-    """A form that changes something."""
+    """The route of a form that changes something."""
     return post(
         path,
         status_code=200,
@@ -67,12 +67,12 @@ def action_route(path: str, scope: Scope | None = Scope.ADMIN) -> Callable[..., 
 
 
 def bus_of(request: AnyRequest) -> str:
-    """The bus that a page shows, if it is the viewer's to see."""
+    """The bus that a page shows. Raises ``Problem`` 403 if the viewer may not see it."""
     return api_of(request).bus(request.query_params.get("bus") or None, principal_of(request))
 
 
 def linker(request: AnyRequest, bus: str) -> Callable[..., str]:
-    """Makes addresses: below the place where we are mounted, on the same bus, without empty parameters."""
+    """A function that makes addresses: below the mount point, on the same bus, without empty parameters."""
     default = api_of(request).settings.bus
 
     def link(path: str, **parameters: Any) -> str:
@@ -84,7 +84,7 @@ def linker(request: AnyRequest, bus: str) -> Callable[..., str]:
 
 
 def render(request: AnyRequest, template: str, *, status: int = 200, bus: str | None = None, **values: Any) -> Page:
-    """A whole page."""
+    """Render a template as a page."""
     principal, name = principal_of(request), bus_of(request) if bus is None else bus
     text = environment.get_template(template).render(
         **values,
@@ -104,7 +104,7 @@ def render(request: AnyRequest, template: str, *, status: int = 200, bus: str | 
 
 
 def error_page(request: AnyRequest, error: Exception) -> Page:
-    """What went wrong, as a page."""
+    """The page that shows an error."""
     problem = problem_of(error)
     if request.headers.get("accept") == "application/json":
         return Response(
@@ -117,7 +117,7 @@ def error_page(request: AnyRequest, error: Exception) -> Page:
 
 
 def _any_bus(request: AnyRequest) -> str:
-    """For a page that says no: the bus asked for may be the reason."""
+    """A bus that the viewer may see, for an error page: the requested bus may be the cause of the error."""
     principal: Principal = principal_of(request)
     return min(principal.buses) if principal.buses else api_of(request).settings.bus
 
@@ -132,19 +132,19 @@ async def form_of(request: AnyRequest) -> dict[str, str]:
 
 
 def redirect(path: str, headers: dict[str, str] | None = None) -> Page:
-    """Go and look at another page; ``path`` is complete."""
+    """Redirect the browser to ``path``, which includes the mount point."""
     return Response(b"", status_code=303, headers={**HEADERS, "Location": path, **(headers or {})}, media_type=HTML)
 
 
 @cache
 def static(name: str) -> bytes:
-    """A file that is sent as it is."""
+    """The content of a static file."""
     return files("durabus.http.dashboard").joinpath("static", name).read_bytes()
 
 
 @cache
 def fingerprint(name: str) -> str:
-    """Changes with the file, so that a browser may keep it."""
+    """A hash of a static file. It is part of the address, so browsers may cache the file for ever."""
     return hashlib.sha256(static(name)).hexdigest()[:12]
 
 

@@ -1,4 +1,4 @@
-"""Figures as people read them. They are the templates' filters."""
+"""Formats numbers, durations and times for people. The templates use these functions as filters."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ UNKNOWN = "\N{EN DASH}"
 
 
 def number(value: float | None) -> str:
-    """12,345; a dash if it is not known."""
+    """A number such as 12,345; a dash if it is unknown."""
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
+def plural(count: int, noun: str) -> str:
+    """A count with its noun: "1 event", "2 events"."""
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
+
+
 def rate(value: float | None) -> str:
-    """Per second: three digits that matter."""
+    """A rate per second with up to three digits; a dash if it is unknown."""
     if value is None:
         return UNKNOWN
     if value == int(value):
@@ -29,14 +34,14 @@ def rate(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A share of 1."""
+    """A share of 1 as a percentage."""
     if value is None:
         return UNKNOWN
     return f"{value * 100:.0f} %" if value in (0, 1) or value >= 0.1 else f"{value * 100:.1f} %"  # noqa: PLR2004
 
 
 def duration(seconds: float | None) -> str:
-    """850 ms, 12.3 s, 4 min, 3 h, 12 d."""
+    """A duration such as 850 ms, 12.3 s, 4 min, 3 h or 12 d."""
     if seconds is None:
         return UNKNOWN
     if seconds < 1:
@@ -50,29 +55,29 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(instant: float | None, now: float) -> str:
-    """How long it is from ``instant`` to ``now``, in either direction."""
+    """The time between ``instant`` and ``now``: "3 s ago" or "in 3 s"."""
     if instant is None:
         return UNKNOWN
     return f"{duration(now - instant)} ago" if instant <= now else f"in {duration(instant - now)}"
 
 
 def clock(instant: float) -> str:
-    """12:04:05.123, with the day if it is not part of the page's own."""
+    """The time of day in UTC, such as 12:04:05.123."""
     return datetime.fromtimestamp(instant, UTC).strftime("%H:%M:%S.%f")[:-3]
 
 
 def iso(instant: float) -> str:
-    """For machines, and for those who point at a relative time."""
+    """The full time in ISO 8601, for programs and tooltips."""
     return datetime.fromtimestamp(instant, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
 
 
 def status(value: str) -> str:
-    """COMPLETED_WITH_ERRORS as words."""
+    """A status as words: "completed with errors"."""
     return value.replace("_", " ").lower()
 
 
 def pretty(text: str | None) -> str:
-    """Stored JSON, indented; what was damaged by hand is shown as it is. Very long ones are cut."""
+    """Stored JSON, indented. Invalid JSON is shown unchanged; very long texts are cut."""
     if text is None:
         return ""
     try:
@@ -83,12 +88,13 @@ def pretty(text: str | None) -> str:
 
 
 def first_line(text: str | None) -> str:
-    """The line of an error that says most."""
+    """The first line of a text."""
     return (text or "").strip().partition("\n")[0]
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "number": number,
+    "plural": plural,
     "rate": rate,
     "percent": percent,
     "duration": duration,

@@ -1,9 +1,8 @@
-"""Workers: live, late or gone, what they hold, and a way to take it from them."""
+"""The list of workers: whether they are live, late or gone, which events they hold, and a button to release those."""
 
 from __future__ import annotations
 
 from durabus.http.api import api_of, principal_of
-from durabus.http.dashboard.board import board_of
 from durabus.http.dashboard.rendering import (
     AnyRequest,
     Page,
@@ -15,6 +14,8 @@ from durabus.http.dashboard.rendering import (
     redirect,
     render,
 )
+from durabus.http.dashboard.state import dashboard_state
+from durabus.http.dashboard.words import plural
 from durabus.http.problems import Problem
 from durabus.views.workers import release_worker, roster
 
@@ -23,15 +24,15 @@ SHOWN = 5
 
 @page_route("/dashboard/workers")
 async def workers(request: AnyRequest) -> Page:
-    """The list. Who sees only some tags sees only the workers that hold events with them."""
-    api, principal, bus, board = api_of(request), principal_of(request), bus_of(request), board_of(request)
-    held = await board.readings.in_flight(bus, principal)
+    """The page. A token that is limited to tags sees only workers that hold events with these tags."""
+    api, principal, bus, state = api_of(request), principal_of(request), bus_of(request), dashboard_state(request)
+    held = await state.counts.in_flight(bus, principal)
     now = await api.store.now()
     if principal.tags:
         lines = roster(now, held, [], {})
     else:
-        pulse = await board.pulse(bus)
-        lines = roster(now, held, (await api.store.list_handlers(bus)).handlers, pulse.workers)
+        activity = await state.activity(bus)
+        lines = roster(now, held, (await api.store.list_handlers(bus)).handlers, activity.workers)
     return render(
         request,
         "workers.html",
@@ -45,15 +46,15 @@ async def workers(request: AnyRequest) -> Page:
 
 @action_route("/dashboard/workers/release")
 async def release(request: AnyRequest) -> Page:
-    """Take everything from a worker: its events go back to the queue, what it still writes is refused."""
+    """Return all events of a worker to the queue. Later writes of this worker to them are refused."""
     api, principal = api_of(request), principal_of(request)
     form = await form_of(request)
     bus, worker_id = api.bus(form.get("bus") or None, principal), form.get("worker_id", "")
     if not worker_id:
-        raise Problem(400, "worker_id is missing: whose events are to be released?")
+        raise Problem(400, "worker_id is missing: send the worker whose events to release")
     reason = f"worker released on the dashboard by {principal.name}"
     number = await release_worker(api.store, bus, worker_id, reason=reason, tags=principal.narrow(()))
-    return redirect(linker(request, bus)("/dashboard/workers", released=f"{number} events of {worker_id}"))
+    return redirect(linker(request, bus)("/dashboard/workers", released=f"{plural(number, 'event')} of {worker_id}"))
 
 
 ROUTES = [workers, release]

@@ -1,4 +1,4 @@
-// What the pages cannot do alone: refresh themselves, follow the log, show progress. Everything else works without it.
+// Refreshes the pages, follows the log and shows progress. Everything else works without this script.
 "use strict";
 
 const notice = document.getElementById("notice");
@@ -34,7 +34,7 @@ const togglePause = () => {
   pause.textContent = paused ? "Resume" : "Pause";
 };
 
-// Somebody reads, selects or types there: it must not change under their hands.
+// Whether the user selects or types in a part: then it must not change.
 const busy = (part) => {
   const selection = getSelection();
   if (selection && !selection.isCollapsed && part.contains(selection.anchorNode)) return true;
@@ -42,7 +42,7 @@ const busy = (part) => {
   return part.contains(active) && active.matches("input, select, textarea");
 };
 
-// The same element in the new part: by its id or address, so that the keyboard stays where it was.
+// The same element in the new part, found by id or address, so that the keyboard focus stays in place.
 const again = (part, active) => {
   if (!part || !active || active === document.body) return null;
   if (active.id) return part.querySelector(`#${CSS.escape(active.id)}`);
@@ -62,10 +62,10 @@ const replace = (part, fresh) => {
 };
 
 const refresh = async () => {
-  const answer = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
-  if (answer.redirected) { location.reload(); return; }
-  if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const response = await fetch(location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+  if (response.redirected) { location.reload(); return; }
+  if (!response.ok) throw new Error(`the server responded with status ${response.status}`);
+  const page = new DOMParser().parseFromString(await response.text(), "text/html");
   for (const part of document.querySelectorAll("[data-live]")) {
     const fresh = page.getElementById(part.id);
     if (fresh && !paused && !busy(part)) replace(part, document.adoptNode(fresh));
@@ -81,7 +81,7 @@ const keepFresh = async () => {
       await refresh();
       say("");
     } catch (error) {
-      say(`Not refreshed: ${error.message}. Trying again.`);
+      say(`The page could not be refreshed: ${error.message}. It tries again.`);
     }
   }
   setTimeout(keepFresh, (seconds() || 2) * 1000);
@@ -97,24 +97,24 @@ if (seconds()) {
 
 const runSteps = async (form) => {
   const progress = form.querySelector(".progress");
-  const [bar, told, stop] = [form.querySelector("progress"), form.querySelector("output"), form.querySelector("[data-stop]")];
+  const [bar, text, stop] = [form.querySelector("progress"), form.querySelector("output"), form.querySelector("[data-stop]")];
   const fields = new URLSearchParams(new FormData(form));
-  const deed = fields.get("deed") === "retry" ? "retried" : "purged";
+  const operation = fields.get("operation") === "retry" ? "retried" : "purged";
   let stopped = false;
   stop.addEventListener("click", () => { stopped = true; });
-  form.querySelector(".deeds").hidden = true;
+  form.querySelector(".actions").hidden = true;
   progress.hidden = false;
   for (;;) {
-    const answer = await fetch(form.action, { method: "POST", body: fields, headers: { Accept: "application/json" } });
-    const step = await answer.json();
-    if (!answer.ok) throw new Error(step.detail);
+    const response = await fetch(form.action, { method: "POST", body: fields, headers: { Accept: "application/json" } });
+    const step = await response.json();
+    if (!response.ok) throw new Error(step.detail);
     bar.max = Math.max(bar.max, step.done);
     bar.value = step.done;
-    told.textContent = `${step.done.toLocaleString("en")} ${deed}`;
+    text.textContent = `${step.done.toLocaleString("en")} ${operation}`;
     if (step.before === null || stopped) {
       bar.max = stopped ? bar.max : Math.max(step.done, 1);
       bar.value = step.done || (stopped ? 0 : 1);
-      told.textContent += stopped && step.before !== null ? ", stopped" : ", all done";
+      text.textContent += stopped && step.before !== null ? ", stopped" : ", all done";
       break;
     }
     fields.set("before", step.before);
@@ -184,7 +184,7 @@ const followLog = (table) => {
     if (action && entry.action !== action) return false;
     return !text || (text.startsWith("#") ? text === `#${entry.id}` : entry.type.includes(text));
   };
-  // One picture a frame, however fast entries come.
+  // Draw at most once per frame, however fast entries arrive.
   const draw = () => {
     const rows = drawing.slice(-MOST_ROWS).reverse().map((entry) => rowOf(entry, address));
     drawing = [];
@@ -206,7 +206,7 @@ const followLog = (table) => {
 
   for (const option of filter.elements.action.options) if (option.value) source.addEventListener(option.value, heard);
   source.addEventListener("open", () => { if (!held) state.textContent = "following"; });
-  source.addEventListener("error", () => { state.textContent = "cut off, connecting again"; });
+  source.addEventListener("error", () => { state.textContent = "disconnected, reconnecting"; });
   button.addEventListener("click", () => {
     held = !held;
     button.setAttribute("aria-pressed", String(held));
@@ -222,7 +222,7 @@ const followLog = (table) => {
 const tail = document.getElementById("tail");
 if (tail) followLog(tail);
 
-// --- keys: / filters, j and k walk through the rows, p pauses -----------------------------------------------------
+// --- keys: / focuses the filter, j and k select rows, p pauses ----------------------------------------------------
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
