@@ -1,4 +1,4 @@
-"""Every link of README.md and docs/ leads somewhere, and the index names every page."""
+"""Every link of the pages leads somewhere, and the index names every page of docs/."""
 
 import re
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 from tests.docs.test_repository_rules import ROOT, files_to_publish, relative
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
 ROOMS = {"tutorial", "howto", "reference", "explanation", "proof"}
 SOURCES = {".css", ".html", ".js", ".lua", ".md", ".py", ".sh", ".sql", ".toml"}
 

@@ -163,12 +163,22 @@ def test_python_snippet_runs(script: Script, tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
 
 
-def test_the_first_example_prints_the_same_when_it_runs_again(tmp_path: Path) -> None:
-    first = next(script for script in SCRIPTS if script.blocks[0].page == "README.md")
+@pytest.mark.parametrize(
+    ("page", "printed"),
+    [
+        ("README.md", "charging 40"),
+        (
+            "docs/reference/python.md",
+            "dead letter: piano COMPLETED_WITH_ERRORS ('UnrecoverableError: over the limit',)",
+        ),
+    ],
+)
+def test_the_first_example_prints_the_same_when_it_runs_again(page: str, printed: str, tmp_path: Path) -> None:
+    first = next(script for script in SCRIPTS if script.blocks[0].page == page)
     outputs = {run_in_empty_folder(first, tmp_path).stdout for _ in range(2)}
     assert len(outputs) == 1, outputs
     (output,) = outputs
-    assert "dead letter: piano COMPLETED_WITH_ERRORS ('UnrecoverableError: over the limit',)" in output
+    assert printed in output
 
 
 def run_in_empty_folder(script: Script, tmp_path: Path) -> subprocess.CompletedProcess[str]:

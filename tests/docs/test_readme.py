@@ -1,0 +1,44 @@
+"""The counts of README.md are those of docs/proof/reliability.md."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RELIABILITY = (ROOT / "docs" / "proof" / "reliability.md").read_text(encoding="utf-8")
+ROW = re.compile(r"^\|(.+)\|$", flags=re.MULTILINE)
+
+
+def table(first_column: str, section: str) -> list[dict[str, str]]:
+    """The first table of a section of the reliability page whose first column has this title."""
+    _, _, below = RELIABILITY.partition(f"\n## {section}\n")
+    rows = [[cell.strip() for cell in row.split("|")] for row in ROW.findall(below.partition("\n## ")[0])]
+    begin = next(number for number, row in enumerate(rows) if row[0] == first_column)
+    titles = rows[begin]
+    return [dict(zip(titles, row, strict=True)) for row in rows[begin + 2 :] if len(row) == len(titles)]
+
+
+@pytest.mark.parametrize(
+    ("column", "sentence"),
+    [
+        ("kills", "killed workers {} times"),
+        ("server kills", "servers\n{} times"),
+        ("frozen", "froze {} workers"),
+        ("connections cut", "cut {} connections"),
+        ("events", "{} events were published"),
+        ("takeovers", "{} claims were taken over"),
+        ("stale writes refused", "{} stale writes refused"),
+        ("promises broken", "{} promises broken"),
+    ],
+)
+def test_the_readme_adds_up_the_counts_of_the_crash_lab(column: str, sentence: str) -> None:
+    total = sum(int(row[column].replace(",", "") or 0) for row in table("store", "The crash lab"))
+    words = " ".join(sentence.format(f"{total:,}").split())
+    assert words in " ".join(README.split())
+
+
+def test_the_readme_counts_the_planted_bugs() -> None:
+    planted = len(table("planted bug", "Planted bugs"))
+    assert f"each of {planted} bugs" in README
