@@ -22,7 +22,7 @@ from durabus.worker import heartbeat
 from durabus.worker.claimed_event import ClaimedEvent
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler
-from durabus.worker.heartbeat import Heartbeat, HeldClaim, pulse
+from durabus.worker.heartbeat import Heartbeat, HeldClaim, heartbeat_loop
 from durabus.worker.worker import Worker
 
 LEASE = 30.0
@@ -262,7 +262,7 @@ async def heartbeats() -> int:
     async def count() -> int:
         return sum(task.get_name() == "durabus-heartbeat" for task in asyncio.all_tasks())
 
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(count(), pulse()))
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(count(), heartbeat_loop()))
 
 
 def open_files() -> int:
@@ -285,11 +285,11 @@ async def test_many_buses_share_one_thread_and_need_no_files() -> None:
 
 
 def test_a_forked_process_has_heartbeats_of_its_own() -> None:
-    pulse()
+    heartbeat_loop()
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
-        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), pulse()).result(10)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), heartbeat_loop()).result(10)
         os.write(theirs, b"alive")
         os._exit(0)
     os.close(theirs)

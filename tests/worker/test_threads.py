@@ -92,9 +92,9 @@ async def test_what_a_function_raises_is_told(threads: HandlerThreads) -> None:
 async def test_a_thread_that_is_lent_lets_another_one_run(threads: HandlerThreads, release: threading.Event) -> None:
     await busy(threads, release)
     waiting = threads.submit(int, "7")
-    threads.lend()
+    threads.yield_thread()
     assert await asyncio.wrap_future(waiting) == 7
-    threads.take_back()
+    threads.resume()
     release.set()
     await until(lambda: len(alive()) <= 1)
 

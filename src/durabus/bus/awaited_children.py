@@ -1,4 +1,4 @@
-"""A child that its parent's handler waits for: run at once, under the parent's lock, before all that is queued."""
+"""Children that a handler waits for: they run at once, under the parent's lock, before all queued events."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ logger = logging.getLogger("durabus.bus")
 
 ASK_SOON = 0.01
 ASK_SELDOM = 0.5
-"""How often a child is asked for that is not to be had: it is delayed, waits for a retry, or runs elsewhere."""
+"""Longest pause between two claims of a child that is delayed, waits for a retry, or runs on another node."""
 
 
 class AwaitedEvent(Protocol):
-    """An event whose end somebody waits for."""
+    """An event whose end a handler waits for."""
 
     @property
     def id(self) -> int | None:
-        """Given by the store."""
+        """The number that the store gave the event; None until it is stored."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class AwaitedEvent(Protocol):
         ...
 
     async def ended(self) -> None:
-        """Wait for its end."""
+        """Wait for its end without running it."""
         ...
 
 
@@ -55,7 +55,7 @@ class AwaitedChildren:
         self.runner: ChildRunner | None = None
 
     async def wait(self, event_id: str, event_type: str, child: AwaitedEvent) -> None:
-        """Inside a handler: run the event if it is to be had, and wait for its end."""
+        """Run the event if this node can claim it, and wait for its end. Only a handler calls this."""
         parent = handled_here()
         if not self._store.features.claims_by_event_id:
             refuse_endless_wait(self._lock)
@@ -70,21 +70,21 @@ class AwaitedChildren:
                 return
         async with _turn(parent):
             if not parent.has_begun:
-                await child.ended()  # the parent is over meanwhile, and its lock free
+                await child.ended()  # the parent has ended meanwhile, and its lock is free
                 return
             await self._run(event_id, event_type, child, parent, shares=True)
             if not child.done:
                 await self._leave_to_others(event_id, child, parent.claim.event.worker_id or "")
 
     def _shares(self, parent: ClaimedEvent) -> bool:
-        """Whether the parent runs under the lock that its child needs. It may get it while it waits."""
+        """Whether the parent runs under the lock that its child needs. It may get that lock while it waits."""
         return self._lock is not None and self._lock in parent.locks
 
     async def _run_apart(self, event_id: str, event_type: str, child: AwaitedEvent, parent: ClaimedEvent) -> None:
-        """Until the child has ended, or the parent runs under the lock that the child needs.
+        """Run the child until it has ended, or the parent runs under the lock that the child needs.
 
-        The child runs under the parent's locks, whoever claims it: otherwise what it waits for in turn would wait for a
-        lock that the parent keeps.
+        The child runs under the parent's locks, however it was claimed. Otherwise an event that the child waits for
+        would wait for a lock that the parent holds.
         """
         runner = self.runner
         if runner is None or not parent.locks:
@@ -99,7 +99,7 @@ class AwaitedChildren:
             finally:
                 claimed = runner.claimed_event(child.id)
                 if claimed is not None and not child.done:
-                    # The parent goes on, or ends: what ran under its locks must not outlive it.
+                    # The parent continues or ends: what ran under its locks must not outlive the wait.
                     await runner.take_locks_back(claimed, parent.locks)
 
     async def _leave_to_others(self, event_id: str, child: AwaitedEvent, worker_id: str) -> None:
@@ -113,7 +113,7 @@ class AwaitedChildren:
     async def _run(
         self, event_id: str, event_type: str, child: AwaitedEvent, parent: ClaimedEvent, *, shares: bool
     ) -> None:
-        """Until it has ended; or this node's part of it, if the parent's lock keeps others out who have handlers."""
+        """Run the child until it has ended, or only its handlers here if other nodes have handlers behind the lock."""
         runner, claimed, pause = self.runner, None, ASK_SOON
         if runner is None:
             return
@@ -130,7 +130,7 @@ class AwaitedChildren:
                 pause = min(pause * 2, ASK_SELDOM)
         finally:
             if shares and claimed is not None and not child.done:
-                # The parent goes on, or ends: what ran under its lock must not outlive it.
+                # The parent continues or ends: what ran under its lock must not outlive the wait.
                 await runner.take_back(claimed)
 
     async def _ask(self, runner: ChildRunner, request: ClaimRequest, parent: ClaimedEvent) -> ClaimedEvent | None:
@@ -144,7 +144,7 @@ class AwaitedChildren:
 
 
 async def _ended_within(child: AwaitedEvent, seconds: float | None) -> None:
-    """In parallel mode the workers take it, if it is not to be had at once: nobody needs to ask again."""
+    """Wait for the child's end. In parallel mode (None) a worker claims it, so the caller need not ask again."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await child.ended()
@@ -152,7 +152,7 @@ async def _ended_within(child: AwaitedEvent, seconds: float | None) -> None:
 
 @asynccontextmanager
 async def _turn(parent: ClaimedEvent) -> AsyncIterator[None]:
-    """Children that run under their parent's lock do so one at a time, as the mode says."""
+    """Make the children that run under their parent's lock run one at a time, as the mode demands."""
     if parent.child_turn is None:
         parent.child_turn, parent.children = asyncio.Lock(), parent.children or []
     async with parent.child_turn:

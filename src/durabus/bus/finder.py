@@ -1,4 +1,4 @@
-"""``find``: events of the past from the shared history, and of the future from whichever node publishes them."""
+"""``find``: events of the past come from the shared history, those of the future from any node that publishes them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ logger = logging.getLogger("durabus.bus")
 
 LOOK_EVERY = 0.05
 LOOK_SELDOM = 0.5
-"""The log is read so often while somebody waits: often at first, then seldom."""
+"""Seconds between two reads of the log while a search waits: short pauses at first, then long ones."""
 PAGE = 100
 MAX_DEPTH = 1_000
-"""Generations that ``child_of`` goes back; also the end of a circle somebody made by hand."""
+"""Generations that ``child_of`` goes back. It also ends a circle of parents that a user made by hand."""
 MAX_ROUNDS = 1_000
-"""Looks at what is emitted during a search: others may emit such events without end."""
+"""Maximum number of rounds over events emitted during a search: other tasks may emit them without end."""
 
 Where = Callable[[Event], bool]
 
 
 class FindRequest:
-    """What a search is for."""
+    """The conditions of a search."""
 
     def __init__(
         self, pattern: str, where: Where | None, child_of: str | None, fields: Mapping[str, Any], bus: str
@@ -42,11 +42,11 @@ class FindRequest:
         self._bus = bus
 
     def may_be(self, bus: str, event_type: str) -> bool:
-        """What can be told without the event itself."""
+        """Whether an event of this bus and type may meet the conditions."""
         return bus == self._bus and matches(self.pattern, event_type)
 
     async def is_met(self, event: Event, store: EventStore) -> bool:
-        """Whether the event is one of those."""
+        """Whether the event meets the conditions."""
         if self._fields:
             payload = event.payload
             if not isinstance(payload, dict) or any(payload.get(k, ...) != v for k, v in self._fields.items()):
@@ -69,32 +69,32 @@ class Finder:
         self._turn = asyncio.Lock()
 
     def __bool__(self) -> bool:
-        """Whether somebody waits."""
+        """Whether a search waits."""
         return bool(self._waiting)
 
     async def past(self, wanted: FindRequest, within: float | None, sent: list[Handle]) -> Event | None:
-        """The newest that is known, whatever its status; ``within``: published at most so many seconds ago.
+        """The newest event that meets the conditions, whatever its status, published at most ``within`` seconds ago.
 
-        ``sent`` has the events that were emitted here and are not stored yet; those that are emitted meanwhile join it.
+        ``sent`` has the events that were emitted here and are not stored yet; events emitted meanwhile join it.
         """
         found = await self._among(wanted, sent)
         if found is None:
             found = await self._in_store(wanted, within)
         rounds = 0
-        # The last look at what is sent and the return are one step. So of several tasks that emit an event because
-        # they do not find it, the first does so, and the others find that one.
+        # The last look at ``sent`` and the return are one step. So if several tasks emit an event because they do not
+        # find it, the first one emits it, and the others find it.
         while found is None and sent and rounds < MAX_ROUNDS:
             found, rounds = await self._among(wanted, sent), rounds + 1
         return found
 
     async def _among(self, wanted: FindRequest, sent: list[Handle]) -> Event | None:
-        """The newest of these, once it is stored. Takes them off the list."""
+        """Return the newest of these events that meets the conditions, once it is stored, and empty the list."""
         handles = [handle for handle in sent if wanted.may_be(self._bus, handle.new.type)]
         sent.clear()
         for handle in reversed(handles):
             try:
                 event = await handle.stored()
-            except Exception:  # noqa: BLE001, S112  (it was not stored, which is told to who emitted it)
+            except Exception:  # noqa: BLE001, S112  (it was not stored; its handle has the error)
                 continue
             if await wanted.is_met(event, self._store):
                 return await self._store.get_event(event.event_id) or event
@@ -114,14 +114,14 @@ class Finder:
                 return None
 
     async def begin(self, wanted: FindRequest) -> asyncio.Future[Event | None]:
-        """Wait, from now on, for the first that is published. The future is None after a shutdown."""
+        """Wait, from now on, for the first such event that is published. The future is None after a shutdown."""
         future: asyncio.Future[Event | None] = asyncio.get_running_loop().create_future()
         async with self._turn:
             if self._reading is not None:
-                await self._catch_up()  # what was published before is not for this one
+                await self._catch_up()  # this search must not get what was published before
             elif not self._closed:
                 self._position = await self._store.log_head()
-            # Both may have changed while this waited for the store.
+            # A shutdown or another search may have come while this one waited for the store.
             if self._closed:
                 future.set_result(None)
                 return future
@@ -132,12 +132,12 @@ class Finder:
         return future
 
     async def stored(self, events: list[Event]) -> None:
-        """Told at once what this node publishes; the log tells the rest."""
+        """Offer the events that this node published to the searches at once; the others come from the log."""
         for event in events:
             await self._offer(event)
 
     def close(self) -> None:
-        """Nobody will learn anything any more."""
+        """End all searches with None."""
         self._closed = True
         if self._reading is not None:
             self._reading.cancel()
@@ -169,7 +169,7 @@ class Finder:
                 logger.exception("find cannot read the log of bus %r, trying again", self._bus)
 
     async def _catch_up(self) -> bool:
-        """Read the log to its end. Whether there was anything."""
+        """Read the log to its end. Returns whether there was anything."""
         found = False
         while (page := await self._store.read_log(after=self._position)).entries:
             found = True
@@ -190,7 +190,7 @@ class Finder:
                 continue
             try:
                 met = await wanted.is_met(event, self._store)
-            except Exception as error:  # noqa: BLE001  (a condition that fails is told to who made it)
+            except Exception as error:  # noqa: BLE001  (the search that has this condition gets its error)
                 if not future.done():
                     future.set_exception(error)
                 continue

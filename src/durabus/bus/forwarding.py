@@ -1,4 +1,4 @@
-"""Parents and children: how deep a chain of them may go, and which child could never run."""
+"""Parents, children and forwarded copies: how deep a chain may go, and which children and copies are refused."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from durabus.model.result import HandlerResult, MaxDepthError
 
 MAX_DEPTH = 50
 DEPTH = "event_depth"
-"""The metadata entry of a child: how many events are above it. It travels with the event, so all processes count."""
+"""The metadata entry with the number of events above a child. It travels with the event through all processes."""
 CHAIN = "event_chain"
-"""The metadata entry that names the newest events above. Only those near the limit have it: it is for the error."""
+"""The metadata entry that names the newest events above, for the error. Only events near the limit have it."""
 SHOWN = 4
 
 
 def check_max_depth(max_depth: int) -> int:
-    """Refuse what is not a number of levels."""
+    """Raise ``ConfigurationError`` if this is not a number of levels."""
     if isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1:
         raise ConfigurationError(f"max_depth={max_depth!r}: must be a whole number of 1 or more, such as {MAX_DEPTH}")
     return max_depth
 
 
 def child_metadata(metadata: Mapping[str, Any], parent: Event, event_type: str, max_depth: int) -> Mapping[str, Any]:
-    """The metadata of a child of ``parent``. Raises ``MaxDepthError`` if it would be too deep."""
+    """Return the metadata of a child of ``parent``. Raises ``MaxDepthError`` if it would be too deep."""
     above = parent.metadata
     depth, chain = above.get(DEPTH), above.get(CHAIN)
     depth = depth + 1 if isinstance(depth, int) else 1
@@ -43,7 +43,7 @@ def child_metadata(metadata: Mapping[str, Any], parent: Event, event_type: str, 
 
 
 def refuse_deeper(results: Iterable[HandlerResult]) -> None:
-    """Raise ``MaxDepthError`` again where a handler waits for a child that ended by it."""
+    """Raise ``MaxDepthError`` in a handler that waits for a child which ended with this error."""
     for result in results:
         name, _, text = (result.error or "").partition(": ")
         if name == MaxDepthError.__name__:
@@ -51,19 +51,19 @@ def refuse_deeper(results: Iterable[HandlerResult]) -> None:
 
 
 def first_metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata of an event that begins a chain, also if it was copied from one inside another chain."""
+    """Return the metadata of an event that begins a chain, without the entries that belong to another chain."""
     if not isinstance(metadata, Mapping) or DEPTH not in metadata:
-        return metadata  # what is no mapping is refused by ``new_event``
+        return metadata  # ``new_event`` refuses what is no mapping
     return {key: value for key, value in metadata.items() if key not in (DEPTH, CHAIN)}
 
 
 def refuse_behind_itself(metadata_json: str, bus: str, parent: Event) -> None:
-    """Refuse a child that would wait for its parent, while its parent waits for it."""
+    """Raise if the child and its parent would wait for each other."""
     key = ordering_key_of(metadata_json)
     if key is not None and key == parent.ordering_key and parent.bus == bus:
         raise ConfigurationError(
-            f"a child with the ordering_key={key!r} of its parent {parent.type!r} would wait for that, that for "
-            "it: use parent_id=None to emit an event of its own, or another key"
+            f"a child with the ordering_key={key!r} of its parent {parent.type!r} would wait for its parent, and the "
+            "parent for its child: use parent_id=None to emit an event of its own, or another key"
         )
 
 
@@ -72,19 +72,19 @@ ORIGIN = "event_origin"
 
 
 def refuse_itself(source: str, target: str) -> None:
-    """The name of a bus is what tells whether an event was there."""
+    """Raise if a bus would forward to its own name: an event could not tell whether it was there already."""
     if source == target:
         raise ConfigurationError(
-            f"forward from bus {source!r} to a bus of the same name: the end of a circle could not be told, "
+            f"forward from bus {source!r} to a bus of the same name: the copies would never end, "
             "give the buses different names"
         )
 
 
 def copy_for(event: Event, source: str, target: str) -> tuple[dict[str, Any], PublishOptions] | None:
-    """Metadata and options of the copy; None if the event was there already.
+    """Return metadata and options of the copy; None if the event was on the target bus already.
 
-    Its key names the first event of the chain: two ways to one bus, and the repeat of a forward that crashed, store it
-    once. It is a child of the event it copies, so that one completes after it.
+    Its idempotency key names the first event of the chain. So the store keeps one copy, also if two ways lead to the
+    bus or a forward is repeated after a crash. The copy is a child of the event, which completes after it.
     """
     metadata = event.metadata
     path = metadata.get(PATH)

@@ -1,4 +1,4 @@
-"""What ``emit`` returns: a grip on an event that is on its way."""
+"""The handle that ``emit`` returns: it waits for the event to be stored, to end, or for its result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from durabus.worker.children.waiting import handled_here, waiting_for
 
 
 class HandleHome:
-    """The event loop that a bus belongs to since it was started, and with it the handles of its events."""
+    """The event loop on which a bus was started. The bus and the handles of its events belong to it."""
 
     __slots__ = ("_bus", "children", "loop")
 
@@ -31,7 +31,7 @@ class HandleHome:
         self.loop = loop
 
     def refuse_strangers(self) -> None:
-        """Refuse a call from another event loop, or from a thread without one."""
+        """Raise if the call comes from another event loop, or from a thread without one."""
         try:
             if asyncio.get_running_loop() is self.loop:
                 return
@@ -45,7 +45,7 @@ class HandleHome:
 
 
 class Handle:
-    """Await it for the event's end; ``stored()`` for its safe arrival; ``result()`` for what the handler returned."""
+    """Await it for the event's end, ``stored()`` until it is durable, ``result()`` for the value of a handler."""
 
     __slots__ = ("_end", "_event", "_result_type", "_results", "_stored", "_waiters", "home", "new")
 
@@ -57,7 +57,7 @@ class Handle:
         self._event: Event | BaseException | None = None
         self._results: tuple[HandlerResult, ...] = ()
         self._end: tuple[Claim, Settlement, Settled] | None = None
-        # Futures are made only for those who wait: most events are emitted and never awaited.
+        # Only a wait makes a future: most events are emitted and never awaited.
         self._waiters: list[asyncio.Future[None]] | None = None
 
     @property
@@ -86,7 +86,7 @@ class Handle:
         if handled_here() is None:
             await self.ended()
         elif self._event is None:
-            stored = await self.stored()  # under another event_id, if its idempotency key was known
+            stored = await self.stored()  # it has another event_id if its idempotency key was known
             with waiting_for(stored.event_id):
                 await self.home.children.wait(stored.event_id, stored.type, self)
         if self._event is None:
@@ -95,20 +95,20 @@ class Handle:
         return _value(self._event)
 
     async def ended(self) -> None:
-        """Wait for the end without a part in it, wherever this is called."""
+        """Wait for the end without running the event, inside and outside of handlers."""
         while self._event is None:
             await self._wait()
 
     async def results(self) -> tuple[HandlerResult, ...]:
-        """Wait for the end; the results that carry news, by handler."""
+        """Wait for the end and return the stored results. A handler that succeeded without a value may have none."""
         await self.completed()
         return self._results
 
     async def result(self) -> Any:
-        """Wait for the end; the first value a handler returned. Raises ``EventFailed`` for a dead letter.
+        """Wait for the end and return the first value of a handler. Raises ``EventFailed`` for a dead letter.
 
-        As the ``event_result_type`` of the event's class, if it has one. Inside a handler, a child that ended because
-        its chain is too deep raises ``MaxDepthError``: every event of the chain ends, and none is tried again.
+        The value has the ``event_result_type`` of the event's class, if it has one. Inside a handler, a child that
+        ended because its chain is too deep raises ``MaxDepthError``: every event of the chain ends without a retry.
         """
         event = await self.completed()
         if event.status in DEAD_LETTER:
@@ -122,24 +122,24 @@ class Handle:
         return first.value if self._result_type is None else decode_as(first.value_json, self._result_type)
 
     def __await__(self) -> Generator[Any, None, Event]:
-        """The event at its end."""
+        """Wait for the end and return the event."""
         return self.completed().__await__()
 
     def accept(self, event: Event) -> None:
-        """The store has it."""
+        """Note that the event is stored."""
         self._stored = event
         if self._waiters:
             self._notify()
 
     def refuse(self, error: BaseException) -> None:
-        """It was not stored, or its end will not be known here."""
+        """Note that the event was not stored, or that this process will not learn its end."""
         if self._stored is None:
             self._stored = error
         self._event = error
         self._notify()
 
     def finish(self, event: Event, results: tuple[HandlerResult, ...]) -> None:
-        """It has ended."""
+        """Note that the event has ended."""
         self._event, self._results = event, results
         if self._stored is None:
             self._stored = event
@@ -147,7 +147,7 @@ class Handle:
             self._notify()
 
     def settle(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
-        """It was ended here. What that means is worked out only if somebody asks."""
+        """Note that a worker of this process ended the event. The handle computes event and results on demand."""
         self._event, self._end = claim.event, (claim, settlement, settled)
         if self._waiters:
             self._notify()
@@ -186,7 +186,7 @@ def _value(outcome: Event | BaseException) -> Event:
 
 
 def _error_of(settlement: Settlement, results: Sequence[HandlerResult]) -> str:
-    """The same text as in the store: of an event that completed with errors, those that no attempt will change."""
+    """The error text as the store has it. An event that completed with errors has those of unrecoverable handlers."""
     match settlement:
         case Complete():
             fatal = (result for result in results if result.status is ResultStatus.UNRECOVERABLE)

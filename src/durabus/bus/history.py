@@ -1,4 +1,4 @@
-"""How much of what has ended a bus keeps, and what becomes of the bus itself when nobody serves it any more."""
+"""How many ended events a bus keeps, and how a bus that no node serves any more is archived."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ logger = logging.getLogger("durabus.bus")
 
 TRIM_AT_ONCE = 10_000
 TRIM_AFTER = 100
-"""So many events end, at most, before the excess is forgotten."""
+"""Maximum number of events that end before the bus deletes the excess."""
 ARCHIVE_EVERY = 5.0
-"""Seconds between two looks for buses to forget, on average: of all that leave one store object, the next one looks."""
+"""Average seconds between two searches for buses to archive. The next bus that leaves the store object searches."""
 ARCHIVE_AT_ONCE = 1_000
 ARCHIVE_ROUNDS = 20
-"""One that leaves forgets so many times that number at most: it wants to go."""
+"""Maximum number of such batches that a leaving bus archives: it has to end soon."""
 MIN_ARCHIVE_AFTER = 60.0
 
 _next_look: WeakKeyDictionary[EventStore, float] = WeakKeyDictionary()
-"""When it is time to look again, by the local clock."""
+"""When the next search is due, by the local clock."""
 
 
 class HistoryLimit:
-    """``max_history_size`` COMPLETED events are kept, the newest; live events and dead letters are never dropped.
+    """Keeps the newest ``max_history_size`` COMPLETED events; it never drops live events and dead letters.
 
-    Without ``max_history_drop`` nothing is dropped: a full bus refuses what is published, until somebody trims it.
+    Without ``max_history_drop`` it drops nothing: a full bus refuses new events until a user trims it.
     """
 
     def __init__(self, store: EventStore, bus: str, *, size: int | None, drop: bool) -> None:
@@ -46,7 +46,7 @@ class HistoryLimit:
         self._trimming: asyncio.Task[bool] | None = None
 
     async def admit(self, count: int) -> None:
-        """Refuse events that would not fit."""
+        """Raise ``HistoryFullError`` if ``count`` more events would not fit."""
         if self.size is None or self._drop:
             return
         counts = await self._store.counts(self._bus)
@@ -58,7 +58,7 @@ class HistoryLimit:
             )
 
     def one_ended(self) -> None:
-        """An event of this bus has ended here."""
+        """Count an event of this bus that ended in this process."""
         if self.size is None or not self._drop:
             return
         self._ended += 1
@@ -83,10 +83,10 @@ class HistoryLimit:
         if task.exception() is not None:
             logger.error("the history of bus %r was not trimmed: %s", self._bus, task.exception())
         elif task.result():
-            self._trim_if_due()  # what ended meanwhile was maybe not seen
+            self._trim_if_due()  # it may have missed events that ended meanwhile
 
     async def _trim(self) -> bool:
-        """Whether the store could."""
+        """Delete the excess. Returns whether the store could."""
         self._ended = 0
         try:
             keep = self.size or 0
@@ -100,20 +100,20 @@ class HistoryLimit:
 
 
 def check_archive_after(seconds: float) -> float:
-    """Long enough for the other nodes of a bus to say that it is not stopped."""
+    """Raise if the time is too short for the other nodes of a bus to announce that they serve it."""
     if seconds < MIN_ARCHIVE_AFTER:
         raise ConfigurationError(
             f"archive_after={seconds:g}: must be at least {MIN_ARCHIVE_AFTER:g} s, so that nodes that serve the "
-            "bus have time to say so"
+            "bus have time to announce it"
         )
     return seconds
 
 
 async def leave(store: EventStore, bus: str, *, archive_after: float) -> None:
-    """A node goes: the bus is stopped until another one announces its handlers, as each does every ten seconds.
+    """Mark the bus as stopped; another node that serves it undoes this when it next announces its handlers.
 
-    Buses that have been stopped for ``archive_after`` seconds are forgotten by who leaves, now and then, as many as
-    came meanwhile: so a million short-lived buses leave as many behind as that time brings.
+    Now and then a leaving node also archives buses that have been stopped for ``archive_after`` seconds. So of a
+    million short-lived buses, the store keeps only those of that time.
     """
     try:
         await store.stop_bus(bus)
@@ -128,4 +128,4 @@ async def leave(store: EventStore, bus: str, *, archive_after: float) -> None:
             if await store.archive_buses(stopped_for=archive_after, limit=ARCHIVE_AT_ONCE) < ARCHIVE_AT_ONCE:
                 break
     except DurabusError as error:
-        logger.warning("buses that stopped long ago are not forgotten yet: %s", error)
+        logger.warning("buses that stopped long ago are not archived yet: %s", error)

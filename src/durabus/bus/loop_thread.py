@@ -1,4 +1,4 @@
-"""The thread of a ``SyncEventBus``: an event loop for its ``EventBus``, and its end together with the program."""
+"""The thread of a ``SyncEventBus``: it runs the event loop of its ``EventBus``, and ends with the program."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 logger = logging.getLogger("durabus.bus")
 
 JOIN_WITHIN = 5.0
-"""How long the end of the thread is waited for. A task that refuses to end is left behind: the thread is a daemon."""
+"""Seconds to wait for the end of the thread. A task that refuses to end is left behind: the thread is a daemon."""
 
 PATIENCE = 2.0
-"""Seconds for which an event loop may stand still when the program ends, before its thread is left behind."""
+"""Seconds that an event loop may be blocked when the program ends, before its thread is left behind."""
 
 ENDED = "this SyncEventBus is shut down; make a new one"
 
 
 class LoopThread:
-    """Runs coroutines in a daemon thread until ``end``. ``last`` is what has to be done there when the program ends."""
+    """Runs coroutines in a daemon thread until ``end``. It calls ``last`` when the program ends."""
 
     def __init__(self, name: str, last: Callable[[], None]) -> None:
         self.process = os.getpid()
@@ -43,7 +43,7 @@ class LoopThread:
         _running.add(self)
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Begin a coroutine there, in the caller's context."""
+        """Start a coroutine in the thread, in the caller's context."""
         if threading.get_ident() == self._thread.ident:
             raise ConfigurationError(
                 "an async handler called a method of its SyncEventBus, which would block the event loop that this "
@@ -55,7 +55,7 @@ class LoopThread:
             return asyncio.run_coroutine_threadsafe(work(), self._loop)
 
     def call(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """The same, and wait for its result."""
+        """Start a coroutine in the thread and return its result."""
         future = self.submit(work)
         try:
             while self._patience and not wait([future], self._patience).done:
@@ -67,26 +67,26 @@ class LoopThread:
             raise
 
     def end(self) -> None:
-        """Take nothing more, cancel what is left and end the thread. Repeatable."""
+        """Take no further call, cancel what is left and end the thread. It may be called twice."""
         with self._gate:
             first, self._ended = not self._ended, True
             if first:
-                # Behind every call that was taken before: none of them can stay in the queue of a loop that has ended.
+                # This runs after all calls taken before: none of them can stay in the queue of a loop that has ended.
                 self._loop.call_soon_threadsafe(self._stop.set)
         _running.discard(self)
         self._thread.join(0 if self._blocked else JOIN_WITHIN)
 
     def end_with_program(self) -> None:
-        """The program ends without a ``shutdown()``: do what has to be done at last."""
+        """Call ``last``: the program ends without a ``shutdown()``."""
         self._patience = PATIENCE
         try:
             self._last()
         except Exception as error:
-            # Nobody is left to handle it. What was held comes back with its leases.
+            # The program has ended. Its events come back when their leases expire.
             logger.debug("a SyncEventBus did not shut down cleanly at the program's end: %s", error, exc_info=True)
 
     def _check_moving(self) -> None:
-        """Raise if the event loop stands still: the thread would keep the program alive."""
+        """Raise if the event loop is blocked: the thread would keep the program alive."""
         moved = threading.Event()
         self._loop.call_soon_threadsafe(moved.set)
         if not moved.wait(self._patience):
@@ -106,12 +106,12 @@ _running: set[LoopThread] = set()
 
 
 def _end_all() -> None:
-    """When the program ends. A forked child has none of its parent's threads, and leaves them to the parent."""
+    """End all threads with the program. A forked child leaves its parent's threads to the parent."""
     for thread in list(_running):
         if thread.process == os.getpid():
             thread.end_with_program()
 
 
-# Not earlier, as with threading._register_atexit: threads and executors of the program may publish until Python has
-# joined them. Not later: once the interpreter finalizes, daemon threads stand still, and a wait for one of them hangs.
+# threading._register_atexit would be too early: threads and executors of the program may publish until Python has
+# joined them. Later is too late: once the interpreter finalizes, daemon threads stop, and a wait for one of them hangs.
 atexit.register(_end_all)

@@ -1,4 +1,4 @@
-"""What users may hand over as event, pattern and mode, in the words of the core."""
+"""Convert what users may pass as event, pattern and mode into the values that the core uses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def result_type(event: object) -> Any:
 
 
 def typed_event(event: object, payload: object) -> tuple[str, object]:
-    """An event given as an object of its own class."""
+    """Return the type and the payload of an event that is an object of its own class."""
     known = is_dataclass(event) or isinstance(event, msgspec.Struct) or hasattr(event, "model_dump")
     if not known or isinstance(event, type):
         raise InvalidEventError(
@@ -41,7 +41,7 @@ def typed_event(event: object, payload: object) -> tuple[str, object]:
 def pattern_and_function(
     pattern: str | type | HandlerFunction, handler: HandlerFunction | None
 ) -> tuple[str, HandlerFunction]:
-    """The two ways to subscribe: with a pattern, or to everything."""
+    """Return pattern and handler for both ways to subscribe: with a pattern, or to all events."""
     if handler is None:
         if isinstance(pattern, str | type):
             raise ConfigurationError(f"subscribe({pattern!r}) has no handler: call subscribe(pattern, handler)")
@@ -50,7 +50,7 @@ def pattern_and_function(
 
 
 def pattern_of(pattern: object) -> str:
-    """A pattern, or an event class, as a pattern."""
+    """Return the pattern for a string or an event class."""
     if isinstance(pattern, str):
         return pattern
     if isinstance(pattern, type):
@@ -59,7 +59,7 @@ def pattern_of(pattern: object) -> str:
 
 
 def choice(kind: type[E], value: E | str, option: str) -> E:
-    """One of the words of ``kind``."""
+    """Return ``value`` as a member of ``kind``."""
     try:
         return kind(value)
     except ValueError:

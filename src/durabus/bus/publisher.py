@@ -1,4 +1,4 @@
-"""Events on their way from ``emit`` to the store, and the handles of those whose end somebody may wait for."""
+"""The publisher stores emitted events, and reports to their handles how the events end."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from durabus.worker.children.waiting import handled_here
 logger = logging.getLogger("durabus.bus")
 
 LOOK_EVERY = 0.5
-"""How often the store is asked about events that other processes may have ended."""
+"""Seconds between two reads of events that other processes may have ended."""
 LOOK_AT_ONCE = 200
 LOOK_THROUGH = 10 * LOOK_AT_ONCE
-"""How many are passed, at most, to find so many that do not run here."""
+"""Maximum number of entries to scan while looking for events that are not running in this process."""
 
 
 class Publisher:
-    """Stores what was emitted in one turn of the loop as one batch, and tells handles how their events end."""
+    """Stores the events that were emitted in one turn of the loop as one batch, and completes their handles."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Publisher:
         self._home: HandleHome | None = None
         self._unsent: list[Handle] = []
         self._batches: list[list[Handle]] = []
-        """What is being stored."""
+        """The batches that are being stored."""
         self._watched: list[list[Handle]] = []
         self._open: dict[str, list[Handle]] = {}
         self._sending: set[asyncio.Task[None]] = set()
@@ -64,7 +64,7 @@ class Publisher:
         self._cut_off: DurabusError | None = None
 
     def bind(self) -> HandleHome:
-        """Belong to the running event loop from the first call on; refuse every other one."""
+        """Belong to the event loop of the first call; raise on every other loop."""
         if self._home is None:
             self._home = HandleHome(self._bus, self._children, asyncio.get_running_loop())
         self._home.refuse_strangers()
@@ -88,7 +88,7 @@ class Publisher:
             home.loop.call_soon(self._send_unsent)
 
     def take(self, event_id: str) -> Sequence[Handle]:
-        """The handles of an event that has ended, if it was sent from here."""
+        """Remove and return the handles of an event that has ended, if this publisher sent it."""
         handles = self._open.pop(event_id, ())
         if not self._open:
             self._empty.set()
@@ -96,7 +96,7 @@ class Publisher:
 
     @contextmanager
     def watch(self) -> Iterator[list[Handle]]:
-        """The events that are not stored yet, oldest first; those that are sent meanwhile join the list."""
+        """The events that are not stored yet, oldest first; events sent meanwhile join the list."""
         watched = [*chain.from_iterable(self._batches), *self._unsent]
         self._watched.append(watched)
         try:
@@ -105,13 +105,13 @@ class Publisher:
             self._watched = [other for other in self._watched if other is not watched]
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (a store that hangs is left behind)
-        """Wait until everything emitted so far is stored or refused."""
+        """Wait until every event emitted so far is stored or refused."""
         self._send_unsent()
         if self._sending:
             await asyncio.wait(self._sending, timeout=timeout)
 
-    async def wait_until_empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109  (answers, does not raise)
-        """Wait until every event sent from here has ended. Raises what ``close`` was given, if it cut some off."""
+    async def wait_until_empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109  (returns, does not raise)
+        """Wait until every event of this publisher has ended. Raises the error of ``close`` if some were cut off."""
         if self._home is not None:
             self._home.refuse_strangers()
         running = handled_here()
@@ -129,7 +129,7 @@ class Publisher:
         return True
 
     def close(self, error: DurabusError) -> None:
-        """Take nothing more; whoever still waits learns that the end will not be known here."""
+        """Take no further event. All waits for the end of an event raise ``error``."""
         if self._looking is not None:
             self._looking.cancel()
         if self._closed is None:
@@ -156,7 +156,7 @@ class Publisher:
             await self._ready()
             await self._history.admit(len(batch))
             events = await self._store.add_events([handle.new for handle in batch])
-        except Exception as error:  # noqa: BLE001  (whatever it is, it is told to those who wait)
+        except Exception as error:  # noqa: BLE001  (the handles get it, whatever it is)
             logger.error("%s events were not stored, %s the first: %s", len(batch), batch[0].new.type, error)  # noqa: TRY400
             for handle in batch:
                 self.drop(handle)
@@ -167,9 +167,9 @@ class Publisher:
         for handle, event in zip(batch, events, strict=True):
             handle.accept(event)
             if self._closed is not None:
-                continue  # it was told that its end will not be known here
+                continue  # the handle has the error of ``close``
             if event.event_id != handle.new.event_id:
-                # Published before under the same idempotency key: the first one's end is this one's end too.
+                # It was published before under the same idempotency key: both handles wait for the end of that event.
                 self.drop(handle)
                 self._open.setdefault(event.event_id, []).append(handle)
                 self._empty.clear()
@@ -190,20 +190,20 @@ class Publisher:
             self.take(handle.event_id)
 
     async def _look_for_ends(self) -> None:
-        """Ask about events that run in other processes; those that run here report by themselves."""
+        """Read the events that run in other processes; the worker reports those that run here."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             while await self._most_had_ended():
-                pass  # others are faster than this looks: catch up
+                pass  # other processes end events faster than this reads them: catch up
 
     async def _most_had_ended(self) -> bool:
-        """Look at those whose turn was longest ago. Whether it is worth while to look at the next ones at once."""
+        """Read the events that were read longest ago. Returns whether to read the next ones at once."""
         asked = ended = 0
         for event_id in list(islice(self._open, LOOK_THROUGH)):
             handles = self._open.pop(event_id, None)
             if handles is None:
-                continue  # it ended meanwhile
-            self._open[event_id] = handles  # to the end, also if it runs here: everyone's turn comes
+                continue  # the event ended meanwhile
+            self._open[event_id] = handles  # to the end, also if it runs here: each event gets its turn
             if handles[0].id is not None and not self._runs_here(handles[0].id):
                 asked += 1
                 ended += await self._look_at(event_id)
@@ -212,7 +212,7 @@ class Publisher:
         return ended > LOOK_AT_ONCE / 2
 
     async def _look_at(self, event_id: str) -> bool:
-        """Whether it has ended, or is gone."""
+        """Read one event. Returns whether it has ended or is gone."""
         results: tuple[HandlerResult, ...] = ()
         try:
             event = await self._store.get_event(event_id)
@@ -227,7 +227,7 @@ class Publisher:
             logger.warning("cannot look after event %s, trying again: %s", event_id, error)
             return False
         except Exception:
-            logger.exception("cannot look after event %s, trying again", event_id)  # or nobody would look any more
+            logger.exception("cannot look after event %s, trying again", event_id)  # without this the task would end
             return False
         for handle in self.take(event_id):
             if event is None:

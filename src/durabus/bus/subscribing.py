@@ -1,4 +1,4 @@
-"""Handlers come and go: the part of a bus that keeps them."""
+"""The part of a bus that adds and removes handlers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=HandlerFunction)
 
 
 class Subscribing(ABC):
-    """What can be subscribed to. A handler without options of its own gets ``retry``, ``slow_timeout``, ``breaker``."""
+    """A bus with handlers. A handler without options of its own gets ``retry``, ``slow_timeout`` and ``breaker``."""
 
     def __init__(
         self, dispatcher: Dispatcher, retry: RetryPolicy, slow_timeout: float | None, breaker: BreakerPolicy | None
@@ -30,15 +30,15 @@ class Subscribing(ABC):
         self._slow_timeout = slow_timeout
         self._breaker = breaker
         self._numbered: dict[str, int] = {}
-        """How many subscriptions had to be told apart by a number, by the id that they would have had."""
+        """The last number added to a derived id that several subscriptions share, by that id."""
 
     @abstractmethod
     def _before_subscriptions_change(self, verb: str | None) -> None:
-        """Refuse it if it cannot be done here or now; ``verb`` is for what may not be done after a shutdown."""
+        """Raise if the change is not possible here or now; ``verb`` names a change that a shut-down bus refuses."""
 
     @abstractmethod
     def _subscriptions_changed(self) -> None:
-        """A handler was added or removed."""
+        """Announce the handlers after one was added or removed."""
 
     def subscribe(
         self,
@@ -53,7 +53,7 @@ class Subscribing(ABC):
     ) -> str:
         """Call ``handler`` for every event whose type the pattern covers; ``subscribe(handler)`` takes all events.
 
-        What it returns for an event class with an ``event_result_type`` must be of that type.
+        For an event class with an ``event_result_type``, the handler must return a value of that type.
 
         ``retry`` and ``breaker`` replace the whole policy, or, as a mapping, only the fields it names;
         ``breaker=False`` switches it off. Returns the subscription's id: ``id`` if one is given, else one derived from
@@ -123,7 +123,7 @@ class Subscribing(ABC):
     def off(self, pattern: str | type = ANY, handler: HandlerFunction | str | None = None) -> int:
         """Stop calling a handler (a function, or a subscription's id) for ``pattern``; None: all of that pattern.
 
-        Answers how many subscriptions that were.
+        Returns the number of subscriptions removed.
         """
         glob = pattern_of(pattern)
         found = [
@@ -134,7 +134,7 @@ class Subscribing(ABC):
         return sum(self.unsubscribe(subscription_id) for subscription_id in found)
 
     def _free_id(self, pattern: str, handler: HandlerFunction) -> str:
-        """Two subscriptions of one function to one pattern are told apart by their order, which every node shares."""
+        """Return an id that is free. Equal subscriptions get a number by their order, which every node shares."""
         wanted = derived_id(pattern, handler)
         if wanted not in self._dispatcher:
             return wanted
@@ -143,8 +143,8 @@ class Subscribing(ABC):
             number += 1
         self._numbered[wanted] = number
         logger.warning(
-            "subscription %r is told apart from others of that name only by the order of subscribing: give it an "
-            "id=, or its results may be taken for another handler's when that order changes",
+            "subscription %r differs from others of that name only by the order of subscribing: give it an id=, or its "
+            "results may be taken for another handler's when that order changes",
             chosen,
         )
         return chosen

@@ -45,11 +45,11 @@ class SyncHandle:
         return self._within(timeout, self._handle.completed)
 
     def results(self, *, timeout: Duration | None = None) -> tuple[HandlerResult, ...]:
-        """Wait for the end, as ``completed`` does; the results that carry news."""
+        """Wait for the end, as ``completed`` does, and return the stored results."""
         return self._within(timeout, self._handle.results)
 
     def result(self, *, timeout: Duration | None = None) -> Any:
-        """Wait for the end, as ``completed`` does; the first value a handler returned."""
+        """Wait for the end, as ``completed`` does, and return the first value of a handler."""
         return self._within(timeout, self._handle.result)
 
     def _within(self, timeout: Duration | None, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -67,8 +67,8 @@ class SyncHandle:
 class SyncEventBus:
     """An ``EventBus`` in a background thread. Plain-function handlers run in worker threads.
 
-    Any thread may call it. The background thread begins with the first call that needs it, such as ``start`` or
-    ``publish``, so a module may make the bus and subscribe handlers without starting anything. It never keeps the
+    Any thread may call it. The background thread starts with the first call that needs it, such as ``start`` or
+    ``publish``, so a module may create the bus and subscribe handlers without starting anything. It never keeps the
     program alive: a program that ends without ``shutdown()`` stores what was emitted, gives running handlers two
     seconds, and puts their events back into the queue.
     """
@@ -82,7 +82,7 @@ class SyncEventBus:
 
     @property
     def bus(self) -> EventBus:
-        """The bus behind, for its metrics and options."""
+        """The ``EventBus`` in the background thread, for its metrics and options."""
         return self._bus
 
     def start(self, *, serve: bool = False) -> Self:
@@ -122,9 +122,9 @@ class SyncEventBus:
         metadata: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> str:
-        """As ``EventBus.publish``: returns when dispatch is over.
+        """As ``EventBus.publish``: returns when the event has ended.
 
-        A ``connection`` is used in the caller's own thread, as most of them demand.
+        It uses a ``connection`` in the caller's own thread, as most drivers demand.
         """
         if options.get("connection") is None:
             return self._running().call(lambda: self._bus.publish(event_type, payload, metadata, **options))
@@ -163,11 +163,11 @@ class SyncEventBus:
                     thread.end()
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Begin a coroutine of the bus behind on its own event loop, as ``submit(bus.bus.start)``."""
+        """Start a coroutine on the event loop of the bus, as ``submit(bus.bus.start)``."""
         return self._running().submit(work)
 
     def wait_for(self, question: Callable[[], Coroutine[Any, Any, T]], limit: float | None = None) -> T:
-        """The answer to a question that a handle takes on the bus's own event loop, as ``handle.completed``."""
+        """Run a method of a handle, as ``handle.completed``, on the event loop of the bus, and return its value."""
 
         async def ask() -> T:
             async with asyncio.timeout(limit):
@@ -181,7 +181,10 @@ class SyncEventBus:
                 if not self._ended:
                     raise
         return _without_waiting(
-            question(), EventBusShutdownError("this SyncEventBus is shut down, and the event's end is not known here")
+            question(),
+            EventBusShutdownError(
+                "this SyncEventBus is shut down, and this process did not learn the end of the event"
+            ),
         )
 
     def __enter__(self) -> Self:
@@ -206,7 +209,7 @@ class SyncEventBus:
             return self._thread
 
     def _change(self, change: Callable[[], T]) -> T:
-        """Before the first use handlers come and go in the caller's thread: there is no other."""
+        """Add or remove a handler: in the caller's thread until the background thread runs, then there."""
         self._refuse_in_child()
         with self._changing:
             if self._thread is None and not self._ended:
@@ -236,7 +239,7 @@ def _coroutine(function: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]
 
 
 def _without_waiting(question: Coroutine[Any, Any, T], otherwise: Exception) -> T:
-    """The result of a coroutine that waits for nothing, as a handle's after a shutdown; raises if it would wait."""
+    """Return the result of a coroutine that need not wait, as a handle's after a shutdown; raise if it would wait."""
     try:
         question.send(None)
     except StopIteration as answer:

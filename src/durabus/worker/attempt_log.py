@@ -1,4 +1,4 @@
-"""The structured record of every failed attempt, the last one included."""
+"""Log records: one for every failed attempt, and one for every handler or event that is slow."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ logger = logging.getLogger("durabus.retry")
 def log_failed_attempt(
     event: Event, handler: Handler, error: str, delay: float | None, traceback: str | None = None
 ) -> None:
-    """One warning with the fields of seed 003 as extras. ``delay_ms`` is None when there is no further attempt.
+    """Log a warning with the fields of the attempt as extras. ``delay_ms`` is None if there is no further attempt.
 
-    Only then it is an error, and has the traceback too: every formatter shows ``exc_text`` below the line.
+    The last attempt is logged as an error with its traceback: every formatter shows ``exc_text`` below the line.
     """
     level = logging.ERROR if delay is None else logging.WARNING
     if not logger.isEnabledFor(level):
@@ -53,7 +53,7 @@ slow_logger = logging.getLogger("durabus.slow")
 
 
 class SlowWarning:
-    """Warns once if what is inside takes longer than ``after`` seconds."""
+    """Logs one warning if the block takes longer than ``after`` seconds."""
 
     def __init__(self, event: Event, handler_id: str | None, after: float) -> None:
         self._event = event

@@ -1,4 +1,4 @@
-"""A circuit breaker per handler: stop calling what fails, then ask once whether it is well again."""
+"""A circuit breaker for each handler: it stops the calls of a handler that fails, then tries one call again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BUCKETS = 6
 
 
 class BreakerState(StrEnum):
-    """Closed lets everything through, open nothing, half-open a single probe."""
+    """A closed breaker admits every call, an open one none, a half-open one a single probe."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -20,9 +20,9 @@ class BreakerState(StrEnum):
 
 
 class Breaker:
-    """Opens when too many events of the last minute failed by its policy; after a pause it lets one probe through.
+    """Opens when too many events failed within the window of its policy; after a pause it admits one probe.
 
-    A sample is an event, not a call: the retries of one poisoned event must not keep a healthy handler from the others.
+    It counts events, not calls: the retries of one event that always fails must not stop a healthy handler.
     Without a policy it never opens.
     """
 
@@ -38,13 +38,13 @@ class Breaker:
 
     @property
     def state(self) -> BreakerState:
-        """Where it stands now."""
+        """The state of the breaker now."""
         if self._opened_at is None:
             return BreakerState.CLOSED
         return BreakerState.HALF_OPEN if monotonic() >= self._opened_at + self._open_for else BreakerState.OPEN
 
     def admit(self) -> float:
-        """0 if a call may go through now, else how many seconds to wait before asking again."""
+        """Return 0 if a call may go through now, otherwise the seconds to wait before asking again."""
         if self._opened_at is None:
             return 0.0
         wait = self._opened_at + self._open_for - monotonic()
@@ -56,7 +56,7 @@ class Breaker:
         return 0.0
 
     def succeeded(self, event: int) -> None:
-        """The handler did its part on ``event``."""
+        """Note that the handler succeeded on ``event``."""
         if self._opened_at is not None:
             self._opened_at, self._probing = None, False
             self._failures.clear()
@@ -72,7 +72,7 @@ class Breaker:
             del self._successes[min(self._successes)]
 
     def failed(self, event: int) -> None:
-        """The handler failed on ``event``."""
+        """Note that the handler failed on ``event``."""
         if self._policy is None:
             return
         now = monotonic()
@@ -93,5 +93,5 @@ class Breaker:
             self._opened_at = now
 
     def abandoned(self) -> None:
-        """The call did not tell how healthy the handler is (cancelled, unrecoverable error): another probe may go."""
+        """Admit another probe: a cancelled call or an unrecoverable error does not show how healthy the handler is."""
         self._probing = False

@@ -1,4 +1,4 @@
-"""What a worker can be asked for."""
+"""The context that a handler gets as its second argument, and the check of a worker's options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from durabus.store.contract import EventStore
 
 
 def check_options(store: EventStore, concurrency: int, lease: float) -> None:
-    """Refuse what no worker on this store can do."""
+    """Raise ``ConfigurationError`` if no worker on this store can work with these options."""
     check_batch(concurrency, "concurrency")
     if not lease > max(store.features.minimum_lease, 0):
         raise ConfigurationError(
@@ -23,25 +23,25 @@ def check_options(store: EventStore, concurrency: int, lease: float) -> None:
 
 
 class Context(msgspec.Struct, frozen=True, gc=False):
-    """Handed to a handler that takes a second argument."""
+    """The second argument of a handler that takes one."""
 
     event: Event
     worker_id: str
     emitter: Callable[..., Any] | None = None
-    """The bus that runs the handler, if it is one."""
+    """``emit`` of the bus that runs the handler; None if no bus does."""
 
     @property
     def fence(self) -> int:
-        """Hand this to outside systems: they must refuse a smaller one than they have seen for this event."""
+        """The number to pass to outside systems: they must refuse a smaller one than they have seen for this event."""
         return self.event.fence
 
     @property
     def attempt(self) -> int:
-        """1 for the first attempt."""
+        """The number of this attempt; the first is 1."""
         return self.event.attempts
 
     def emit(self, event_type: str | object, payload: Any = None, **options: Any) -> Any:
-        """``EventBus.emit`` of a child of this event; answers its handle."""
+        """Emit a child of this event as ``EventBus.emit`` does; returns its handle."""
         if self.emitter is None:
             raise ConfigurationError(f"ctx.emit({event_type!r}): this handler is not run by an EventBus")
         return self.emitter(event_type, payload, **options)

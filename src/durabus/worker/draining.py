@@ -56,7 +56,7 @@ async def drain(
 
 
 def error_of_end(bus: str, cause: BaseException | None) -> DurabusError:
-    """The error for those who wait for a worker that ended although nothing stopped it."""
+    """The error that ends all waits for a worker that ended although nothing stopped it."""
     if isinstance(cause, StoreClosedError):
         return StoreClosedError(f"the store was closed under the worker of bus {bus!r}, which ends: {cause}")
     return EventBusShutdownError(

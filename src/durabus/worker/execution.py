@@ -1,4 +1,4 @@
-"""Where an error was raised, as a person looks for it: in the code that is neither durabus nor a library."""
+"""Execution: call one handler, and make an outcome of whatever it returns or raises."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib",
 
 
 def place_of(error: BaseException) -> str | None:
-    """``file:line`` of the innermost frame of the user's own code, else of the innermost one; None if there is none."""
+    """``file:line`` where the user's own code raised the error, or else where it was raised; None without traceback."""
     if isinstance(error, SyntaxError) and error.filename is not None:
         return f"{_short(error.filename)}:{error.lineno}"
     found = None
@@ -47,7 +47,7 @@ def _is_own(step: TracebackType) -> bool:
 
 
 def _short(file: str) -> str:
-    """As seen from the present folder."""
+    """The path relative to the current directory, if it is below it."""
     try:
         return str(Path(file).relative_to(Path.cwd()))
     except (OSError, ValueError):
@@ -60,7 +60,7 @@ OnError = Callable[[BaseException], None]
 
 
 class HandlerOutcome(msgspec.Struct, frozen=True, gc=False):
-    """What came of the call. ``retry_after`` is the handler's own wish."""
+    """The outcome of one call. ``retry_after`` is the delay that the handler asked for."""
 
     status: ResultStatus
     milliseconds: float
@@ -75,22 +75,22 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
     threads: HandlerThreads,
     on_error: OnError | None = None,
 ) -> HandlerOutcome:
-    """Run the handler to its end, its timeout, or the cancellation of this task; tell its breaker how it went.
+    """Run the handler to its end, its timeout, or the cancellation of this task, and report to its breaker.
 
-    ``on_error`` gets the exception of a failed call. The outcome keeps only its text: the exception would keep every
-    variable of the handler alive.
+    ``on_error`` gets the exception of a failed call. The outcome keeps only the text, because the exception would keep
+    every variable of the handler alive.
 
     Whatever the handler raises is a failed attempt, ``SystemExit`` too: an event that makes its handler exit would
-    otherwise end one worker after the other. Only ``KeyboardInterrupt`` on the main thread also ends the program.
+    otherwise end one worker after another. Only ``KeyboardInterrupt`` on the main thread also ends the program.
 
-    Raises ``NotStarted`` if it is a plain function for which no thread was free.
+    Raises ``NotStarted`` if the handler is a plain function and no thread was free for it.
     """
     started = perf_counter()
     try:
         if handler.is_async:
             coroutine = handler.call(context.event, context)
-            # The first step runs without a timer: a handler that never suspends, the common case of a short one,
-            # cannot be interrupted anyway, and a timer costs more than such a handler.
+            # The first step runs without a timer. Most short handlers never suspend: nothing can interrupt them, and
+            # a timer would cost more than the handler.
             try:
                 waits_for = coroutine.send(None)
             except StopIteration as stop:
@@ -115,12 +115,12 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
         if _is_cancelled():
             handler.breaker.abandoned()
             raise
-        # The handler raised it itself, nobody cancelled it.
+        # The handler raised it itself; its task was not cancelled.
         outcome = _from_exception(raised, _since(started), on_error)
     except KeyboardInterrupt as raised:
         outcome = _from_exception(raised, _since(started), on_error)
         if handler.is_async and threading.current_thread() is threading.main_thread():
-            # Perhaps somebody pressed Ctrl-C. The attempt has failed, and then the program gets what it was sent.
+            # The user may have pressed Ctrl-C. The attempt has failed, and then the program gets the interrupt.
             asyncio.get_running_loop().call_soon(_interrupt)
     except BaseException as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
         outcome = _from_exception(raised, _since(started), on_error)
@@ -131,7 +131,7 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
     if outcome.status is ResultStatus.SUCCEEDED:
         handler.breaker.succeeded(context.event.id)
     elif outcome.status is ResultStatus.UNRECOVERABLE:
-        handler.breaker.abandoned()  # a verdict on this event tells nothing of how the handler will do on others
+        handler.breaker.abandoned()  # this error is about the event, and says nothing of the handler's health
     else:
         handler.breaker.failed(context.event.id)
     return outcome
@@ -151,7 +151,7 @@ def _since(started: float) -> float:
 
 
 async def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float | None) -> Any:  # noqa: ASYNC109
-    """What is left of a coroutine after its first step, within ``timeout``."""
+    """Run the rest of a coroutine after its first step, within ``timeout``."""
     scope = asyncio.timeout(timeout)
     try:
         async with scope:
@@ -161,12 +161,12 @@ async def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: fl
             raise TimeoutExpired from None
         raise
     if scope.expired():
-        raise TimeoutExpired  # it swallowed the cancellation and came back all the same
+        raise TimeoutExpired  # the handler ignored the cancellation and returned
     return returned
 
 
 class _Resumed:
-    """The rest of a coroutine whose first step ran already and waits for ``waits_for``."""
+    """An awaitable for the rest of a coroutine whose first step has run and waits for ``waits_for``."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> None:
         self._coroutine = coroutine
@@ -219,7 +219,7 @@ def _from_return(returned: Any, milliseconds: float, on_error: OnError | None) -
 
 
 def _checked(handler: Handler, outcome: HandlerOutcome) -> HandlerOutcome:
-    """A value of another type than was agreed on is an error that no further attempt will change. None is no value."""
+    """Make a value of the wrong type an unrecoverable error: no further attempt will change it. None is no value."""
     if outcome.status is not ResultStatus.SUCCEEDED or outcome.value is None:
         return outcome
     try:
@@ -241,10 +241,10 @@ def _from_exception(raised: BaseException, milliseconds: float, on_error: OnErro
 
 
 def describe(error: BaseException) -> str:
-    """An exception as one text of bounded length. One that has no text says where it was raised."""
+    """Return an exception as one text of bounded length. Without a text of its own it names where it was raised."""
     try:
         text = f"{type(error).__name__}: {str(error) or _without_text(error)}"
-    except Exception:  # noqa: BLE001  (an error whose own text cannot be made is still an error)
+    except Exception:  # noqa: BLE001  (an error whose text cannot be made is still an error)
         text = type(error).__name__
     return stored_text(text)
 
@@ -255,9 +255,9 @@ def _without_text(error: BaseException) -> str:
 
 
 def way_of(error: BaseException) -> dict[str, str] | None:
-    """The traceback of an exception that was raised, from the handler's own code on; its newest part if it is long.
+    """Return the traceback of an exception, from the handler's own code on; of a long one the newest part.
 
-    Source lines only, no values of variables: those may be secrets.
+    It has source lines only and no values of variables, which may be secrets.
     """
     began = error.__traceback__
     while began is not None and began.tb_frame.f_globals.get("__name__", "").startswith("durabus.worker."):
@@ -266,14 +266,14 @@ def way_of(error: BaseException) -> dict[str, str] | None:
         return None
     try:
         lines = traceback.format_exception(type(error), error, began)
-    except Exception:  # noqa: BLE001  (an error whose own text cannot be made is still an error)
+    except Exception:  # noqa: BLE001  (an error whose text cannot be made is still an error)
         lines = ["Traceback (most recent call last):\n", *traceback.format_tb(began), type(error).__name__]
     text = "".join(lines).encode(errors="backslashreplace").decode().replace("\0", "\\x00").rstrip("\n")
     return {"traceback": text if len(text) <= MAX_TRACEBACK_CHARS else "…" + text[-MAX_TRACEBACK_CHARS:]}
 
 
 def result_of(handler: Handler, outcome: HandlerOutcome, attempts: int) -> HandlerResult:
-    """The outcome as it is stored. A value that is not JSON is kept out, and said so, but does not undo the work."""
+    """Return the outcome as it is stored. A value that is not JSON is left out, with an error text; the work counts."""
     value_json, error = None, outcome.error
     if outcome.value is not None:
         try:

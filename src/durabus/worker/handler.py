@@ -1,4 +1,4 @@
-"""A handler: the user's function, how to call it, and when to stop calling it."""
+"""A handler: the user's function, how to call it, and its timeout, retry policy and breaker."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from durabus.worker.context import Context
 DEFAULT_TIMEOUT = 30.0
 
 STARTED = ("__main__", "__mp_main__")
-"""What Python calls the module that it was started with, also in a process that multiprocessing spawned."""
+"""Python's names for the module that it was started with, also in a process that multiprocessing spawned."""
 
 HandlerFunction = Callable[..., Any]
 Call = Callable[[Event, Context], Any]
 
 
 class Signature(NamedTuple):
-    """What a function takes, and how it is run."""
+    """The arguments of a function, and whether it is async."""
 
     first: Any
-    """``Event``, or the type of payload that its first argument asks for."""
+    """The type of the first argument: ``Event``, or a type of payload."""
     takes_context: bool
     is_async: bool
 
 
 _SIGNATURES: WeakKeyDictionary[FunctionType, Signature] = WeakKeyDictionary()
-"""Of plain functions: one may be subscribed under thousands of patterns."""
+"""The signatures of plain functions: a program may subscribe one function under thousands of patterns."""
 
 
 class Handler:
@@ -61,7 +61,7 @@ class Handler:
         self.pattern = check_pattern(pattern)
         self.timeout = None if timeout is None else seconds(timeout, "timeout", allow_zero=False)
         slow = None if slow_timeout is None else seconds(slow_timeout, "slow_timeout", allow_zero=False)
-        # A warning that would come no earlier than the end is none.
+        # No warning is needed if the timeout comes first.
         self.slow_timeout = None if slow is None or (self.timeout is not None and self.timeout <= slow) else slow
         self.result_type = result_type
         self.retry = retry
@@ -73,19 +73,19 @@ class Handler:
 
     @cached_property
     def breaker(self) -> Breaker:
-        """Made for the first event: a program may subscribe 100,000 handlers and call few of them."""
+        """The breaker, created with the first event: a program may subscribe 100,000 handlers and call few of them."""
         return Breaker(self._breaker_policy)
 
 
 def is_async_callable(function: HandlerFunction) -> bool:
-    """Whether calling it gives a coroutine: async functions, partials of them, objects with an async ``__call__``."""
+    """Whether a call returns a coroutine: async functions, partials of them, objects with an async ``__call__``."""
     while isinstance(function, partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def derived_id(pattern: str, function: HandlerFunction) -> str:
-    """The same code under the same pattern has the same id on every node."""
+    """Return the id for a function and a pattern; it is the same on every node that runs the same code."""
     while isinstance(function, partial):
         function = function.func
     module = getattr(function, "__module__", None) or type(function).__module__
@@ -94,7 +94,7 @@ def derived_id(pattern: str, function: HandlerFunction) -> str:
 
 
 def _importable(module: str) -> str:
-    """The name under which other programs import this module, if it is the one that Python was started with."""
+    """Return the module's name; of the module that Python was started with, the name under which others import it."""
     if module not in STARTED:
         return module
     started = sys.modules.get(module)
@@ -105,7 +105,7 @@ def _importable(module: str) -> str:
 
 
 def _caller(function: HandlerFunction, signature: Signature) -> Call:
-    """How to hand an event to the function: as ``Event``, or as the payload type that its first argument asks for."""
+    """Return a call that passes the event as ``Event``, or as the payload type of the function's first argument."""
     first = signature.first
     if first is Event:
         if signature.takes_context:

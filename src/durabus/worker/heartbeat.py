@@ -1,4 +1,4 @@
-"""The thread in which all heartbeats of a process beat: one, however many buses it has."""
+"""The heartbeat renews claims, in one thread for all buses of a process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from durabus.model.claim import ClaimRef
 from durabus.store.contract import EventStore
 
 
-class _Pulse:
-    """Starts with the first heartbeat, and is there for as long as the process."""
+class _HeartbeatThread:
+    """A thread with an event loop. It starts with the first heartbeat and lives as long as the process."""
 
     def __init__(self) -> None:
         self._starting = threading.Lock()
@@ -32,33 +32,33 @@ class _Pulse:
             return self._loop
 
     def begin_anew(self) -> None:
-        """A forked process has no thread but the one that forked; another may have been at the lock just then."""
+        """Start with a new lock and loop: a forked process lacks this thread, and another may have held the lock."""
         self._starting, self._loop = threading.Lock(), None
 
 
-_here = _Pulse()
-os.register_at_fork(after_in_child=_here.begin_anew)
+_thread = _HeartbeatThread()
+os.register_at_fork(after_in_child=_thread.begin_anew)
 
 
-def pulse() -> asyncio.AbstractEventLoop:
-    """The event loop of that thread. Nothing may block it: all leases of this process hang on it."""
-    return _here.loop()
+def heartbeat_loop() -> asyncio.AbstractEventLoop:
+    """The event loop of the heartbeat thread. Nothing may block it: all leases of this process depend on it."""
+    return _thread.loop()
 
 
 logger = logging.getLogger("durabus.worker")
 
 SAFETY = 0.9
-"""The part of a lease that a worker uses: the rest is for the time that requests and clocks take."""
+"""The part of a lease that a worker uses. The rest covers slow requests and clocks that differ."""
 TICK = 0.1
-"""The part of a lease between two beats: a failed renewal gets several more tries before the deadline."""
+"""The time between two beats, as a part of a lease: a failed renewal gets several more tries before the deadline."""
 STOP_TIMEOUT = 2.0
-"""How long ``stop`` waits for a store that does not let go of a cancelled call."""
+"""Seconds that ``stop`` waits for a store that does not end a cancelled call."""
 
 
 def came_late(left: float, lease: float, claims: int, bus: str) -> bool:
-    """Whether the answer took so long that others may have the events before a heartbeat: no handler may begin.
+    """Whether the answer took so long that the leases may end before a heartbeat renews them: no handler may begin.
 
-    ``left``: seconds to the deadline of the claims.
+    ``left`` is the number of seconds to the deadline of the claims.
     """
     late = left <= lease * TICK
     if late:
@@ -74,7 +74,7 @@ def came_late(left: float, lease: float, claims: int, bus: str) -> bool:
 
 
 class HeldClaim:
-    """A claim in this process. ``deadline`` is local, and counted from before the request was sent."""
+    """A claim in this process. ``deadline`` is local time, counted from before the request was sent."""
 
     __slots__ = ("deadline", "ref")
 
@@ -84,12 +84,12 @@ class HeldClaim:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it is being worked on, and not waiting for the event loop."""
+        """Whether handlers run, so that it does not wait for the event loop."""
         return True
 
     @property
     def has_no_limit(self) -> bool:
-        """Whether it is kept however long it takes."""
+        """Whether the worker keeps it however long it takes."""
         return False
 
 
@@ -98,10 +98,10 @@ T = TypeVar("T")
 
 
 class Heartbeat(Generic[H]):
-    """Renews every third of a lease.
+    """Renews each claim after a third of its lease.
 
-    Reported are claims that are lost, that were not renewed before their deadline, or that are not done long after
-    their time: a handler that stops the whole event loop must not keep an event from other processes for ever.
+    It reports claims that are lost, that it could not renew before their deadline, or that are not done long after
+    their time: a handler that blocks the event loop must not keep an event from other processes for ever.
     """
 
     def __init__(
@@ -122,29 +122,29 @@ class Heartbeat(Generic[H]):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_seen = 0.0
         self._begun: dict[H, tuple[float, float]] = {}
-        """When they were first seen at work, and how many seconds that may take."""
+        """When the heartbeat first saw the handlers of a claim run, and the seconds that they may take."""
         self._given_up: set[H] = set()
-        """What was reported, and is not renewed again."""
-        self._pulse: asyncio.AbstractEventLoop | None = None
+        """Claims that were reported; the heartbeat does not renew them again."""
+        self._heartbeat_loop: asyncio.AbstractEventLoop | None = None
         self._beating: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
 
     def start(self) -> None:
         """Begin to beat."""
-        self._loop, self._pulse = asyncio.get_running_loop(), pulse()
+        self._loop, self._heartbeat_loop = asyncio.get_running_loop(), heartbeat_loop()
         self._see_loop()
-        # Nothing of what surrounds the caller, such as its trace, is to go on for as long as this does.
-        self._pulse.call_soon_threadsafe(self._begin, context=contextvars.Context())
+        # An empty context: nothing of the caller's, such as its trace, may live as long as the heartbeat.
+        self._heartbeat_loop.call_soon_threadsafe(self._begin, context=contextvars.Context())
 
     def end(self) -> None:
-        """Let it end, without waiting for it."""
-        if self._pulse is not None:
-            self._pulse.call_soon_threadsafe(self._cancel)
+        """End the heartbeat without waiting for it."""
+        if self._heartbeat_loop is not None:
+            self._heartbeat_loop.call_soon_threadsafe(self._cancel)
 
     async def stop(self, within: float = STOP_TIMEOUT) -> None:
-        """End it and wait for it."""
+        """End the heartbeat and wait for it."""
         self.end()
-        if self._pulse is None:
+        if self._heartbeat_loop is None:
             return
         try:
             async with asyncio.timeout(within):
@@ -188,7 +188,7 @@ class Heartbeat(Generic[H]):
         for claim in held:
             if claim in self._given_up or claim.deadline - now >= self._lease * (SAFETY - 1 / 3):
                 continue
-            # What has not begun, or is done and not settled, waits for the event loop: as long as that lives.
+            # A claim that has not begun, or is done and not settled, waits for the event loop, as long as that lives.
             since, seconds = self._begun.get(claim) or (self._loop_seen, self._allowance(claim))
             if now > since + seconds + self._lease and not claim.has_no_limit:
                 self._give_up(claim, "not done long after the timeouts of its handlers, or the event loop stands still")
@@ -200,7 +200,7 @@ class Heartbeat(Generic[H]):
             await self._renew(due, now)
 
     async def _renew(self, due: list[H], now: float) -> None:
-        # Never longer than to the first deadline. What is past it, as after a sleep of the machine, gets one more try.
+        # Never longer than to the first deadline. A claim past it, as after a sleep of the machine, gets one more try.
         limit = min(held.deadline - now if held.deadline > now else self._tick for held in due)
         answers = await self._ask(due, limit)
         for held, answer in zip(due, answers, strict=False):
@@ -209,12 +209,12 @@ class Heartbeat(Generic[H]):
             else:
                 held.deadline = now + self._lease * SAFETY
         for held in due:
-            # Its deadline would pass before the next beat, and that would notice it only after the lease may be over.
+            # The next beat would come after the deadline, when the lease may be over.
             if held.deadline <= monotonic() + self._tick and held not in self._given_up:
                 self._give_up(held, "could not be renewed in time")
 
     async def _ask(self, due: list[H], limit: float) -> list[float | LeaseLost]:
-        """What the store answers; nothing if it fails, or not within ``limit`` seconds."""
+        """Return the store's answers; an empty list if it fails or does not answer within ``limit`` seconds."""
         try:
             return await in_time(self._store.renew_event_claims([held.ref for held in due], lease=self._lease), limit)
         except StoreClosedError as error:
@@ -234,10 +234,9 @@ class Heartbeat(Generic[H]):
 
 
 async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:
-    """The answer to a call; ``TimeoutError`` after so many seconds, and not later.
+    """Return the answer to a call; raise ``TimeoutError`` after so many seconds, and not later.
 
-    Under ``asyncio.timeout`` it could be later: a store may take its time to end a call that is cancelled, and a
-    deadline cannot wait for that.
+    ``asyncio.timeout`` could raise later: a store may be slow to end a cancelled call, and a deadline cannot wait.
     """
     asking = asyncio.ensure_future(call)
     try:
@@ -246,18 +245,18 @@ async def in_time(call: Coroutine[Any, Any, T], seconds: float) -> T:
         raise TimeoutError
     finally:
         if asking.done():
-            _take_notice(asking)  # it failed just as whoever waits for it was cancelled
+            _take_notice(asking)  # it failed just as its caller was cancelled
         else:
             asking.add_done_callback(_take_notice)
             asking.cancel()
 
 
 def _take_notice(asking: asyncio.Future[Any]) -> None:
-    """Nobody waits for this answer any more, so nobody else asks what became of it."""
+    """Read the exception of a call that has no caller any more; otherwise asyncio would log it."""
     if not asking.cancelled():
         asking.exception()
 
 
 def _tell(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(what)

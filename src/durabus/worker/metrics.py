@@ -1,4 +1,4 @@
-"""What a bus or manager has done since it was made, counted by event type."""
+"""Counters of what a bus or manager has done since it was created, by event type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MetricsSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metrics:
-    """Counters of one process; add them up over a fleet."""
+    """The counters of one process; add those of all processes for a fleet."""
 
     def __init__(self) -> None:
         self._completed: Counter[str] = Counter()
@@ -34,7 +34,7 @@ class Metrics:
         self._unhandled: Counter[str] = Counter()
 
     def settled(self, event: Event, status: EventStatus, *, failed: bool) -> None:
-        """An attempt of ``event`` was settled and left it in ``status``."""
+        """Count a settled attempt of ``event``, which is now in ``status``."""
         if status is EventStatus.COMPLETED:
             self._completed[event.type] += 1
             if event.attempts > 1:
@@ -45,15 +45,15 @@ class Metrics:
             self._retries[event.type] += 1
 
     def lost(self, event: Event) -> None:
-        """The claim on ``event`` was lost before it was settled."""
+        """Count a claim on ``event`` that was lost before it was settled."""
         self._lease_lost[event.type] += 1
 
     def unhandled(self, event: Event) -> None:
-        """``event`` was claimed, and no node has a handler for it."""
+        """Count ``event``, which was claimed and has no handler on any node."""
         self._unhandled[event.type] += 1
 
     def snapshot(self) -> MetricsSnapshot:
-        """The counters as they stand."""
+        """Return a copy of the counters."""
         return MetricsSnapshot(
             completed=dict(self._completed),
             retries=dict(self._retries),

@@ -1,4 +1,4 @@
-"""A store that fails: when to ask it again, and when to say so."""
+"""An outage of the store: when to call the store again, and when to log that it fails."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from durabus.clock import monotonic
 
 FIRST_PAUSE = 0.5
 LONGEST_PAUSE = 4.0
-"""Seconds between two questions: a store that is back is noticed within this time."""
+"""Longest pause in seconds between two calls: the worker notices within this time that the store is back."""
 
 
 class Outage:
-    """Counts from the first failure to the next answer. The longer it lasts, the rarer are questions and log lines.
+    """Lasts from the first failed call to the next answer. The longer it lasts, the rarer are calls and log lines.
 
-    It goes by time and not by failures, so all that ask the same store share one, and it ends when each of those whose
-    question failed got an answer.
+    It measures time and not failures, so all callers of one store share one outage. It ends when every caller whose
+    call failed has got an answer.
     """
 
     def __init__(self, logger: logging.Logger, what: str, now: Callable[[], float] = monotonic) -> None:
@@ -24,15 +24,15 @@ class Outage:
         self._what = what
         self._now = now
         self.since: float | None = None
-        """When the store failed first; None while it answers."""
+        """When the first call failed; None while the store answers."""
         self._next_line = 0.0
         self._unanswered: set[str] = set()
 
     def failed(self, error: BaseException, asked: str = "", *, unforeseen: bool = False) -> float:
-        """Seconds to wait before the next question. One line at the first failure and at each doubling of the time.
+        """Note a failed call and return the seconds to wait before the next one.
 
-        ``asked``: what was asked for, if several share this. ``unforeseen``: not an error that a store may raise, so
-        the line has its traceback.
+        It logs a line at the first failure and each time the outage has doubled. ``asked`` names the caller, if several
+        share this outage. ``unforeseen`` adds the traceback: a store should not raise such an error.
         """
         now = self._now()
         self._unanswered.add(asked)
@@ -51,7 +51,7 @@ class Outage:
         return min(max(lasted, FIRST_PAUSE), LONGEST_PAUSE)
 
     def answered(self, asked: str = "") -> None:
-        """The store answers. If it did not, and no other question waits for its answer, say that this is over."""
+        """Note an answer of the store. If no other caller still waits for one, log that the outage is over."""
         self._unanswered.discard(asked)
         if self.since is not None and not self._unanswered:
             self._logger.info("%s no longer: it lasted %.1f s", self._what, self._now() - self.since)

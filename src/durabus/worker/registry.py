@@ -1,4 +1,4 @@
-"""Keeps the store informed of this process's handlers, and this process of everybody else's."""
+"""The registry announces this node's handlers to the store, and learns those of the other nodes."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ from durabus.worker.outage import Outage
 logger = logging.getLogger("durabus.worker")
 
 HANDLERS_KEPT_FOR = 300.0
-"""How long events wait for the handlers of a node that is not heard of any more."""
+"""Seconds that events wait for the handlers of a node that announces itself no more."""
 REFRESH = 10.0
+"""Seconds between two announcements of a node."""
 HEARD = 3 * REFRESH
-"""A node that was not heard of for so long is counted no more."""
+"""A node whose last announcement is older than this many seconds does not count any more."""
 LIVE = 1.5 * REFRESH
-"""A node that was heard of within so many seconds is alive."""
+"""A node whose last announcement is at most this many seconds old is alive."""
 LOOK = 1.0
-"""How often the handlers of others are looked at while events wait in place for one that no live node has."""
+"""Seconds between two reads of the other nodes' handlers, while events wait for one that no live node has."""
 MAX_TYPES = 10_000
 """Types made up at run time must not fill the memory."""
 ANNOUNCING = "to note handlers"
 RESTART = 30.0
-"""How long events wait for the handlers of a node that was shut down: it may be coming back with them, or without."""
+"""Seconds that events wait for the handlers of a node that was shut down: it may restart with or without them."""
 
 
 class Sighting(NamedTuple):
@@ -45,7 +46,8 @@ class Sighting(NamedTuple):
 class Registry:
     """Announces this node's handlers when they change and every ten seconds, and knows those of the other nodes.
 
-    What it knows is never older than the claim it is asked about: a claim says which list of handlers the bus had.
+    A claim names the revision of the bus's list of handlers at that moment. What the registry returns for a claim is
+    never older than that revision.
     """
 
     def __init__(self, store: EventStore, bus: str, *, kept_for: float | None) -> None:
@@ -59,17 +61,17 @@ class Registry:
         self._told = 0
         self._told_at = 0.0
         self._spoke = False
-        """Whether the store may know this node."""
+        """Whether this node has announced anything, so that the store may know it."""
         self.outage = Outage(logger, f"the store of bus {bus!r} fails")
-        """Shared with the worker of this node: it is one store that fails, and one line tells it."""
+        """The outage that this node's worker shares: one store fails, and one log line reports it."""
         self._changed = asyncio.Event()
         self._talking = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self._theirs: list[HandlerInfo] = []
         self._seen: dict[str, HandlerInfo] = {}
-        """Of each handler of others, the newest announcement."""
+        """The newest announcement of each handler of other nodes, by its id."""
         self._store_clock = 0.0
-        """The store's clock less this process's own."""
+        """The difference between the store's clock and this process's own."""
         self._looked_at = 0.0
         self._others = 0
         self._revision: str | None = None
@@ -78,14 +80,14 @@ class Registry:
         self._by_type: dict[str, tuple[str, ...]] = {}
 
     def name_node(self) -> None:
-        """Name this node after its process. Nothing may have been announced yet."""
+        """Name this node after its process. Call it before the first announcement."""
         # A label for people, made unique: a pid can come back, and one process may hold several buses of one name.
         self._node = f"{default_worker_id()}:{new_token()[:8]}"
 
     def announce(self, handlers: Callable[[], Iterable[Handler]]) -> None:
-        """Tell the store soon that these are this node's handlers.
+        """Announce these handlers of this node to the store soon.
 
-        They are listed when they are needed: a program that subscribes 100,000 handlers makes one list, not as many.
+        The registry lists them when it needs them: a program that subscribes 100,000 handlers makes one list.
         """
         self._handlers, self._listed = handlers, None
         self._by_type.clear()
@@ -104,22 +106,22 @@ class Registry:
             self._task = asyncio.get_running_loop().create_task(self._keep_announcing())
 
     async def announced(self) -> None:
-        """Wait until the store knows what was announced: what is published then is held until these handlers had it."""
+        """Wait until the store knows the handlers: every event published later completes only after they had it."""
         if self._told < self._changes:
             async with self._talking:
                 if self._told < self._changes:
                     await self._tell()
 
     async def refreshed(self) -> None:
-        """For a node that takes single steps and has not started this: announce what changed, and all now and then."""
+        """Announce what changed, and everything every ten seconds, for a node that has not called ``start``."""
         if self._mine and self._told_at + REFRESH <= monotonic():
             self._told = 0
         await self.announced()
 
     async def close(self, *, tell: bool = True) -> bool:
-        """Announce for the last time, then stop. Whether this node served the bus, or was about to.
+        """Announce for the last time, then stop. Returns whether this node served the bus, or was about to.
 
-        ``tell=False``: the store is away, so nothing is announced to it, and nobody waits for a call to end.
+        ``tell=False``: the store is away, so this announces nothing and does not wait for a call to end.
         """
         if self._task is not None:
             self._task.cancel()
@@ -136,7 +138,7 @@ class Registry:
         return self._changes > 0
 
     def remote_handlers(self, event_type: str, revision: str) -> tuple[str, ...] | None:
-        """The ids of the handlers that only other nodes have for this type; None: ``learn`` of that revision first."""
+        """The ids of the handlers that only other nodes have for this type; None: call ``learn`` first."""
         if revision not in self._known:
             return None
         if not self._theirs:
@@ -151,22 +153,22 @@ class Registry:
         return found
 
     def has_remote_handlers(self, event_type: str) -> bool:
-        """Whether, as far as is known, other nodes have handlers for this type that this one has not."""
+        """Whether other nodes have handlers for this type that this one does not have, as far as this node knows."""
         return bool(_matching(self._theirs, event_type) - _matching(self._mine, event_type))
 
     def nodes(self) -> int:
-        """How many nodes serve the bus, this one included, as far as is known."""
+        """How many nodes serve the bus, this one included, as far as this node knows."""
         return self._others + 1
 
     def last_seen(self, handler_id: str) -> Sighting | None:
-        """When and by which other node a handler was last announced; None if it is not known."""
+        """When and by which other node a handler was last announced; None if this node does not know it."""
         info = self._seen.get(handler_id)
         if info is None:
             return None
         return Sighting(info.node, max(monotonic() + self._store_clock - info.last_seen_ts, 0.0))
 
     async def look(self) -> None:
-        """Know the handlers of others as of now, after a pause. Many may wait for this: it asks the store once."""
+        """Read the handlers of other nodes again, after a pause. Callers that wait together share one call."""
         await asyncio.sleep(LOOK)
         async with self._talking:
             if self._looked_at + LOOK / 2 <= monotonic():
@@ -176,7 +178,7 @@ class Registry:
                     logger.debug("handlers of other nodes not learned: %s", error)
 
     async def learn(self, revision: str) -> None:
-        """Know the handlers as of a claim that was granted at ``revision``, or later ones."""
+        """Read the handlers of other nodes as of ``revision`` or later."""
         async with self._talking:
             if revision not in self._known:
                 await self._look()
@@ -203,7 +205,7 @@ class Registry:
                 async with self._talking:
                     if self._mine or self._told < self._changes:
                         await self._tell()
-                    if self._mine:  # without handlers nothing is claimed, and nobody asks
+                    if self._mine:  # without handlers this node claims nothing, and needs no list
                         await self._look()
                 self.outage.answered(ANNOUNCING)
             except Exception as error:  # noqa: BLE001  (whatever it was, the next announcement is due)
@@ -222,7 +224,7 @@ class Registry:
 
 
 def check_kept_for(kept_for: float | None) -> float | None:
-    """Refuse a time in which a live node may not have announced itself again: its handlers would be missed."""
+    """Raise if a live node may not announce itself again within this time: events would miss its handlers."""
     if kept_for is not None and kept_for < HEARD:
         raise ConfigurationError(
             f"handlers_kept_for={kept_for:g}: must be at least {HEARD:g} s. A node announces its handlers every "

@@ -1,4 +1,4 @@
-"""How many events a worker of a serial bus takes under one lock."""
+"""Serial buses: how many events a worker claims under one lock, and how a lock is taken, renewed and freed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from durabus.store.contract import EventStore
 from durabus.worker.heartbeat import SAFETY, in_time
 
 QUICK = 0.05
-"""Seconds that all handlers of a batch may take: so long it keeps other nodes, and larger priorities, waiting."""
+"""Seconds that all handlers of a batch may take: other nodes and events of larger priority wait that long."""
 OVERDUE = 4 * QUICK
-"""Then the rest of the batch goes back to the queue."""
+"""Seconds after which the rest of the batch goes back to the queue."""
 
 
 class SerialBatch:
-    """Grows while batches are quick, and shrinks at once when one is not: long handlers get their events one by one.
+    """The size of the next batch. It grows while batches are quick, and shrinks at once after a slow one.
 
-    So does a handler that waits for other events: what waits behind it goes back, because one of them may be what it
-    waits for, here or on another node.
+    So long handlers get their events one by one, and so does a handler that waits for other events. The events behind
+    such a handler go back to the queue, because it may wait for one of them, on this node or another one.
     """
 
     def __init__(self, most: int) -> None:
@@ -29,29 +29,29 @@ class SerialBatch:
         self._most = most
         self._began = 0.0
         self._ran: int | None = None
-        """How many of the present batch did; None between batches."""
+        """How many events of the present batch have run; None between batches."""
         self._may_grow = False
 
     def begin(self, count: int) -> None:
-        """So many events were claimed and begin."""
+        """Begin a batch of ``count`` claimed events."""
         self._began, self._ran, self._may_grow = monotonic(), 0, count >= self.size
 
     @property
     def is_overdue(self) -> bool:
-        """Whether its events take so long that the rest of them should not wait for their turn here."""
+        """Whether the batch takes so long that its rest should go back to the queue."""
         return monotonic() - self._began > OVERDUE
 
     def one_ran(self) -> None:
-        """One of them is done."""
+        """Count an event of the batch that has run."""
         if self._ran is not None:
             self._ran += 1
 
     def wait(self) -> None:
-        """One of its handlers waits for another event."""
+        """Take single events from now on: a handler of the batch waits for another event."""
         self.size, self._may_grow = 1, False
 
     def end(self) -> None:
-        """All of them are done, or went back."""
+        """End the batch: all of its events have run or went back."""
         if self._ran is None:
             return
         took, ran, self._ran = monotonic() - self._began, self._ran, None
@@ -65,7 +65,7 @@ logger = logging.getLogger("durabus.locks")
 
 
 async def take_lock(store: EventStore, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
-    """The store's ``claim_lock``. Who is cancelled before its answer leaves no lock behind that nobody knows of."""
+    """Call ``claim_lock`` of the store. A caller that is cancelled before the answer leaves no lock behind."""
     asking = asyncio.ensure_future(store.claim_lock(key, worker_id=worker_id, token=token, lease=lease))
     try:
         return await asyncio.shield(asking)
@@ -78,22 +78,22 @@ async def take_lock(store: EventStore, key: str, *, worker_id: str, token: str, 
 
 
 async def free_lock(store: EventStore, lock: LockClaim) -> None:
-    """Give it back, if it is still held."""
+    """Release the lock, if this process still holds it."""
     try:
         await store.release_lock(lock)
     except LeaseLost:
-        return  # somebody else has it, and it is theirs now
+        return  # another process holds it now
     except StoreError as error:
         logger.warning("lock %s comes back only with its lease: %s", lock.key, error)
 
 
 async def keep_lock(store: EventStore, lock: LockClaim, lease: float, sent: float) -> str:
-    """Renew the lock until it is lost, and answer why; ``sent`` is when it was asked for, by the local clock."""
+    """Renew the lock until it is lost, and return the reason; the caller asked for it at ``sent``, by local time."""
     deadline, pause = sent + lease * SAFETY, max(sent + lease / 3 - monotonic(), 0.0)
     while True:
         await asyncio.sleep(pause)
         began = monotonic()
-        # What is past its deadline, as after a sleep of the machine, gets one more try.
+        # A lock past its deadline, as after a sleep of the machine, gets one more try.
         limit = deadline - began if deadline > began else lease / 10
         try:
             await in_time(store.renew_lock(lock, lease=lease), limit)

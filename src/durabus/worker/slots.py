@@ -42,7 +42,7 @@ class SharedLocks:
 
     @contextmanager
     def share(self, event_id: str, locks: tuple[EventLock, ...]) -> Iterator[None]:
-        """While the holder of ``locks`` waits for an event, that event runs under them, whoever claims it here."""
+        """While the holder of ``locks`` waits for an event, that event runs under them, however it was claimed here."""
         self._locks.setdefault(event_id, []).append(locks)
         try:
             yield

@@ -1,4 +1,4 @@
-"""Threads for plain handlers: daemons, so that a function that never ends cannot keep the program from ending."""
+"""Daemon threads for plain handlers: a function that never ends cannot keep the program alive."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ DEFAULT_SIZE = 32
 class HandlerThreads(Executor):
     """At most ``size`` threads, and one more for each whose function waits for another event.
 
-    Those of a ``ThreadPoolExecutor`` are joined when the program ends, and take nothing from then on: a function that
-    waits for another one would wait for ever. Here the program ends, and its events come back with their leases.
+    Python joins the threads of a ``ThreadPoolExecutor`` when the program ends, and they take no further call: a
+    function that waits for another one would wait for ever. Here the program ends, and its events come back when
+    their leases expire.
     """
 
     def __init__(self, size: int = DEFAULT_SIZE, name: str = "durabus-handler") -> None:
@@ -38,26 +39,26 @@ class HandlerThreads(Executor):
         weakref.finalize(self, self._pool.close).atexit = False
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Run it as soon as a thread is free. Raises ``RuntimeError`` after ``shutdown``."""
+        """Run the function as soon as a thread is free. Raises ``RuntimeError`` after ``shutdown``."""
         future: Future[T] = Future()
         self._pool.put(future, partial(fn, *args, **kwargs))
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002  (Executor has it so)
-        """Take nothing more and drop what has not begun. What runs is not waited for: it may never end."""
+        """Take no further call, drop those that have not begun, and do not wait for the others: they may never end."""
         self._pool.close()
 
-    def lend(self) -> None:
-        """A thread waits for another event: one more may run."""
+    def yield_thread(self) -> None:
+        """Let one more thread run: a thread waits for another event."""
         self._pool.resize(+1)
 
-    def take_back(self) -> None:
-        """It goes on: one less."""
+    def resume(self) -> None:
+        """Let one thread less run: the wait is over."""
         self._pool.resize(-1)
 
 
 class _Pool:
-    """What the threads share. They do not hold the executor, so one that is forgotten lets them go."""
+    """The state that the threads share. It does not refer to the executor, so Python can free that and end them."""
 
     def __init__(self, size: int, name: str) -> None:
         self._name = name
@@ -90,7 +91,7 @@ class _Pool:
 
     def _have_it_taken(self) -> None:
         if self._idle:
-            self._idle -= 1  # here, so that the next call does not count on the same thread
+            self._idle -= 1  # at once, so that the next call does not count on the same thread
             self._changed.notify()
         elif self._threads < self._limit:
             self._threads += 1
@@ -112,42 +113,42 @@ class _Pool:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:  # noqa: BLE001  (whatever it is, it is told to who waits)
+                except BaseException as error:  # noqa: BLE001  (the caller gets it from the future)
                     future.set_exception(error)
-            del future, call, taken  # not kept while this thread waits for the next
+            del future, call, taken  # do not keep them alive while this thread waits for the next call
 
 
 logger = logging.getLogger("durabus.worker")
 
 
-class NotStarted(Exception):  # noqa: N818  (a signal: the attempt was none)
-    """Nothing of the handler has run, so the event goes back with its attempt."""
+class NotStarted(Exception):  # noqa: N818  (a signal: there was no attempt)
+    """Nothing of the handler has run, so the event goes back without losing an attempt."""
 
 
 class Closed(GeneratorExit):
     """Python closes the coroutine that waits for the handler, as when its event loop is gone.
 
-    It is told apart from a ``GeneratorExit`` that the handler raises itself: after this one, nothing may run on.
+    It differs from a ``GeneratorExit`` that the handler raises itself: after this one, nothing may run.
     """
 
 
-class TimeoutExpired(Exception):  # noqa: N818  (internal signal, told apart from a handler's own TimeoutError)
+class TimeoutExpired(Exception):  # noqa: N818  (an internal signal, not a handler's own TimeoutError)
     """The handler used up its time."""
 
 
 _running: defaultdict[tuple[str, str], dict[str, Future[Any]]] = defaultdict(dict)
-"""By bus and event id, then by handler id: the calls of all buses and managers of this process that have not ended."""
+"""The calls of this process that have not ended, by bus and event id, then by handler id."""
 _changing = threading.Lock()
 os.register_at_fork(after_in_child=_running.clear)  # the threads stay with the parent
 
 
 def is_in_thread(event: Event) -> bool:
-    """Whether a function that was called for the event has not ended, or will begin this very moment."""
+    """Whether a function of the event runs in a thread, or is about to begin."""
     return bool(_running) and (event.bus, event.event_id) in _running
 
 
 async def threads_ended(event: Event) -> None:
-    """Wait until no function that was called for the event runs in this process any more."""
+    """Wait until no function of the event runs in a thread of this process any more."""
     while calls := list(_running.get((event.bus, event.event_id), {}).values()):
         await _ended(*calls)
 
@@ -163,7 +164,7 @@ async def _ended(*calls: Future[Any], timeout: float | None = None) -> bool:  # 
 
 
 def _take_notice(future: asyncio.Future[Any]) -> None:
-    """A function that outlived its claim may still fail: nobody waits for that any more."""
+    """Read the exception of a function that outlived its claim; otherwise asyncio would log it."""
     if not future.cancelled():
         future.exception()
 
@@ -178,10 +179,10 @@ class ThreadCall:
         self._threads = threads
         self._over = threading.Event()
         self._waits: set[asyncio.Task[Any]] = set()
-        """What the function waits for inside: the ends of other events."""
+        """The tasks in which the function waits for the end of other events."""
 
     async def returned(self) -> Any:
-        """Its return value. If it takes longer than its timeout, ``TimeoutExpired``, but not before it has ended."""
+        """Return the function's value. If it exceeded its timeout, raise ``TimeoutExpired`` once it has ended."""
         event, timeout = self._context.event, self._handler.timeout
         while (before := _running.get((event.bus, event.event_id), {}).get(self._handler.id)) is not None:
             await _ended(before)
@@ -203,19 +204,19 @@ class ThreadCall:
                 raise TimeoutExpired
         finally:
             self._end_waits()
-            future.cancel()  # what has not begun when the wait for it ends must never begin
+            future.cancel()  # a call that has not begun by now must never begin
         if future.cancelled():
             raise NotStarted("its threads were closed before it began")
         return future.result()
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """The function waits inside for another event: its thread is lent, and its timeout ends the wait."""
+        """The function waits for another event: another thread may run meanwhile, and its timeout ends the wait."""
         task = asyncio.current_task()
         if self._over.is_set() or task is None:
             raise TimeoutError(self._too_late)
         self._waits.add(task)
-        self._threads.lend()
+        self._threads.yield_thread()
         try:
             yield
         except asyncio.CancelledError:
@@ -224,7 +225,7 @@ class ThreadCall:
             task.uncancel()
             raise TimeoutError(self._too_late) from None
         finally:
-            self._threads.take_back()
+            self._threads.resume()
             self._waits.discard(task)
 
     @property
@@ -263,17 +264,17 @@ class ThreadCall:
         except StopIteration as error:
             raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
 
-    async def _ends_in(self, future: Future[Any], timeout: float) -> bool:  # noqa: ASYNC109  (counted from its begin)
+    async def _ends_in(self, future: Future[Any], timeout: float) -> bool:  # noqa: ASYNC109  (it counts from the begin of the call)
         limit = timeout
         while not await _ended(future, timeout=limit):
             if self.started is None:
                 if future.cancel():
                     raise NotStarted(f"no thread was free for {timeout:g} s")
-                limit = timeout  # it begins this very moment
+                limit = timeout  # it is about to begin
             elif (limit := self.started + timeout - perf_counter()) <= 0:
                 return False
         return True
 
 
 CALL: contextvars.ContextVar[ThreadCall | None] = contextvars.ContextVar("durabus_thread_call", default=None)
-"""Set inside a plain handler: the call that it is."""
+"""The call of the plain handler that runs in this context."""

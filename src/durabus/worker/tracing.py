@@ -1,4 +1,4 @@
-"""Hooks for tracing: told what happens, able to add metadata and a context, never able to change an outcome."""
+"""Hooks for tracing: a tracer can add metadata and a context to an event, but cannot change its outcome."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ logger = logging.getLogger("durabus.tracing")
 
 
 class Tracing(Protocol):
-    """What a tracer implements. Whatever it raises is logged, and the event goes on as if it had not been asked."""
+    """What a tracer implements. durabus logs whatever it raises, and the event continues as if there were no tracer."""
 
     def publishing(self, event_type: str) -> Mapping[str, Any]:
-        """Metadata to send along with an event, such as ``traceparent``; what the publisher gives goes before it."""
+        """Metadata to add to an event, such as ``traceparent``. The publisher's own metadata overrides it."""
         ...
 
     def handling(self, event: Event, handler_id: str) -> AbstractContextManager[object]:
-        """Entered around every call of a handler, in the context the handler runs in.
+        """A context manager that durabus enters around every call of a handler, in the handler's own context.
 
-        It is left with the exception if the call failed: raised, returned, timed out or cancelled. A span of
-        OpenTelemetry then ends with that exception and the status ERROR by itself.
+        If the call failed (raised, returned an error, timed out or was cancelled), ``__exit__`` gets the exception: a
+        span of OpenTelemetry then ends with that exception and the status ERROR by itself.
         """
         ...
 
     def settled(self, event: Event, status: EventStatus) -> None:
-        """An attempt of the event was settled and left it in ``status``."""
+        """An attempt of the event was settled, and the event is now in ``status``."""
         ...
 
 
 def metadata_of(tracing: Tracing, event_type: str, given: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """The metadata of an event that is being published."""
+    """Return the metadata of an event to publish: the tracer's and the publisher's."""
     try:
         return {**tracing.publishing(event_type), **(given or {})}
     except Exception:
@@ -43,7 +43,7 @@ def metadata_of(tracing: Tracing, event_type: str, given: Mapping[str, Any] | No
 
 
 class TracedCall:
-    """One call of a handler under a tracer. Its exception is known here, though the caller gets an outcome instead."""
+    """One call of a handler under a tracer. It keeps the exception, because the caller only gets an outcome."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -55,7 +55,7 @@ class TracedCall:
 
 @contextmanager
 def traced(tracing: Tracing, event: Event, handler_id: str) -> Iterator[TracedCall]:
-    """Around one call of a handler. A tracer that fails costs its span and nothing else."""
+    """Trace one call of a handler. If the tracer fails, only its span is lost."""
     call = TracedCall()
     try:
         span = tracing.handling(event, handler_id)
@@ -71,7 +71,7 @@ def traced(tracing: Tracing, event: Event, handler_id: str) -> Iterator[TracedCa
         raise
     finally:
         _leave(span, call.error, f"handler {handler_id} of event {event.event_id}")
-        call.error = None  # its traceback leads back to this call: do not wait for the garbage collector
+        call.error = None  # its traceback refers to this call: do not leave the cycle to the garbage collector
 
 
 def _leave(span: AbstractContextManager[object], error: BaseException | None, what: str) -> None:
@@ -85,8 +85,8 @@ def _leave(span: AbstractContextManager[object], error: BaseException | None, wh
 
 
 def tell_settled(tracing: Tracing, event: Event, status: EventStatus) -> None:
-    """An attempt was settled."""
+    """Tell the tracer that an attempt was settled."""
     try:
         tracing.settled(event, status)
     except Exception:
-        logger.exception("tracing could not take note of the end of event %s", event.event_id)
+        logger.exception("tracing failed at the end of event %s", event.event_id)

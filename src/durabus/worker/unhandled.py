@@ -1,4 +1,4 @@
-"""Events that no node has a handler for: completed, kept or made dead letters, as the bus says."""
+"""Events that no node has a handler for: the bus completes them, keeps them or makes them dead letters."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from durabus.worker.metrics import Metrics
 
 logger = logging.getLogger("durabus.worker")
 
-MAX_TOLD = 10_000
-"""Types made up at run time must not fill the memory."""
+MAX_WARNED = 10_000
+"""Maximum number of types to remember: types made up at run time must not fill the memory."""
 
 KEPT_FIRST = 1.0
-"""Seconds until an event that is kept is claimed again. From then on it waits in place; while too many do, it goes
-back once more, and each such wait is twice as long."""
+"""Seconds until a worker claims a kept event again. From then on the worker holds the claim. While it holds too many,
+the event goes back once more, each time for twice as long."""
 KEPT_DOUBLINGS = 12
 KEPT_LONGEST = 3600.0
 
@@ -29,30 +29,30 @@ WHAT_HAPPENS = {
 
 
 class Unhandled:
-    """Settles such events, counts them, and warns once for each type: the type may be misspelt."""
+    """Settles and counts events without a handler, and warns once for each type: the type may be misspelt."""
 
     def __init__(self, choice: OnUnhandled, metrics: Metrics) -> None:
         self._choice = choice
         self._metrics = metrics
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     @property
     def keeps(self) -> bool:
-        """Whether such events wait for a handler."""
+        """Whether events without a handler wait for one."""
         return self._choice is OnUnhandled.KEEP
 
     def settlement(self, claim: Claim) -> Settlement:
-        """What becomes of an event without a handler."""
+        """The settlement of an event without a handler."""
         event = claim.event
-        if not (self.keeps and event.fence > event.attempts):  # else it was counted before it went back
+        if not (self.keeps and event.fence > event.attempts):  # otherwise it was counted before it went back
             self._metrics.unhandled(event)
-        if event.type not in self._told:
-            if len(self._told) >= MAX_TOLD:
-                self._told.clear()
-            self._told.add(event.type)
+        if event.type not in self._warned:
+            if len(self._warned) >= MAX_WARNED:
+                self._warned.clear()
+            self._warned.add(event.type)
             logger.warning(
                 "event %s of type %r has no handler on any node of bus %r: %s (unhandled=%r). Is the type misspelt? "
-                "Further events of this type are not told",
+                "Further events of this type are not logged",
                 event.event_id,
                 event.type,
                 event.bus,
@@ -67,6 +67,6 @@ class Unhandled:
 
 
 def _rest(event: Event) -> float:
-    """As long as the event has waited so far: a handler that comes late gets it soon, and the log grows slowly."""
+    """Seconds until the next claim: about as long as the event has waited so far, so that its log grows slowly."""
     returns = event.fence - event.attempts  # a release gives the attempt back, but not the fence
     return min(KEPT_FIRST * 2.0 ** min(returns, KEPT_DOUBLINGS), KEPT_LONGEST)

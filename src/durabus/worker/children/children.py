@@ -1,4 +1,4 @@
-"""A parent is complete when its children are: who may end, and who goes back to the queue until they have."""
+"""A parent completes after its children. Until they have ended, it goes back to the queue."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from durabus.store.contract import EventStore
 logger = logging.getLogger("durabus.worker")
 
 WAIT_HERE = 0.25
-"""How long a parent keeps its claim for children that are about to end."""
+"""Seconds that a parent keeps its claim for children that are about to end."""
 REST = 0.05
-"""How long it then rests in the queue."""
+"""Seconds that it then rests in the queue."""
 LONGER = 1.5
-"""How many times as long it rests every time it comes back: if its children took t seconds, it ends within 1.5 t."""
+"""The factor by which each further rest is longer: if the children took t seconds, the parent ends within 1.5 t."""
 MAX_REST = 30.0
 TROUBLE_PAUSE = 0.5
 
@@ -33,7 +33,7 @@ class Child(Protocol):
 
     @property
     def event_id(self) -> str:
-        """Known before it is stored."""
+        """The id of the event; it is known before the event is stored."""
         ...
 
     @property
@@ -42,11 +42,11 @@ class Child(Protocol):
         ...
 
     async def stored(self) -> Event:
-        """Wait until the store has it; raises if it was refused."""
+        """Wait until the event is stored; raises if the store refused it."""
         ...
 
     async def ended(self) -> None:
-        """Wait for its end, as somebody who is not its parent would."""
+        """Wait for its end without running it."""
         ...
 
 
@@ -56,14 +56,14 @@ class Children:
     def __init__(self, store: EventStore, *, may_wait: bool) -> None:
         self._store = store
         self._may_wait = may_wait
-        """Not in a serial mode: the children may need the lock that the parent's claim holds."""
+        """False in a serial mode: the children may need the lock that the parent's claim holds."""
 
     async def after(
         self, claim: Claim, emitted: Sequence[Child], done: Complete, handlers: Sequence[str]
     ) -> Settlement:
-        """``done``, or what is to become of the event until its children have ended.
+        """Return ``done``, or a release of the event if its children have not ended.
 
-        ``emitted`` are the children of this attempt; those of earlier ones are known to the store.
+        ``emitted`` are the children of this attempt; the store knows those of earlier attempts.
         """
         results = (*claim.results, *done.results)
         if done.errors or any(result.status is ResultStatus.UNRECOVERABLE for result in results):
@@ -71,8 +71,8 @@ class Children:
         for child in emitted:
             try:
                 await child.stored()
-            except Exception as error:  # noqa: BLE001  (whatever kept it from being stored, the work is not done)
-                # No result is kept: the handler that emitted it must run again, and which one it was is not known.
+            except Exception as error:  # noqa: BLE001  (without the child the work is not done)
+                # This keeps no result: it is not known which handler emitted the child, and that one must run again.
                 text = f"child event {child.event_id} was not stored: {type(error).__name__}: {error}"
                 return Fail(claim.ref, text, TROUBLE_PAUSE)
         if self._may_wait and not all(child.done for child in emitted):

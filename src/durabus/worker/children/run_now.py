@@ -127,7 +127,7 @@ class ChildRunner:
         return None if id_ is None else self._claims.by_id.get(id_)
 
     def share_locks(self, event_id: str, locks: tuple[EventLock, ...]) -> AbstractContextManager[None]:
-        """While the holder of ``locks`` waits for an event, that event runs under them, whoever claims it here."""
+        """While the holder of ``locks`` waits for an event, that event runs under them, however it was claimed here."""
         return self._slots.shared_locks.share(event_id, locks)
 
     async def take_back(self, claimed: ClaimedEvent) -> None:
