@@ -54,5 +54,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.getLogger("durabus").setLevel(logging.ERROR)  # failed attempts are expected here
+    logging.getLogger("durabus").setLevel(logging.CRITICAL)  # failed attempts are expected here
     asyncio.run(main())

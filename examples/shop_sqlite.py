@@ -43,6 +43,6 @@ async def main(url: str) -> None:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)  # every failed attempt is logged; here they are printed
+    logging.disable(logging.ERROR)  # every failed attempt is logged; here they are printed
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(main(f"sqlite:///{Path(folder)}/shop.db"))

@@ -49,5 +49,5 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.disable(logging.WARNING)
+    logging.disable(logging.ERROR)
     asyncio.run(main())
