@@ -9,7 +9,7 @@ from cyclopts import App, Parameter
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
 from durabus.cli.output import age, confirm, handler_table, iso, plain, print_json, print_whole, say
-from durabus.views.workers import HandlerView, handler_lines
+from durabus.views.workers import HandlerView, handlers_of
 
 if TYPE_CHECKING:
     from durabus.store.contract import EventStore
@@ -94,13 +94,13 @@ async def registered_handlers(store: EventStore, bus: str | None) -> list[Handle
     """What the nodes of one bus, or of all buses, have announced."""
     now = await store.now()
     if bus is not None:
-        return handler_lines(bus, (await store.list_handlers(bus)).handlers, now)
+        return handlers_of(bus, (await store.list_handlers(bus)).handlers, now)
     found: list[HandlerView] = []
     after = ""
     while True:
         buses = await store.list_buses(after=after, limit=BUSES_AT_ONCE)
         for one in buses:
-            found += handler_lines(one.bus, (await store.list_handlers(one.bus)).handlers, now)
+            found += handlers_of(one.bus, (await store.list_handlers(one.bus)).handlers, now)
         if len(buses) < BUSES_AT_ONCE:
             return found
         after = buses[-1].bus

@@ -10,7 +10,7 @@ from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
 from durabus.cli.output import age, console, iso, plain, print_json, say, table
 from durabus.model.limits import check_batch
-from durabus.views.workers import MAX_RELEASED, WorkerView, held_events, release_worker, roster
+from durabus.views.workers import MAX_RELEASED, WorkerView, held_events, release_worker, workers_of
 
 if TYPE_CHECKING:
     from durabus.model.handler import HandlerInfo
@@ -35,7 +35,7 @@ async def list_workers(
     """
     async with opened_store(common) as store:
         held = await held_events(store, bus)
-        lines = roster(await store.now(), held, await _handlers(store, bus), {})
+        lines = workers_of(await store.now(), held, await _handlers(store, bus), {})
     shown = [line for line in lines if gone or not line.folded]
     if common.json:
         print_json({"workers": [_document(line) for line in shown]})
@@ -73,7 +73,7 @@ async def release(
     async with opened_store(common) as store:
         released = await release_worker(store, bus, worker, reason=reason)
         known = released or any(
-            line.worker_id == worker for line in roster(await store.now(), [], await _handlers(store, bus), {})
+            line.worker_id == worker for line in workers_of(await store.now(), [], await _handlers(store, bus), {})
         )
     if not known:
         raise CommandFailed(

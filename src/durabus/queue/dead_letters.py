@@ -1,4 +1,4 @@
-"""The dead-letter inspector of seed 003: list, retry, purge. It needs a store and nothing else."""
+"""The dead-letter inspector lists, retries and purges dead letters. It needs a store and nothing else."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ DAY = 86_400.0
 
 
 class DLQInspector:
-    """Looks at what could not be delivered, of one bus or of all."""
+    """Manages the dead letters of one bus, or of all buses."""
 
     def __init__(self, store: EventStore, *, bus: str | None = None) -> None:
         self._store = store
         self._bus = bus
 
     async def list(self, limit: int = 100, offset: int = 0) -> DeadLetterPage:
-        """Dead letters, newest first, and how many there are in all."""
+        """Return a page of dead letters, newest first, and the number of all."""
         check_batch(limit)
         if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
             raise ConfigurationError(f"offset={offset!r}: must be a whole number of 0 or more")
@@ -34,7 +34,7 @@ class DLQInspector:
         return (await self._store.requeue_dead_letters([event]))[0]
 
     async def purge(self, older_than_days: float = 30) -> int:
-        """Delete dead letters created ``older_than_days`` days ago or earlier. Answers how many."""
+        """Delete dead letters created ``older_than_days`` days ago or earlier. Returns how many it deleted."""
         if (
             isinstance(older_than_days, bool)
             or not isinstance(older_than_days, int | float)

@@ -1,4 +1,4 @@
-"""The manager of seed 001: polls a queue, runs every registered handler, keeps their results, finalizes."""
+"""The event manager polls a queue, runs every registered handler, stores their results and finalizes the event."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ STOP_TIMEOUT = 30.0
 
 @runtime_checkable
 class EventHandler(Protocol):
-    """A handler as an object: the recommended way. ``event_type`` may be a glob."""
+    """A handler as an object, which is the recommended way. ``event_type`` may be a glob."""
 
     id: str
     event_type: str
@@ -47,8 +47,8 @@ class EventHandler(Protocol):
 class EventManager:
     """Runs the handlers of one process over an ``EventQueue``.
 
-    Others may serve the same queue, managers and buses alike. If they have different handlers, an event completes once
-    every handler that one of them registered has finished.
+    Other managers and buses may serve the same queue. An event completes once every handler that any of them
+    registered has finished.
     """
 
     def __init__(
@@ -84,7 +84,10 @@ class EventManager:
         id: str | None = None,  # noqa: A002  (the word users know)
         function: HandlerFunction | None = None,
     ) -> None:
-        """``register(handler_object)``, or ``register(event_type, id, function)``. A taken id is refused."""
+        """Register a handler: ``register(handler_object)`` or ``register(event_type, id, function)``.
+
+        Raises ``DuplicateHandlerError`` if the id is taken.
+        """
         if isinstance(handler, str):
             if id is None or function is None:
                 raise ConfigurationError(f"register({handler!r}, …): a function needs an explicit, unique id")
@@ -108,9 +111,9 @@ class EventManager:
         self._registry.announce(lambda: self._dispatcher.handlers)
 
     async def process_next(self) -> Event | None:
-        """One step: poll, dispatch, settle. Returns the event that was worked on, or None if there was none.
+        """Do one step: poll, dispatch, settle. Returns the event, or None if there was none.
 
-        An event for which another process has a handler that is not done goes back to the queue for it.
+        If another process has a handler for the event that has not finished, the event goes back to the queue for it.
         """
         await self._registry.refreshed()
         event = await self.queue.poll(max_attempts=self._dispatcher.max_attempts)
@@ -125,7 +128,7 @@ class EventManager:
             settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(settled), str(error))
         except BaseException:
             if is_in_thread(event):
-                self.queue.forget_claim(event.id)  # a function still runs: the event comes back with its lease
+                self.queue.forget_claim(event.id)  # a function still runs: the event comes back when its lease expires
             else:
                 self.queue.give_back(claim, settled)
             raise
@@ -138,9 +141,9 @@ class EventManager:
         return event
 
     async def run_process_loop(self) -> None:
-        """Work until ``stop()``. Claims are kept alive while handlers run; old handler states are cleaned up.
+        """Run handlers until ``stop()``. It renews claims while handlers run, and deletes old handler states.
 
-        Raises ``StoreClosedError`` if the store is closed under it.
+        Raises ``StoreClosedError`` if the store is closed meanwhile.
         """
         worker = Worker(
             self.queue.store,
@@ -160,18 +163,18 @@ class EventManager:
         try:
             await self._stop.wait()
         finally:
-            # Shielded: whoever gives up waiting must not leave a worker behind that nobody stops.
+            # Shielded: a caller that gives up waiting must not leave a running worker behind.
             await asyncio.shield(asyncio.ensure_future(self._end(worker, cleaner)))
         if self._died is not None:
             error, self._died = self._died, None
             raise error
 
     def stop(self) -> None:
-        """Let ``run_process_loop`` finish what runs and return; one that has not begun returns at once."""
+        """Let ``run_process_loop`` finish what runs and return; a loop that has not begun returns at once."""
         self._stop.set()
 
     async def cleanup_finalized_events(self) -> int:
-        """Delete the handler states of events that are COMPLETED. Answers how many."""
+        """Delete the handler states of COMPLETED events. Returns how many it deleted."""
         removed, batch = 0, 10_000
         while True:
             gone = await self.queue.store.cleanup_results(limit=batch)
@@ -187,7 +190,7 @@ class EventManager:
         self._stop.clear()
 
     async def _announce(self) -> None:
-        """Let the others know of these handlers before the first claim, however long the store is away."""
+        """Announce the handlers before the first claim, however long the store is away."""
         while not self._stop.is_set():
             try:
                 await self._registry.announced()

@@ -1,4 +1,4 @@
-"""The queue of seeds 000 and 001: publish, poll, finalize."""
+"""The event queue: publish, poll and finalize events by hand."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ logger = logging.getLogger("durabus.queue")
 
 
 class EventQueue:
-    """A queue worked by hand: take one event, do the work, say how it ended.
+    """A queue that the program works by hand: poll an event, do the work, finalize the event.
 
-    An event that is not finalized within ``abandoned_after`` seconds counts as abandoned and is handed out again.
+    An event that is not finalized within ``abandoned_after`` seconds is abandoned, and ``poll`` returns it again.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class EventQueue:
         self.worker_id = worker_id or default_worker_id()
         self._claims: dict[int, Claim] = {}
         self._unanswered: list[ClaimRequest] = []
-        """Polls whose answers were lost: they may hold an event, so the next ones repeat them."""
+        """Polls whose answers were lost. They may hold an event, so the next polls repeat them."""
         self._returning: set[asyncio.Task[None]] = set()
         self._uncommitted: dict[int, float] = {}
-        """Finalized in transactions of callers, which may still be rolled back; and when their claims are over."""
+        """Events finalized in callers' transactions, which may still roll back, and when their claims end."""
 
     async def publish(
         self,
@@ -57,26 +57,26 @@ class EventQueue:
         connection: object | None = None,
         **options: Unpack[PublishOptions],
     ) -> Event:
-        """Store an event: PENDING, no attempts.
+        """Store an event as PENDING, with no attempts.
 
         ``options`` are those of ``new_event``: tags, delay, priority, … ``connection`` puts the event into the caller's
-        own open transaction, on stores that can.
+        own open transaction, on stores that support it.
         """
         new = new_event(event_type, payload, bus=self.bus, metadata=metadata, **options)
         return (await self.store.add_events([new], connection=connection))[0]
 
     async def publish_batch(self, events: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
-        """Store many events in one step, all or none. Make them with ``new_event(…, bus=queue.bus)``."""
+        """Store many events in one step, all or none. Create them with ``new_event(…, bus=queue.bus)``."""
         strangers = {event.bus for event in events} - {self.bus}
         if strangers:
             raise ConfigurationError(f"events for bus {sorted(strangers)} on the queue of bus {self.bus!r}")
         return await self.store.add_events(events, connection=connection)
 
     async def poll(self, *, max_attempts: int | None = None) -> Event | None:
-        """Take the next eligible event: PROCESSING, one attempt more. None if there is none; never waits.
+        """Claim the next eligible event: it is PROCESSING, with one attempt more. None if there is none; never waits.
 
-        An abandoned event that has had ``max_attempts`` (its own go before) ends FAILED and is not given out again.
-        If it is cancelled, an event that it was given all the same goes back to the queue.
+        An abandoned event that has had ``max_attempts`` ends FAILED; the event's own limit overrides this one.
+        If ``poll`` is cancelled after the store granted an event, the event goes back to the queue.
         """
         if max_attempts is not None and not is_attempts(max_attempts):
             raise ConfigurationError(f"max_attempts={max_attempts!r}: must be a whole number of 1 or more, or None")
@@ -94,26 +94,26 @@ class EventQueue:
         return claims[0].event
 
     def give_back(self, claim: Claim, succeeded: Sequence[HandlerResult] = ()) -> None:
-        """Put a polled event back into the queue, in the background, without losing an attempt."""
+        """Put a polled event back into the queue in the background, without losing an attempt."""
         self.forget_claim(claim.event.id)
         self._in_background(self._release(claim, tuple(succeeded)))
 
     async def finalize(
         self,
         id: int,  # noqa: A002  (the word users know)
-        success: bool | Sequence[BaseException | str] = True,  # noqa: FBT001, FBT002  (seeds 000, 001 have it positional)
+        success: bool | Sequence[BaseException | str] = True,  # noqa: FBT001, FBT002  (users pass it by position)
         *,
         error_results: Sequence[BaseException | str] = (),
         connection: object | None = None,
     ) -> None:
         """End an event this queue polled: COMPLETED; FAILED with ``success=False``; COMPLETED_WITH_ERRORS with errors.
 
-        An event that has ended already is left as it is. One that this object did not poll, or whose claim was taken
-        over, raises ``LeaseLost`` and changes nothing. A list in second place is taken as ``error_results``.
+        It leaves an event that has ended already as it is. If this object did not poll the event, or lost the claim, it
+        raises ``LeaseLost`` and changes nothing. A list as the second argument counts as ``error_results``.
 
-        ``connection`` does it in the caller's own open transaction, on stores that can: the effect and the end of the
-        event are one commit. There ``LeaseLost`` is raised for an event that has ended, too: the effect is another's,
-        so roll back. After a rollback the event can be finalized again.
+        ``connection`` ends the event in the caller's own open transaction, on stores that support it: the effect and
+        the end of the event are one commit. There an event that has ended raises ``LeaseLost`` too: another process
+        has done the work, so roll back. After a rollback the event can be finalized again.
         """
         if not isinstance(success, bool):
             error_results, success = [*success, *error_results], True
@@ -135,11 +135,11 @@ class EventQueue:
             await self._refuse_unless_ended(id, outcome.reason)
 
     def claim_on(self, id: int) -> Claim | None:  # noqa: A002  (the word users know)
-        """The claim that ``poll`` was given and that is not finalized yet."""
+        """The claim of an event that was polled and is not finalized yet; None if there is none."""
         return self._claims.get(id)
 
     def forget_claim(self, id: int) -> None:  # noqa: A002  (the word users know)
-        """The claim was settled by somebody else's hand."""
+        """Forget the claim of an event that the caller has settled."""
         self._claims.pop(id, None)
         self._uncommitted.pop(id, None)
 
@@ -152,7 +152,7 @@ class EventQueue:
         self._uncommitted[id_] = monotonic() + self.abandoned_after
 
     def _forget_committed(self) -> None:
-        """Nobody says when a caller's transaction ends; a claim that is over is of no use either way."""
+        """Forget events finalized in callers' transactions when their claims are over: no commit is visible here."""
         now = monotonic()
         for id_ in [id_ for id_, over_at in self._uncommitted.items() if over_at < now]:
             self.forget_claim(id_)
@@ -175,7 +175,7 @@ class EventQueue:
             raise
 
     async def _give_back_answer(self, asking: asyncio.Future[list[Claim]]) -> None:
-        """Of a poll that nobody waits for any more. If the answer is lost, the next poll asks for it again."""
+        """Put the event of a cancelled poll back. If the answer is lost, the next poll repeats the request."""
         await asyncio.wait({asking})
         if not asking.cancelled() and asking.exception() is None:
             for claim in asking.result():

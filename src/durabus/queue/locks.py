@@ -1,4 +1,4 @@
-"""The locks of a store, held for as long as a piece of work takes (seed 002)."""
+"""The lock manager holds a lock of the store for as long as a block of code runs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ LONGEST_PAUSE = 0.5
 class LockManager:
     """Leased and fenced locks on names of your own, shared by all processes of a store.
 
-    A process that dies or stands still loses its lock after ``lease`` seconds, and the next holder has a larger
-    ``fence``: hand that to what must not be written by two. Names under ``event:`` and ``handler:`` are the bus's own.
+    A process that dies or hangs loses its lock after ``lease`` seconds, and the next holder has a larger ``fence``:
+    pass it to systems that only one process may write to. Names under ``event:`` and ``handler:`` belong to the bus.
     """
 
     def __init__(self, store: EventStore, *, lease: Duration = DEFAULT_LEASE, worker_id: str | None = None) -> None:
@@ -38,10 +38,10 @@ class LockManager:
 
     @asynccontextmanager
     async def hold(self, key: str, *, wait: Duration | None = None) -> AsyncIterator[LockClaim]:
-        """Hold ``key`` inside the block. It is renewed meanwhile, and freed at the end.
+        """Hold ``key`` inside the block. The manager renews the lock meanwhile, and frees it at the end.
 
-        Waits until it is to be had, at most ``wait`` seconds, then raises ``LockHeld``. If the lock is lost, what runs
-        in the block is cancelled and ``LeaseLost`` is raised.
+        It waits until the lock is free, at most ``wait`` seconds, then raises ``LockHeld``. If the lock is lost, it
+        cancels what runs in the block and raises ``LeaseLost``.
         """
         lock, sent = await self._take(key, None if wait is None else seconds(wait, "wait"))
         task = cast("asyncio.Task[object]", asyncio.current_task())
@@ -57,13 +57,13 @@ class LockManager:
         try:
             yield lock
         except BaseException as error:
-            # Taken back whatever the block made of it; what is left is somebody else's wish that the task ends.
+            # Undo our own cancellation, whatever the block did with it. If one is left, other code cancelled the task.
             ours = bool(lost) and task.uncancel() <= before
             if ours and isinstance(error, asyncio.CancelledError):
                 raise LeaseLost(key, lost[0]) from None
             raise
         else:
-            if lost:  # the block ended all the same
+            if lost:  # the block ignored the cancellation and ended
                 task.uncancel()
                 raise LeaseLost(key, lost[0])
         finally:
@@ -80,7 +80,7 @@ class LockManager:
             if lock is not None:
                 if monotonic() < sent + self._lease * SAFETY:
                     return lock, sent
-                # The answer took so long that somebody else may have it by now: nothing may begin under it.
+                # The answer took so long that another process may have the lock by now: nothing may begin under it.
                 await free_lock(self._store, lock)
                 token = new_token()
             left = pause if wait is None else wait - (monotonic() - began)

@@ -1,4 +1,4 @@
-"""Projections over the event log, in process (seed 001): read-optimised views that follow what happened."""
+"""Projections over the event log: views that a process builds from finalized events and keeps up to date."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Apply = Callable[[Sequence[LogEntry]], Awaitable[None] | None]
 
 
 class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a projection has come. ``lag`` counts log entries it has not seen.
+    """The position of a projection in the log. ``lag`` counts the log entries that it has not seen.
 
-    It is None, not known, while an open transaction keeps entries from all readers: ``EventStore.log_hold`` names it.
+    ``lag`` is None while an open transaction hides entries from all readers: ``EventStore.log_hold`` names it.
     """
 
     name: str
@@ -36,13 +36,13 @@ class ProjectionStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLogProjectionBuilder:
-    """Feeds the log of finalized events to ``apply``, batch by batch, in commit order.
+    """Passes the log of finalized events to ``apply``, batch by batch, in commit order.
 
-    - Named and versioned: the position belongs to (name, version). A new version starts from the beginning of the log
-      and builds beside the old one.
-    - At least once: the position is saved after ``apply`` returned, so a crash repeats the last batch. Make ``apply``
-      idempotent, by the entry's ``position`` or the event's ``id``.
-    - One runner at a time: the runner holds a leased lock; a second one waits, and takes over when the first is gone.
+    - Named and versioned: the position belongs to (name, version). A new version starts at the beginning of the log,
+      beside the old one.
+    - At least once: the builder saves the position after ``apply`` returned, so a crash repeats the last batch. Make
+      ``apply`` idempotent, by the entry's ``position`` or the event's ``id``.
+    - One runner at a time: the runner holds a leased lock. A second one waits, and takes over when the first is gone.
     """
 
     def __init__(
@@ -78,13 +78,13 @@ class EventLogProjectionBuilder:
         return f"projection:{self._key}"
 
     async def status(self) -> ProjectionStatus:
-        """Position and lag."""
+        """Return position and lag."""
         position = await self._store.read_position(self._key)
         lag = None if await self._store.log_hold() is not None else await self._store.log_lag(position)
         return ProjectionStatus(name=self.name, version=self.version, position=position, lag=lag)
 
     async def run_once(self) -> int | None:
-        """Bring the projection up to date; answers how many entries were applied, or None if another runner has it."""
+        """Bring the projection up to date. Returns the number of entries applied, or None if another runner has it."""
         try:
             async with self._locks.hold(self._lock_key, wait=0) as lock:
                 return await self._catch_up(lock)
@@ -92,7 +92,7 @@ class EventLogProjectionBuilder:
             return None
 
     async def run(self) -> None:
-        """Follow the log until ``stop()``. A store that fails is asked again; what ``apply`` raises ends it."""
+        """Follow the log until ``stop()``. If the store fails, it tries again; an error of ``apply`` ends it."""
         while not self._stop.is_set():
             try:
                 async with self._locks.hold(self._lock_key, wait=0) as lock:
@@ -100,7 +100,7 @@ class EventLogProjectionBuilder:
             except LeaseLost:
                 continue
             except LockHeld:
-                pass  # another one runs it
+                pass  # another runner has the lock
             except StoreClosedError:
                 raise
             except StoreError as error:
@@ -109,7 +109,7 @@ class EventLogProjectionBuilder:
         self._stop.clear()
 
     def stop(self) -> None:
-        """Let ``run`` return after the present batch; one that has not begun returns at once."""
+        """Let ``run`` return after the present batch; a ``run`` that has not begun returns at once."""
         self._stop.set()
 
     async def _follow(self, lock: LockClaim) -> None:

@@ -1,4 +1,4 @@
-"""The trail of an event as its attempts: who had it, from when to when, and how that ended."""
+"""The attempts of an event, read from its log: which worker had it, from when to when, and how each ended."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from durabus.model.result import HandlerResult
 from durabus.model.statuses import Action, EventStatus
 
 WIDTH = 1000.0
+"""The width of the time axis."""
 LEAST = 4.0
-"""A bar is seen, however short."""
+"""The least width of a bar, so that a short attempt is visible."""
 
 _OUTCOMES = {
     Action.COMPLETED: "completed",
@@ -24,7 +25,7 @@ _OUTCOMES = {
 
 
 class AttemptShown(msgspec.Struct, kw_only=True):
-    """From one claim to its end."""
+    """One attempt, from its claim to its end, and its bars on the time axis."""
 
     number: int
     generation: int
@@ -49,12 +50,12 @@ class AttemptShown(msgspec.Struct, kw_only=True):
 
     @property
     def seconds(self) -> float | None:
-        """How long it took; None while it runs."""
+        """Seconds that the attempt took; None while it runs."""
         return None if self.ended_ts is None else self.ended_ts - self.picked_ts
 
 
 def attempts_of(event: Event, trail: list[LogEntry], now: float) -> list[AttemptShown]:
-    """All attempts of all generations, oldest first, with their places on one time axis."""
+    """Return all attempts of all generations, oldest first, with their bars on one time axis."""
     found: list[AttemptShown] = []
     waits_from = event.created_ts
     for entry in trail:
@@ -97,7 +98,7 @@ def _end(attempt: AttemptShown, entry: LogEntry) -> None:
 
 
 def _place(attempts: list[AttemptShown], event: Event, now: float) -> None:
-    """Where each bar begins and how wide it is, from the publishing to the end or to now."""
+    """Set the begin and the width of each bar. The axis runs from the publishing to the end, or to now."""
     if not attempts:
         return
     begin = event.created_ts

@@ -1,4 +1,4 @@
-"""Who works on a bus: workers live, late or gone, what they hold, and how it is taken from them."""
+"""The workers of a bus: whether they are live, late or gone, which events they hold, and how to release those."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
 
 HEARD = 30.0
-"""A worker announces itself every ten seconds; after three times that nobody believes it is well."""
+"""Seconds after which a worker is late: it announces itself every ten seconds."""
 GONE = 90.0
+"""Seconds after which a worker is gone."""
 FOLDED = 600.0
+"""Seconds after which the views fold a worker that is gone."""
 PAGE = 100
 MAX_RELEASED = 1_000
 
@@ -25,7 +27,7 @@ State = Literal["live", "late", "gone"]
 
 
 class WorkerSeen(msgspec.Struct):
-    """What the log tells of a worker."""
+    """The events of a worker that the log shows."""
 
     last_ts: float
     done: int = 0
@@ -45,12 +47,12 @@ class WorkerView(msgspec.Struct, kw_only=True):
 
     @property
     def overdue(self) -> int:
-        """Events whose lease it has let go by."""
+        """The number of held events whose lease is over."""
         return sum(event.expires_ts is not None and event.expires_ts < self.now for event in self.held)
 
     @property
     def state(self) -> State:
-        """Live while it holds a lease or was heard of lately; late when it should have been."""
+        """Live while it holds a lease or has announced itself in time; late or gone by the time of its silence."""
         if self.overdue:
             return "late"
         silent = self.now - self.heard_ts
@@ -60,14 +62,14 @@ class WorkerView(msgspec.Struct, kw_only=True):
 
     @property
     def folded(self) -> bool:
-        """Gone so long that only the curious want to see it."""
+        """Whether it is gone for so long that the views hide it until a user unfolds them."""
         return self.state == "gone" and self.now - self.heard_ts > FOLDED
 
 
-def roster(
+def workers_of(
     now: float, held: Sequence[Event], handlers: Sequence[HandlerInfo], seen: Mapping[str, WorkerSeen]
 ) -> list[WorkerView]:
-    """All that is known of each worker, late ones first, then by name."""
+    """Return a view of each worker: late ones first, then live ones, then those that are gone."""
     holding: defaultdict[str, list[Event]] = defaultdict(list)
     for event in held:
         holding[event.worker_id or "unknown"].append(event)
@@ -94,7 +96,7 @@ def roster(
 
 
 class HandlerView(msgspec.Struct, kw_only=True):
-    """One handler of a bus, whichever nodes have it."""
+    """One handler of a bus, and the nodes that have it."""
 
     bus: str
     handler_id: str
@@ -102,7 +104,7 @@ class HandlerView(msgspec.Struct, kw_only=True):
     nodes: list[str]
     last_seen_ts: float
     node: str
-    """Where it was last seen."""
+    """The node that announced it last."""
     now: float
 
     @property
@@ -112,12 +114,12 @@ class HandlerView(msgspec.Struct, kw_only=True):
 
     @property
     def missing(self) -> bool:
-        """Whether no live node has it: events that it matches wait for it until its registration ends."""
+        """Whether no live node has it: events that match it wait until its registration ends."""
         return self.silent_for > HEARD
 
 
-def handler_lines(bus: str, registered: Sequence[HandlerInfo], now: float) -> list[HandlerView]:
-    """The handlers of a bus by their ids."""
+def handlers_of(bus: str, registered: Sequence[HandlerInfo], now: float) -> list[HandlerView]:
+    """Return a view of each handler of a bus, by id."""
     by_id: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
     for info in registered:
         by_id[info.handler_id].append(info)
@@ -146,7 +148,7 @@ async def held_events(
     tags: tuple[str, ...] = (),
     limit: int = MAX_RELEASED,
 ) -> list[Event]:
-    """PROCESSING events, newest first, at most ``limit``: of one worker, or of all."""
+    """Return PROCESSING events, newest first, at most ``limit``, of one worker or of all."""
     query = EventQuery(bus=bus, statuses=(EventStatus.PROCESSING,), tags=tags, limit=min(PAGE, limit))
     found: list[Event] = []
     while len(found) < limit:
@@ -161,9 +163,9 @@ async def held_events(
 async def release_worker(
     store: EventStore, bus: str | None, worker_id: str, *, reason: str, tags: tuple[str, ...] = ()
 ) -> int:
-    """Take everything from a worker: its events go back to the queue, and what it still writes is refused.
+    """Release all events of a worker: they go back to the queue, and the store refuses what the worker still writes.
 
-    What has changed hands since it was listed is left alone.
+    Returns how many went back. It does not touch an event that another claim holds by then.
     """
     number = 0
     for event in await held_events(store, bus, worker_id=worker_id, tags=tags):

@@ -17,7 +17,7 @@ from durabus.http.dashboard.rendering import (
 from durabus.http.dashboard.state import dashboard_state
 from durabus.http.dashboard.words import plural
 from durabus.http.problems import Problem
-from durabus.views.workers import release_worker, roster
+from durabus.views.workers import release_worker, workers_of
 
 SHOWN = 5
 
@@ -29,10 +29,10 @@ async def workers(request: AnyRequest) -> Page:
     held = await state.counts.in_flight(bus, principal)
     now = await api.store.now()
     if principal.tags:
-        lines = roster(now, held, [], {})
+        lines = workers_of(now, held, [], {})
     else:
         activity = await state.activity(bus)
-        lines = roster(now, held, (await api.store.list_handlers(bus)).handlers, activity.workers)
+        lines = workers_of(now, held, (await api.store.list_handlers(bus)).handlers, activity.workers)
     return render(
         request,
         "workers.html",

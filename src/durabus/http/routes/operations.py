@@ -21,7 +21,7 @@ from durabus.http.routes.parameters import QueryBus
 from durabus.http.schema.claims import StatsDocument
 from durabus.http.tail import tail
 from durabus.store.log import START
-from durabus.views.workers import handler_lines
+from durabus.views.workers import handlers_of
 
 AnyRequest = Request[Any, Any, Any]
 READY_WITHIN = 2.0
@@ -72,7 +72,7 @@ async def metrics(request: AnyRequest) -> Response[bytes]:
     bus = api.bus(None, principal)
     counts, hold = await api.store.counts(bus), await api.store.log_hold()
     registered, now = await api.store.list_handlers(bus), await api.store.now()
-    missing = sum(line.missing for line in handler_lines(bus, registered.handlers, now))
+    missing = sum(line.missing for line in handlers_of(bus, registered.handlers, now))
     return Response(api.metrics.text(bus, counts, hold, missing), media_type=METRICS_TYPE)
 
 
