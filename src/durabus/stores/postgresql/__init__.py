@@ -1,1 +1,1 @@
-"""Tables of one PostgreSQL schema, shared by any number of hosts."""
+"""The PostgreSQL store: one schema, which any number of hosts share. Start with ``layout`` and ``store``."""

@@ -1,4 +1,4 @@
-"""``postgresql://user:password@host:port/database?schema=durabus`` and the options behind the question mark."""
+"""Parses ``postgresql://user:password@host:port/database?schema=durabus`` and its options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OPTIONS = ("application_name", "connect_timeout", "listen", "pool", "pooler", "
 
 
 class PostgreSQLAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server is, which schema is ours, and how to talk to it."""
+    """The server, the schema of the store, and the options of its connections."""
 
     host: str
     port: int
@@ -28,11 +28,11 @@ class PostgreSQLAddress(msgspec.Struct, frozen=True, kw_only=True):
     password: str | None = None
     schema: str = DEFAULT_SCHEMA
     pool: int = DEFAULT_POOL
-    """Connections of one store object at most, beside the one that listens and one for other threads."""
+    """Maximum number of connections of one store object, beside those of its own thread."""
     listen: bool = True
-    """Whether workers are woken by LISTEN/NOTIFY."""
+    """Whether LISTEN/NOTIFY wakes workers."""
     prepared: bool = True
-    """Whether statements are prepared once per connection; not behind a pooler that changes connections."""
+    """Whether each connection prepares its statements once. A pooler that changes connections forbids it."""
     application_name: str = "durabus"
     connect_timeout: float = 10.0
     sslmode: str | None = None
@@ -43,7 +43,7 @@ class PostgreSQLAddress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """For messages: without the password."""
+        """The address for messages, without the password."""
         user = "" if self.user is None else f"{quote(self.user)}@"
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"postgresql://{user}{host}:{self.port}/{quote(self.database)} (schema {self.schema})"
@@ -55,7 +55,7 @@ class PostgreSQLAddress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> PostgreSQLAddress:
-    """The address behind a URL; unknown options are refused. The URL itself is never shown: it holds a password."""
+    """Return the address that a URL names. Raises for an unknown option. No message shows the URL and its password."""
     parts = urlsplit(url)
     try:
         port = parts.port or 5432

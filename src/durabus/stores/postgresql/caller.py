@@ -1,6 +1,6 @@
-"""Taking part in the caller's own transaction, on the caller's own connection, whichever library it came from.
+"""Runs a call of the store in the caller's own transaction, on a connection of any supported library.
 
-What is underneath (``store.callers``) is always one of three drivers' connections, and those are asked directly.
+``store.callers`` finds the driver's connection behind the library's: psycopg (sync or async) or asyncpg.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _ACCEPTED = (
 
 
 class CallerContext:
-    """What a session on a caller's connection needs to know of the store."""
+    """What a session on a caller's connection needs of the store."""
 
     def __init__(self, address: PostgreSQLAddress, sql: Statements, clock: Callable[[], float | None]) -> None:
         self.address = address
         self.sql = sql
         self.clock = clock
         self.installation: str | None = None
-        """Tells our schema from one of the same name in another database."""
+        """The id that tells this schema from one of the same name in another database."""
         self.checked: weakref.WeakSet[Any] = weakref.WeakSet()
-        """Connections that were seen to lead to our schema: they will not change their mind."""
+        """Connections that were checked to lead to this schema. They need no second check."""
 
 
 @asynccontextmanager
 async def in_transaction_of(connection: object, home: CallerContext) -> AsyncIterator[PostgreSQLSession]:
-    """The caller's open transaction. A connection that blocks is used right here, in the caller's thread."""
+    """Yield a session in the caller's open transaction. A sync connection is used in the caller's thread."""
     driver = await driver_of(connection, "postgresql")
     ask = _ask_of(driver, connection, home)
     try:
@@ -88,7 +88,7 @@ def _ask_psycopg(driver: Any) -> Ask:
 
 
 async def _check(driver: Any, ask: Ask, home: CallerContext) -> None:
-    """Refuse another database before anything is written, and without an error that would end the transaction."""
+    """Raise for another database before anything is written, without an SQL error that would end the transaction."""
     checked = getattr(driver, "_con", driver)  # asyncpg's pool lends a new wrapper each time
     if checked in home.checked:
         return

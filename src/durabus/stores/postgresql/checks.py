@@ -1,4 +1,4 @@
-"""Whether a server and a schema are set up so that they keep what they accept, and stay fast."""
+"""Checks of ``durabus doctor``: whether the server or the schema can lose events or become slow."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PREPARED = "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_data
 
 
 async def examine(url: str) -> list[Finding]:
-    """Look at the server's settings, the schema, and who holds the log back."""
+    """Check the server's settings, its standbys, the schema, and transactions that hold the log back."""
     address = parse_url(url)
     connection = await connect(address)
     try:
@@ -91,13 +91,13 @@ async def _transactions(connection: Connection) -> list[Finding]:
         found.append(Finding(level="warning", setting="oldest_transaction", value=f"{oldest:.0f} s", advice=advice))
     prepared = int(await connection.fetchval(PREPARED))
     if prepared:
-        advice = "a prepared transaction that nobody ends holds the log back for ever: see pg_prepared_xacts"
+        advice = "a prepared transaction holds the log back until it ends: see pg_prepared_xacts, and end it"
         found.append(Finding(level="warning", setting="prepared_transactions", value=str(prepared), advice=advice))
     return found
 
 
 async def _hold(connection: Connection, address: PostgreSQLAddress) -> list[Finding]:
-    """Who keeps the readers of the log waiting at this moment, if the tables are there."""
+    """Find the transaction that keeps log readers waiting at this moment, if the tables exist."""
     if await connection.fetchval("SELECT to_regnamespace($1)", address.schema) is None:
         return []
     rows = await connection.fetch(Statements(address.schema)["log_hold"], None, HELD_AFTER)

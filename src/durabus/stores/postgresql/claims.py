@@ -1,4 +1,8 @@
-"""``claim_next_events``: one call of one function; leases that are over and locks left behind go the long way first."""
+"""``durabus.store.claims.Claims``: claims, renews, settles, expires and resets events.
+
+A claim is one call of one function in the database, which also completes the events before it. If a lease is over or a
+holder left its lock, the function only says so; then a transaction takes them back first (``claim_the_long_way``).
+"""
 
 from __future__ import annotations
 
@@ -37,7 +41,7 @@ from durabus.stores.postgresql.settlements import (
 from durabus.stores.postgresql.states import Changes, expire, get_events, load, load_handlers, load_known
 
 EXPIRE_AT_ONCE = 1_000
-"""Expired leases that one claim takes."""
+"""Maximum number of expired leases that one claim takes back."""
 _TRIES = 10
 
 _rest = msgspec.json.Decoder(
@@ -46,7 +50,7 @@ _rest = msgspec.json.Decoder(
 
 
 def claim_arguments(request: ClaimRequest, scan: Scan, *, expired: bool = True) -> tuple[object, ...]:
-    """What the functions take for a claim, after the clock."""
+    """Return the arguments of the functions for a claim, after the clock."""
     return (
         request.bus,
         request.worker_id,
@@ -62,12 +66,12 @@ def claim_arguments(request: ClaimRequest, scan: Scan, *, expired: bool = True) 
 
 
 def verdict_of(rows: Sequence[Row]) -> str | None:
-    """Why the function left the claim to us; None if it did all there was to do."""
+    """Return why the function did not claim, or None if it did."""
     return rows[0][2] if rows and rows[0][0] == 0 else None
 
 
 async def claim_the_long_way(session: PostgreSQLSession, request: ClaimRequest) -> list[Claim]:
-    """In a transaction: take back what was lost, then claim."""
+    """Take back expired events and locks, then claim, all in one transaction."""
     expired = True
     for _ in range(_TRIES):
         rows = await session.all(
@@ -77,7 +81,7 @@ async def claim_the_long_way(session: PostgreSQLSession, request: ClaimRequest) 
             case "held":
                 return await _held(session, request, rows[0][-1] or "")
             case "expired":
-                # whoever takes them now will not claim them all: wait for him, then for nobody
+                # wait for a transaction that takes them back now: it will not claim all of them
                 await session.all("take_advisory_lock", f"expired:{request.bus}")
                 found = await session.all("expired_events", request.bus, await session.now(), EXPIRE_AT_ONCE)
                 await expire(session, found, request.max_attempts)
@@ -90,7 +94,7 @@ async def claim_the_long_way(session: PostgreSQLSession, request: ClaimRequest) 
 
 
 async def claims_of(session: PostgreSQLSession, request: ClaimRequest, rows: Sequence[Row]) -> list[Claim]:
-    """Claims from the rows that the function answered."""
+    """Return claims from the rows that the function returned."""
     bus, worker_id, token = request.bus, request.worker_id, request.token
     claims: list[Claim] = []
     with_results: list[int] = []
@@ -211,7 +215,7 @@ class PostgreSQLClaims(PostgreSQLCore):
         return await self._write(lambda session: _reset(session, ref, stored_text(reason)))
 
     async def _settle_and_claim(self, settlements: Sequence[Settlement], request: ClaimRequest | None) -> SettleAnswer:
-        """One statement if everything is as usual; else the kernel in a transaction, then the claim."""
+        """Settle and claim in one statement if all settlements are plain. Else the kernel settles first."""
         if all(map(is_plain, settlements)):
             try:
                 return await self._complete_and_claim(settlements, request)
@@ -277,7 +281,7 @@ async def _start(session: PostgreSQLSession, refs: Sequence[ClaimRef]) -> list[E
 
 
 async def _renew(session: PostgreSQLSession, refs: Sequence[ClaimRef], lease: float) -> list[float | LeaseLost]:
-    """The road of the heartbeat: two statements, and a third one only for claims with a lock."""
+    """Renew claims for the heartbeat: two statements, and a third only for claims with a lock."""
     now = await session.now()
     expires = instant(now + lease)
     ordered = sorted((ref.id, ref.token, ref.fence) for ref in refs)

@@ -1,6 +1,7 @@
-"""Calls that meet share one statement, and so one commit: the next leaves when the one before is back.
+"""Sends calls that come at the same time in one statement, and so in one commit.
 
-A call that finds nothing under way leaves at once, so a single publisher waits for nobody.
+While a statement is under way, new calls wait; the next statement takes all of them. A call that finds no statement
+under way leaves at once, so a single caller never waits.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ Send = Callable[[Sequence[NewEvent]], Awaitable[list[Event]]]
 
 
 class Waiting(msgspec.Struct, frozen=True, eq=False):
-    """A call that has not left yet."""
+    """A publish that waits for the next statement."""
 
     new: Sequence[NewEvent]
     answer: asyncio.Future[list[Event]]
 
 
 class PublishCoalescer:
-    """Used on one event loop only."""
+    """Combines publishes. Only one event loop may use it."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -39,7 +40,7 @@ class PublishCoalescer:
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, new: Sequence[NewEvent]) -> list[Event]:
-        """Send these events with whoever else has some. A large batch needs no company."""
+        """Send these events together with those of other calls. A large batch goes alone."""
         if len(new) >= MOST_EVENTS:
             return await self._send(new)
         if self._idle.is_set():
@@ -53,11 +54,11 @@ class PublishCoalescer:
         return await waiting.answer
 
     async def wait_until_idle(self) -> None:
-        """Return when everything that was given has been answered."""
+        """Return when every call has its result."""
         await self._idle.wait()
 
     def _go_on(self) -> None:
-        """Send what came meanwhile, in a task: whoever gives up takes nobody else along."""
+        """Send the calls that wait, in a task: a cancelled caller must not cancel the others."""
         if self._waiting:
             self._task = asyncio.get_running_loop().create_task(self._run(), name="durabus-publish")
         else:
@@ -70,11 +71,11 @@ class PublishCoalescer:
         finally:
             self._task = None
             self._idle.set()
-            for left in self._waiting:  # none, unless the loop ends under us
+            for left in self._waiting:  # none, unless the event loop ends
                 left.answer.cancel()
 
     def _take(self) -> list[Waiting]:
-        """As many calls as fit, but at least one. Those who gave up meanwhile are left out."""
+        """Return as many calls as fit, but at least one. Cancelled calls are left out."""
         taken: list[Waiting] = []
         events = characters = 0
         while self._waiting:
@@ -97,11 +98,11 @@ class PublishCoalescer:
             for call in calls:
                 call.answer.cancel()
             raise
-        except Exception as error:  # noqa: BLE001  (told to those who called; the others still wait for their turn)
+        except Exception as error:  # noqa: BLE001  (its callers get it; the other calls go on)
             if len(calls) == 1 or not isinstance(error, DurabusError) or isinstance(error, StoreUnavailableError):
                 _refuse(calls, error)
                 return
-            # One of them may be to blame, and all were refused: each has to stand for itself.
+            # One call may have caused the error, and all were refused: send each one alone.
             for call in calls:
                 await self._send_together([call])
         else:
@@ -127,11 +128,15 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 MOST = 100
-"""Calls in one statement: what they lock is locked until the last of them is done."""
+"""Maximum number of calls in one statement: their rows stay locked until the last call is done."""
 
 
 class CallCoalescer(Generic[A, R]):
-    """Used on one event loop only. ``send`` answers to each of the arguments, in their order."""
+    """Combines calls of one verb. Only one event loop may use it. ``send`` returns one result for each argument.
+
+    A task sends the calls. So a cancelled caller neither cancels the others nor cuts off a statement in its middle,
+    which would cost the connection.
+    """
 
     def __init__(self, send: Callable[[Sequence[A]], Awaitable[Sequence[R]]]) -> None:
         self._send = send
@@ -139,7 +144,7 @@ class CallCoalescer(Generic[A, R]):
         self._task: asyncio.Task[None] | None = None
 
     async def call(self, argument: A) -> R:
-        """Send it with whoever else calls."""
+        """Send the argument together with those of other calls."""
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((argument, answer))
         if self._task is None:
@@ -147,7 +152,7 @@ class CallCoalescer(Generic[A, R]):
         return await answer
 
     async def wait_until_idle(self) -> None:
-        """Return when everything that was given has been answered."""
+        """Return when every call has its result."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
@@ -158,7 +163,7 @@ class CallCoalescer(Generic[A, R]):
                 await self._send_together([call for call in calls if not call[1].done()])
         finally:
             self._task = None
-            for _, answer in self._waiting:  # none, unless the loop ends under us
+            for _, answer in self._waiting:  # none, unless the event loop ends
                 answer.cancel()
 
     async def _send_together(self, calls: Sequence[tuple[A, asyncio.Future[R]]]) -> None:
@@ -170,11 +175,11 @@ class CallCoalescer(Generic[A, R]):
             for _, answer in calls:
                 answer.cancel()
             raise
-        except Exception as error:  # noqa: BLE001  (told to those who called; the others still wait for their turn)
+        except Exception as error:  # noqa: BLE001  (its callers get it; the other calls go on)
             if len(calls) == 1 or isinstance(error, StoreUnavailableError):
                 _refuse_shared(calls, error)
                 return
-            # One of them may be to blame, and all were refused: each has to stand for itself.
+            # One call may have caused the error, and all were refused: send each one alone.
             for call in calls:
                 await self._send_together([call])
         else:

@@ -1,4 +1,4 @@
-"""Connections to the server, and what its errors mean for a caller."""
+"""Connections to the server, its errors as durabus errors, a pool of connections, and the session of a call."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ Connection: TypeAlias = Any
 
 OLDEST_SERVER = (14, 0)
 COMMAND_TIMEOUT = 30.0
-"""Seconds that one statement may take before the server is taken for gone."""
+"""Maximum seconds of one statement. After that the connection counts as lost."""
 
 READING = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITING = "ISOLATION LEVEL READ COMMITTED"
 PLANNING = "SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
-"""A prepared statement keeps its plan, and one that was made while a table was small would read all of a long queue.
-Only for the transaction, so that it does not stay with a connection that a pooler gives to others."""
+"""A prepared statement keeps its plan, and a plan made while a table was small would read all of a long queue.
+The settings are local to the transaction, because a pooler may give the connection to other clients."""
 
 DRIVER_ERRORS = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
-"""What a call on a connection may raise; the third when it was cut in the middle of something."""
+"""What a call on a connection may raise. The third occurs when the connection breaks in the middle of a call."""
 
 _LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})
 _AGAIN = frozenset({"40001", "40P01"})
@@ -65,7 +65,7 @@ _SCHEMA = {
 
 
 async def connect(address: PostgreSQLAddress) -> Connection:
-    """A new connection. Raises ``StoreUnavailableError`` or ``ConfigurationError`` with one clear line."""
+    """Return a new connection. Raises ``StoreUnavailableError`` or ``ConfigurationError`` with one clear line."""
     arguments: dict[str, Any] = {}
     if address.sslmode is not None:
         arguments["ssl"] = _ssl(address)
@@ -80,7 +80,7 @@ async def connect(address: PostgreSQLAddress) -> Connection:
             command_timeout=COMMAND_TIMEOUT,
             statement_cache_size=200 if address.prepared else 0,
             max_cached_statement_lifetime=0,
-            # a pooler passes no other settings on, and needs none of them
+            # a pooler accepts no other settings
             server_settings={"application_name": address.application_name},
             **arguments,
         )
@@ -95,7 +95,7 @@ async def connect(address: PostgreSQLAddress) -> Connection:
 
 @asynccontextmanager
 async def transaction(connection: Connection, mode: str) -> AsyncIterator[None]:
-    """Commits at its end, or takes everything back. Its beginning is one round trip, with the settings for plans."""
+    """Run a transaction: commit at its end, roll back after an error. One round trip begins it and sets the planner."""
     await connection.execute(f"BEGIN {mode}; {PLANNING}")
     try:
         yield
@@ -107,7 +107,7 @@ async def transaction(connection: Connection, mode: str) -> AsyncIterator[None]:
 
 
 def connect_error(error: Exception, address: PostgreSQLAddress) -> Exception:
-    """The durabus error for a connection that was not made."""
+    """Return the durabus error for a failed attempt to connect."""
     state = getattr(error, "sqlstate", None)
     if state in _CONFIGURATION:
         return ConfigurationError(f"{address.shown}: {_CONFIGURATION[state]} (PostgreSQL: {error})")
@@ -124,19 +124,19 @@ def connect_error(error: Exception, address: PostgreSQLAddress) -> Exception:
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether the connection is gone, so that nobody knows whether the statement took effect."""
+    """Return whether the connection is lost, so that the outcome of the statement is unknown."""
     if isinstance(error, asyncpg.PostgresError):
         return error.sqlstate in _LOST_STATES or str(error.sqlstate).startswith("08")
     return isinstance(error, OSError | asyncpg.InterfaceError | asyncpg.InternalClientError | TimeoutError)
 
 
 def is_worth_another_try(error: BaseException) -> bool:
-    """Whether the transaction lost against another one, and was taken back whole."""
+    """Return whether the server rolled the transaction back because of a conflict with another one."""
     return getattr(error, "sqlstate", None) in _AGAIN
 
 
 def store_error(error: BaseException, where: str) -> DurabusError:
-    """The durabus error for what a statement met: where, what, and what helps."""
+    """Return the durabus error for an error of a statement: the server, the cause and the remedy."""
     state = getattr(error, "sqlstate", None)
     if state in _SCHEMA:
         return SchemaError(
@@ -154,7 +154,7 @@ def store_error(error: BaseException, where: str) -> DurabusError:
 
 
 async def let_go(connection: Connection) -> None:
-    """Close politely, but do not wait long for a server that is gone."""
+    """Close the connection. Waits two seconds at most, because the server may be gone."""
     try:
         await connection.close(timeout=2.0)
     except (TimeoutError, OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
@@ -162,7 +162,7 @@ async def let_go(connection: Connection) -> None:
 
 
 def _ssl(address: PostgreSQLAddress) -> Any:
-    """What asyncpg takes: a mode by name, or a context that knows the given authority."""
+    """Return what asyncpg takes: a mode by name, or a context with the given certificate authority."""
     if address.sslrootcert is None:
         return address.sslmode
     context = ssl.create_default_context(cafile=address.sslrootcert)
@@ -171,7 +171,7 @@ def _ssl(address: PostgreSQLAddress) -> Any:
 
 
 class Pool:
-    """Used on one event loop only."""
+    """A few connections of one event loop. Taking and returning one costs no statement."""
 
     def __init__(self, address: PostgreSQLAddress, size: int) -> None:
         self._address = address
@@ -186,7 +186,7 @@ class Pool:
         self._unused.set()
 
     async def take(self) -> Connection:
-        """An idle connection, a new one, or the next that somebody gives back."""
+        """Return an idle connection, a new one, or the next one that another call gives back."""
         if self._closed:
             raise StoreClosedError(f"the store on {self._address.shown} is closed: open a new one")
         self._users += 1
@@ -206,7 +206,7 @@ class Pool:
             raise
 
     def give_back(self, connection: Connection, *, usable: bool = True) -> None:
-        """After use. One that is not usable any more is dropped; the next user gets a new one."""
+        """Return a connection to the pool. An unusable one is closed; the next call gets a new one."""
         if usable and not connection.is_closed():
             self._idle.append(connection)
         else:
@@ -215,16 +215,16 @@ class Pool:
         self._left()
 
     def drop_idle(self) -> None:
-        """The server closed one connection under us: the idle ones are probably gone too."""
+        """Close the idle connections. The server closed one, so the others are probably gone too."""
         while self._idle:
             self._retire(self._idle.pop())
 
     async def wait_until_unused(self) -> None:
-        """Wait for those who use a connection or wait for one."""
+        """Wait until no call uses a connection or waits for one."""
         await self._unused.wait()
 
     async def close(self) -> None:
-        """Wait until nobody uses a connection, then let all go. Nobody gets one after that."""
+        """Wait until no call uses a connection, then close all. Later calls raise."""
         await self._unused.wait()
         self._closed = True
         self.drop_idle()
@@ -232,16 +232,16 @@ class Pool:
             await asyncio.wait(self._retiring)
 
     def abandon(self) -> None:
-        """The event loop is gone, so nothing can be waited for: drop the sockets."""
+        """Drop the sockets. The event loop is gone, so nothing can be awaited."""
         for connection in self._idle:
             try:
                 connection.terminate()
-            except RuntimeError:  # the loop is closed: the socket goes with the garbage
+            except RuntimeError:  # the loop is closed: the garbage collector closes the socket
                 continue
         self._idle.clear()
 
     def _retire(self, connection: Connection) -> None:
-        """Close in the background: after a cancelled call asyncpg still has to tell the server to stop."""
+        """Close in the background: after a cancelled call, asyncpg still has to cancel the statement on the server."""
         self._open -= 1
         task = asyncio.get_running_loop().create_task(let_go(connection))
         self._retiring.add(task)
@@ -263,7 +263,7 @@ class Pool:
             await free
         except asyncio.CancelledError:
             if free.done() and not free.cancelled():
-                self._wake()  # the turn came, and goes to the next one
+                self._wake()  # this waiter was woken and cancelled: wake the next one
             raise
 
     def _wake(self) -> None:
@@ -283,7 +283,7 @@ Ask = Callable[..., Awaitable[Sequence[Row]]]
 
 
 class PostgreSQLSession:
-    """Handed to every verb. Statements go by their name."""
+    """Runs statements by name, on a connection of the store or of the caller, with the store's clock."""
 
     __slots__ = ("_ask", "_instant", "_now", "channel", "sql", "woken")
 
@@ -293,40 +293,40 @@ class PostgreSQLSession:
         self._instant = now
         self.sql = sql
         self.channel = channel
-        """Where to notify inside the transaction; None if the store does it after the commit."""
+        """The channel to notify inside the transaction; None if the store notifies after the commit."""
         self.woken: set[str] = set()
-        """Buses that have something new to claim once this commits."""
+        """Buses that have new events to claim once this commits."""
 
     @property
     def clock(self) -> float | None:
-        """What statements take as the present instant: None for the server's own clock."""
+        """The present instant for statements; None means the server's own clock."""
         return self._now
 
     async def all(self, name: str, *arguments: Any) -> Sequence[Row]:
-        """Every row of the answer."""
+        """Run a statement and return all rows."""
         return await self._ask(self.sql[name], *arguments)
 
     async def text(self, sql: str, *arguments: Any) -> Sequence[Row]:
-        """As ``all``, for a statement that was put together."""
+        """Run a statement given as text and return all rows."""
         return await self._ask(sql, *arguments)
 
     async def one(self, name: str, *arguments: Any) -> Row | None:
-        """The only row, or None."""
+        """Run a statement and return its only row, or None."""
         rows = await self._ask(self.sql[name], *arguments)
         return rows[0] if rows else None
 
     async def value(self, name: str, *arguments: Any) -> Any:
-        """The only column of the only row, or None."""
+        """Run a statement and return the only column of its only row, or None."""
         rows = await self._ask(self.sql[name], *arguments)
         return rows[0][0] if rows else None
 
     async def now(self) -> float:
-        """The store's clock, the same instant for all of this session."""
+        """Return the store's time. It is the same instant for the whole session."""
         if self._instant is None:
             self._instant = await self.value("now")
         return self._instant
 
 
 def own_session(connection: Connection, sql: Statements, *, now: float | None) -> PostgreSQLSession:
-    """A session on a connection of the store."""
+    """Return a session on a connection of the store."""
     return PostgreSQLSession(connection.fetch, sql, now=now, channel=None)

@@ -1,4 +1,4 @@
-"""What all parts of the store share: connections, the way of a call to one of them, the clock, and the guard."""
+"""What all parts of the store share: connections, calls on them, the clock, and the check that it is open."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ A = TypeVar("A")
 T = TypeVar("T")
 
 TRIES = 8
-"""How often a transaction is run that loses against others, before its caller is told."""
+"""How often a transaction is repeated after a conflict before its caller gets the error."""
 RECONNECTS = 2
-"""How often a call is made again on a new connection when its own was cut. Every call can be repeated."""
+"""How often a call is repeated on a new connection after its own was lost. Every call can be repeated."""
 
 ADD_UP_EVERY = 500
-"""Calls of one store object after which it adds up the numbers of events that were noted."""
+"""Number of calls after which a store object adds up ``event_count_notes``."""
 
 FEATURES = Features(
     scheme="postgresql",
@@ -65,7 +65,7 @@ _NEW, _OPEN, _CLOSED = range(3)
 
 
 class PostgreSQLCore:
-    """Opening, closing, and the way of a call to a connection."""
+    """Opens and closes the store, and runs calls on its connections."""
 
     features = FEATURES
 
@@ -134,16 +134,16 @@ class PostgreSQLCore:
         return await self._hints.wait(bus, timeout)
 
     def _clock_argument(self) -> float | None:
-        """What statements take as the present instant: None means the server's own clock."""
+        """Return the present instant for statements; None means the server's own clock."""
         return None if self._clock is None else self._clock.now()
 
     async def _ask(self, name: str, *arguments: Any) -> list[Row]:
-        """One statement, which is its own transaction."""
+        """Run one statement as its own transaction."""
         sql = self._sql[name]
         return await self._call(lambda connection: connection.fetch(sql, *arguments))
 
     async def _together(self, verb: str, argument: A, send: Callable[[Sequence[A]], Awaitable[Sequence[T]]]) -> T:
-        """In one statement with whoever calls this verb meanwhile; from another loop than that of ``open``, alone."""
+        """Run in one statement with other calls of this verb; alone if ``open`` ran on another event loop."""
         self._check_open()
         if asyncio.get_running_loop() is not self._loop:
             return (await send([argument]))[0]
@@ -154,7 +154,7 @@ class PostgreSQLCore:
         return answer
 
     def _plain_session(self) -> PostgreSQLSession:
-        """A session whose statements are transactions of their own."""
+        """Return a session in which each statement is its own transaction."""
 
         async def ask(sql: str, *arguments: Any) -> Sequence[Row]:
             return await self._serve(lambda connection: connection.fetch(sql, *arguments))
@@ -168,7 +168,7 @@ class PostgreSQLCore:
         return events
 
     async def _look(self, run: Callable[[PostgreSQLSession], Awaitable[T]]) -> T:
-        """Run several statements that all see the same snapshot."""
+        """Run several statements that see the same snapshot."""
 
         async def look(connection: Connection) -> T:
             async with transaction(connection, READING):
@@ -177,7 +177,7 @@ class PostgreSQLCore:
         return await self._call(look)
 
     async def _write(self, run: Callable[[PostgreSQLSession], Awaitable[T]]) -> T:
-        """Run in a transaction; returns when it is committed."""
+        """Run in a transaction. Returns when it is committed."""
         woken: set[str] = set()
 
         async def write(connection: Connection) -> T:
@@ -196,19 +196,19 @@ class PostgreSQLCore:
             self._hints.tell(buses)
 
     async def _call(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
-        """Run on a connection of this loop, or of the store's own thread if this is another loop than at the start."""
+        """Run on a connection of this event loop or, if ``open`` ran on another one, of the store's own thread."""
         self._check_open()
         return await self._serve(run)
 
     async def _serve(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
-        """A call that was accepted, maybe before the store began to close."""
+        """Run a call that was accepted, maybe before the store began to close."""
         self._calls += 1
         if self._calls % ADD_UP_EVERY == 0:
             await self._look_after_tables()
         return await self._dispatch(run)
 
     async def _look_after_tables(self) -> None:
-        """What must be done now and then, by whoever comes along: any store object may do it, and more than one."""
+        """Add up the counts and make log partitions. Any number of store objects may do so at the same time."""
         adding = self._sql["add_up_counts"]
         await self._dispatch(lambda connection: connection.fetch(adding))
         if monotonic() > self._partitions_until:
@@ -225,7 +225,7 @@ class PostgreSQLCore:
         tries = reconnects = 0
         while True:
             connection = await pool.take()
-            usable = False  # a call that is cancelled in its middle leaves a connection that nobody can trust
+            usable = False  # a call that is cancelled in its middle leaves the connection in an unknown state
             try:
                 answer = await run(connection)
             except DRIVER_ERRORS as error:
@@ -237,7 +237,7 @@ class PostgreSQLCore:
                 elif is_worth_another_try(error) and tries < TRIES:
                     tries += 1
                 elif (getattr(error, "sqlstate", None) or "").startswith("DB"):
-                    raise  # a word between our functions and their caller
+                    raise  # a message of a database function to its caller
                 else:
                     raise store_error(error, self._address.shown) from error
             except Exception:
@@ -266,10 +266,10 @@ class PostgreSQLCore:
             for coalescer in self._call_coalescers.values():
                 await coalescer.wait_until_idle()
             await self._pool.wait_until_unused()
-            await asyncio.sleep(0)  # those who were just answered say what they have to say
+            await asyncio.sleep(0)  # calls that have just returned may still send hints
             await self._hints.close()
             await self._pool.close()
-        await asyncio.sleep(0)  # sockets close in the next turn of the loop
+        await asyncio.sleep(0)  # sockets close in the next cycle of the event loop
 
     def _check_open(self) -> None:
         if self._state == _OPEN and self._process == os.getpid():

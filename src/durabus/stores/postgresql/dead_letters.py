@@ -1,4 +1,4 @@
-"""``durabus.store.dead_letters.DeadLetters``."""
+"""``durabus.store.dead_letters.DeadLetters``: lists, requeues and purges dead letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from durabus.stores.postgresql.rows import event_of
 from durabus.stores.postgresql.states import Changes, PostgreSQLStored, get_events, load_handlers
 
 PURGE_AT_ONCE = 1_000
-"""Dead letters purged in one transaction, so that nothing is locked for long."""
+"""Maximum number of dead letters that one transaction purges, so that it locks no row for long."""
 
 
 class PostgreSQLDeadLetters(PostgreSQLCore):

@@ -1,4 +1,7 @@
-"""``find``: one question to each place an event can be, merged by id. Conditions are fixed texts, values are bound."""
+"""``durabus.store.events.Events``: publishes, gets, finds, counts, removes and trims events.
+
+``find`` asks each table that can hold an event and merges the rows by id. Conditions are fixed texts; values are bound.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from durabus.stores.postgresql.rows import columns, event_of
 
 _NO_BOUND = 2**63 - 1
 _LOOK_AT = 10
-"""With a glob the database can only narrow the search: so many times the limit are read at once and matched here."""
+"""For a glob, LIKE only narrows the search: each read takes this many times the limit, and Python matches the types."""
 
 _CONDITIONS = {
     "bus": "bus = {}",
@@ -36,7 +39,7 @@ _JSON_TAGS = "tags IS NOT NULL AND ARRAY(SELECT json_array_elements_text(tags::j
 
 
 async def find(session: PostgreSQLSession, query: EventQuery) -> EventPage:
-    """One page, newest id first."""
+    """Return one page of events, newest id first."""
     if query.limit < 1:
         return EventPage(events=[])
     wanted = frozenset(query.statuses or EventStatus)
@@ -55,7 +58,7 @@ async def find(session: PostgreSQLSession, query: EventQuery) -> EventPage:
 
 
 async def _ask(session: PostgreSQLSession, query: EventQuery, name: str, tags: str) -> list[Event]:
-    """The newest ``limit + 1`` of one place."""
+    """Return the newest ``limit + 1`` events of one table."""
     globbed = query.type is not None and ANY in query.type and query.type != ANY
     before = _NO_BOUND if query.before_id is None else min(query.before_id, _NO_BOUND)
     wanted = query.limit + 1
@@ -95,7 +98,7 @@ def _conditions(query: EventQuery, tags: str, before: int, limit: int) -> tuple[
 
 
 def _like(pattern: str) -> str:
-    """What every type that the glob covers is like; not the other way round, a star is no dot."""
+    """Return a LIKE pattern for all types that the glob matches. It matches more: a star of a glob matches no dot."""
     escaped = pattern.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     return escaped.replace(ANY, "%")
 
@@ -135,7 +138,7 @@ class PostgreSQLEvents(PostgreSQLCore):
         return await self._trim([row[0] for row in rows])
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        """Most have little to forget, and share a statement with other buses; who has much goes on alone."""
+        """Trim a few events of several buses in one statement. A bus with more of them goes on alone."""
         most = max(min(limit, TRIM_TOGETHER), 0)
         trimmed = gone = await self._together("cleanup_excess_events", (bus, max(keep, 0), most), self._trim_excess)
         while gone >= most and trimmed < limit:
@@ -157,10 +160,10 @@ class PostgreSQLEvents(PostgreSQLCore):
     async def _trim_excess(self, calls: Sequence[tuple[str, int, int]]) -> list[int]:
         rows = await self._plain_session().all("trim_excess", *columns(calls))
         gone: dict[str, int] = {row[0]: row[1] for row in rows}
-        return [gone.pop(bus, 0) for bus, _, _ in calls]  # of two who trim one bus, the first did it
+        return [gone.pop(bus, 0) for bus, _, _ in calls]  # of two calls for one bus, the first gets the number
 
     async def _trim(self, ids: Sequence[int]) -> int:
-        """They were looked for without locks; what is COMPLETED stays so until it is forgotten."""
+        """Trim events that were found without locks: a COMPLETED event stays COMPLETED until it is deleted."""
         trimmed = 0
         for part in in_parts(ids):
             trimmed += (await self._ask("trim_completed", part))[0][0]

@@ -1,4 +1,4 @@
-"""``wait_for_work``: a look at what is there, then sleep until a notification or an instant known in advance."""
+"""``wait_for_work``: looks for events to claim, then waits for a notification or for the next due time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NextWakeup = Callable[[str], Awaitable[Row]]
 
 
 class PostgreSQLHints:
-    """What goes out and what comes in. With ``listen=off`` both stay within this store object."""
+    """Sends and receives wake-ups. With ``listen=off`` they stay within this store object."""
 
     def __init__(self, address: PostgreSQLAddress, service: Service, send: Send, next_wakeup: NextWakeup) -> None:
         self._address = address
@@ -31,15 +31,15 @@ class PostgreSQLHints:
 
     @property
     def listener(self) -> Listener | None:
-        """The listener, once somebody has waited."""
+        """The listener; None until the first wait."""
         return self._listener
 
     def begin(self) -> None:
-        """On the loop of ``open``."""
+        """Remember the event loop that called ``open``."""
         self._loop = asyncio.get_running_loop()
 
     def tell(self, buses: set[str]) -> None:
-        """Wake whoever sleeps for these buses, here and in other processes."""
+        """Wake the workers that wait for these buses, in this and other processes."""
         for bus in buses:
             self._wakeup.wake(bus)
         if not self._address.listen:
@@ -58,15 +58,15 @@ class PostgreSQLHints:
         self._wakeup.claimed(request, began, anything=anything)
 
     def wake_all(self) -> None:
-        """The store closes."""
+        """Wake every worker, because the store closes."""
         self._wakeup.wake(None)
 
     async def close(self) -> None:
-        """Send what is left to say, on the loop of ``open``."""
+        """Send the remaining notifications. Runs on the event loop of ``open``."""
         await self._notifier.close()
 
     async def wait(self, bus: str, seconds: float) -> bool:
-        """Whether there may be something to claim, after at most so many seconds."""
+        """Wait at most ``seconds``, and return whether the bus may have events to claim."""
         until = monotonic() + seconds
         future = self._wakeup.sleep(bus)
         try:
@@ -84,7 +84,7 @@ class PostgreSQLHints:
             future.cancel()
 
     async def _listen(self, seconds: float) -> None:
-        """From now on everything is heard; if the server does not answer in time, the poll floor must do."""
+        """Wait until the listener is ready. If that takes too long, workers poll."""
         listener = self._listener
         if listener is None:
             listener = self._listener = await asyncio.wrap_future(self._service.submit(self._make_listener))
@@ -98,7 +98,7 @@ class PostgreSQLHints:
             ready.cancel()
 
     async def _tell_there(self, buses: set[str]) -> None:
-        """In the store's own thread, for loops that may end before a hint is sent."""
+        """Notify from the store's own thread, because the caller's event loop may end before."""
         if self._notifier_there is None:
             self._notifier_there = Notifier(self._send)
             self._service.at_the_end(self._notifier_there.close)

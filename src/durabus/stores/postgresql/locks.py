@@ -1,4 +1,4 @@
-"""Taking locks, and what a lock takes along when its holder let it expire."""
+"""``durabus.store.locks.Locks``: grants, renews, releases and lists locks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from durabus.stores.postgresql.rows import Row, instant
 from durabus.stores.postgresql.states import Changes, expire, load_one
 
 KEPT_FOR = 86_400.0
-"""Seconds that a lock nobody holds is remembered, so that the repeat of a release is recognised."""
+"""Seconds that the row of a free lock is kept, so that a repeated release is recognised."""
 
 
 async def grant(session: PostgreSQLSession, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
-    """Take a lock if the kernel allows it. Nothing is written for a refusal or a repeat."""
+    """Take a lock if the kernel allows it. A refusal or a repeat writes nothing."""
     held = await get_lock(session, key)
     lock = claim_lock(held, key=key, worker_id=worker_id, token=token, lease=lease, fence=0, now=await session.now())
     if isinstance(lock, Refused):
@@ -34,7 +34,7 @@ async def grant(session: PostgreSQLSession, key: str, *, worker_id: str, token: 
 
 
 async def void_lock(session: PostgreSQLSession, key: str, max_attempts: int | None) -> None:
-    """Whoever let the lock expire has lost what it came with: events, or a handler. Then the lock is free."""
+    """Free an expired lock. Its holder loses what it claimed with it: events, or a handler."""
     held = await get_lock(session, key)
     if held is not None and held.token is not None and held.expires_ts <= await session.now():
         await _void(session, held, max_attempts)
@@ -53,21 +53,21 @@ async def _void(session: PostgreSQLSession, lost: LockState, max_attempts: int |
 
 
 async def get_lock(session: PostgreSQLSession, key: str) -> LockState | None:
-    """A lock as it stands. Nobody else takes it until this transaction ends, whether it has a row or not."""
+    """Return a lock, or None if it has no row. No other transaction can take it until this one ends."""
     await session.all("take_advisory_lock", key)
     row = await session.one("get_lock", key)
     return None if row is None else lock_of(row)
 
 
 async def put_lock(session: PostgreSQLSession, lock: LockState) -> LockState:
-    """Write what the kernel decided."""
+    """Write the lock as the kernel decided."""
     expires = instant(lock.expires_ts)
     await session.all("put_lock", lock.key, lock.fence, lock.worker_id, lock.token, expires)
     return LockState(key=lock.key, fence=lock.fence, worker_id=lock.worker_id, token=lock.token, expires_ts=expires)
 
 
 def lock_of(row: Row) -> LockState:
-    """A lock from the columns of ``get_lock.sql``."""
+    """Return a lock from the columns of ``get_lock``."""
     key, fence, worker_id, token, expires = row
     return LockState(key=key, fence=fence, worker_id=worker_id, token=token, expires_ts=expires)
 

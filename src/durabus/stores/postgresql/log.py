@@ -1,4 +1,4 @@
-"""Says once which open transaction keeps the readers of the log waiting."""
+"""``durabus.store.log.Log``: reads and trims the event log, and saves the positions of its readers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from durabus.stores.postgresql.publishing import known_events
 from durabus.stores.postgresql.rows import Row, entry_of
 
 LOOK_EVERY = 5.0
-"""Seconds. A reader that has read all looks twice a second; only one in ten of its looks asks this, too."""
+"""Seconds between two questions for a hold. A reader at the end of the log reads twice a second."""
 
 logger = logging.getLogger("durabus.postgresql")
 
 
 class Holds:
-    """One for each store object. Asked when a reader of the log got nothing."""
+    """Warns once of each transaction that holds the log back. Each store object has one."""
 
     def __init__(self, ask: Callable[[], Awaitable[LogHold | None]]) -> None:
         self._ask = ask
@@ -34,7 +34,7 @@ class Holds:
         self._told: tuple[int | None, str] | None = None
 
     async def look(self) -> None:
-        """Warn of a transaction that was not warned of before, and say when the log is free again."""
+        """Log a warning for a new hold, and a message when it ends. Called when a reader got no entries."""
         if monotonic() < self._next:
             return
         self._next = monotonic() + LOOK_EVERY
@@ -56,18 +56,18 @@ class Holds:
 _POSITION = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{1,16})")
 _LIMIT = 2**63
 _DROP_WITHIN = 3600.0
-"""Seconds for one day: its names are deleted one by one, the entries themselves are not."""
+"""Maximum seconds to drop one partition: the names of its events are deleted one by one."""
 
 Place = tuple[str, int]
-"""A transaction, as its 64-bit number in text, and the number of the entry."""
+"""The 64-bit number of a transaction, as text, and the number of the entry."""
 
 
 class PostgreSQLLog(PostgreSQLCore):
     """The event log and the positions of its readers.
 
-    A position is (transaction, number). Readable is what belongs to transactions below the oldest one that still runs:
-    nothing can be committed there any more, so nothing is ever skipped. A transaction that is kept open holds readers
-    up, and ``log_hold`` tells which one, and for how long.
+    A position is (transaction, number). Readers stop below the oldest transaction that still runs: no transaction can
+    commit an entry below that point, so a reader skips none. A transaction that stays open holds readers back, and
+    ``log_hold`` returns which one, and for how long.
     """
 
     def __init__(self, address: PostgreSQLAddress, clock: Clock | None = None) -> None:
@@ -119,7 +119,7 @@ class PostgreSQLLog(PostgreSQLCore):
         return rows[0][0] if rows else START
 
     async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
-        """Look without locks: what has ended, or is unknown, stays so until it is forgotten."""
+        """Search without locks: an event that has ended or is unknown stays so until it is deleted."""
         _, _, last_tx, last = await self._span(START, until)
         bounds = (last_tx, last, self._clock_argument(), older_than, max(limit, 0))
         ended = [row[0] for row in await self._ask("completed_until", *bounds)]
@@ -132,10 +132,10 @@ class PostgreSQLLog(PostgreSQLCore):
         return gone
 
     async def drop_log_days(self, *, older_than: float) -> int:
-        """Forget whole days of the log that ended ``older_than`` seconds ago or longer. Returns how many days.
+        """Drop the log partitions of days that ended at least ``older_than`` seconds ago. Returns how many.
 
-        Goes as fast as tables are dropped, whatever they hold: COMPLETED events of those days go, live events and dead
-        letters keep their entries. Only the owner of the schema may do it. What is not archived is lost.
+        Dropping a table is fast, whatever it holds. COMPLETED events of those days are deleted; live events and dead
+        letters keep their entries. Only the owner of the schema may call this. Entries that are not archived are lost.
         """
         sql, days = self._sql["drop_log_partition"], 0
         while True:
@@ -153,7 +153,7 @@ class PostgreSQLLog(PostgreSQLCore):
         return rows
 
     async def _span(self, after: str, until: str | None) -> tuple[str, int, str, int]:
-        """Both ends of a stretch of the log. Only positions that are not in the past need a look at the server."""
+        """Return both ends of a range of the log. Raises for a position that this log cannot have given yet."""
         first, last = _place(after), None if until is None else _place(until)
         furthest = max(int(first[0]), 0 if last is None else int(last[0]))
         if furthest and int((await self._ask("next_transaction"))[0][0]) <= furthest:

@@ -1,8 +1,8 @@
-"""The log is kept by days, so that what is old enough goes as a whole table."""
+"""The log has one partition for each day, so that old entries can be dropped as a whole table."""
 
 from __future__ import annotations
 
 DAYS_AHEAD = 7
-"""Days of the log that exist in advance."""
+"""Number of days for which partitions are made in advance."""
 PARTITIONS_EVERY = 3600.0
-"""Seconds between two looks whether the next days exist."""
+"""Seconds between two checks whether the next partitions exist."""

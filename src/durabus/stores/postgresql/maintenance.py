@@ -1,4 +1,4 @@
-"""What goes when an event goes: its ids, keys and results; with a trim also its log entries."""
+"""Deletes events with their ids, keys and results. A trim also deletes their log entries."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.states import get_events, load, note_counts
 
 TRIM_AT_ONCE = 1_000
-"""Events trimmed in one transaction, so that nothing is locked for long."""
+"""Maximum number of events that one transaction trims, so that it locks no row for long."""
 TRIM_TOGETHER = 100
-"""Events of one bus that are trimmed in a transaction with those of others."""
+"""Maximum number of events of one bus that are trimmed together with those of other buses."""
 
 _PLACES = {status: number for number, status in enumerate(EventStatus)}
 
 
 async def remove_event(session: PostgreSQLSession, ref: EventRef) -> bool:
-    """Delete an event wherever it is; its log entries stay."""
+    """Delete an event in any status. Its log entries stay."""
     id_ = await id_of(session, ref)
     if id_ is None or not 0 < id_ < 2**63:
         return False
@@ -39,26 +39,26 @@ async def remove_event(session: PostgreSQLSession, ref: EventRef) -> bool:
         event = ended
         gone = await session.all("forget_dead_letters", [id_]) or await session.all("forget_completed", id_)
         if not gone:
-            return False  # somebody else was faster
+            return False  # another call deleted it first
     await forget_names(session, [(event.id, event.event_id, event.bus, event.idempotency_key)])
     await _uncount(session, [event.bus], event.status)
     return True
 
 
 async def forget_dead(session: PostgreSQLSession, gone: Sequence[Row]) -> None:
-    """Names and numbers of dead letters given as (id, event_id, bus, idempotency_key, status)."""
+    """Free the names of deleted dead letters (id, event_id, bus, idempotency_key, status), and count them."""
     await forget_names(session, [row[:4] for row in gone])
     for status in (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS):
         await _uncount(session, [row[2] for row in gone if row[4] == status.value], status)
 
 
 def in_parts(ids: Sequence[int]) -> list[Sequence[int]]:
-    """What one transaction each trims."""
+    """Split ids into the parts that one transaction each trims."""
     return [ids[start : start + TRIM_AT_ONCE] for start in range(0, len(ids), TRIM_AT_ONCE)]
 
 
 async def forget_names(session: PostgreSQLSession, gone: Sequence[Row]) -> None:
-    """Free the ids and keys of events given as (id, event_id, bus, idempotency_key), and drop their results."""
+    """Free the event_ids and keys of deleted events (id, event_id, bus, idempotency_key), and delete their results."""
     if not gone:
         return
     await session.all("forget_event_ids", [row[1] for row in gone])

@@ -1,4 +1,7 @@
-"""``add_events``: one call of one function for the whole batch; what is known already is fetched afterwards."""
+"""Adds events, and gets events and ids by reference.
+
+``add_events`` calls one function for the whole batch, then reads the events that were known already.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """New events as the arrays that the function takes; an option that no event uses is not sent at all."""
+    """New events as the arrays that the function takes. An option that no event uses is None."""
 
     new: Sequence[NewEvent]
     arguments: tuple[Any, ...]
 
 
 def batch_of(new: Sequence[NewEvent]) -> Batch:
-    """Turn events into columns, in one pass for each column."""
+    """Convert events to columns, with one pass for each column."""
     return Batch(
         new,
         (
@@ -47,7 +50,7 @@ def batch_of(new: Sequence[NewEvent]) -> Batch:
 
 
 async def add_events(session: PostgreSQLSession, new: Sequence[NewEvent]) -> list[Event]:
-    """Store a batch, or answer with what is stored already."""
+    """Store a batch of events. For an event that is stored already, return the stored one."""
     if len(new) == 1 and new[0].idempotency_key is None and session.channel is None:
         stored = await _add_one(session, new[0])
         if stored is not None:
@@ -59,7 +62,7 @@ async def add_events(session: PostgreSQLSession, new: Sequence[NewEvent]) -> lis
             break
         now, ids, known, dues = row
         stood_in = await get_events(session, [id_ for id_ in known if id_ is not None]) if known else {}
-        # one that was known may be removed before it is fetched: then it is unknown, and stored after all
+        # another call may remove a known event before it is read: then the next try stores it
         if not known or all(id_ is None or id_ in stood_in or id_ in ids for id_ in known):
             session.woken.update({one.bus for one in batch.new})
             return _answer(batch.new, now, ids, dues=dues, known=known, stood_in=stood_in)
@@ -70,7 +73,7 @@ async def add_events(session: PostgreSQLSession, new: Sequence[NewEvent]) -> lis
 
 
 async def _add_one(session: PostgreSQLSession, new: NewEvent) -> Event | None:
-    """One event without a key, in a statement that has no function's overhead; None if it is known."""
+    """Store one event without a key in a plain statement, which costs less. Returns None if it is known."""
     row = await session.one(
         "add_event",
         session.clock,
@@ -92,7 +95,7 @@ async def _add_one(session: PostgreSQLSession, new: NewEvent) -> Event | None:
 
 
 async def known_events(session: PostgreSQLSession, refs: Sequence[EventRef]) -> list[Event | None]:
-    """Each event wherever it is in its life. What is no UUID is no event."""
+    """Return each event in any status, or None. A reference that is no UUID names no event."""
     ids = [ref for ref in refs if isinstance(ref, int)]
     found = await get_events(session, ids, [ref for ref in refs if isinstance(ref, str) and _UUID.fullmatch(ref)])
     named = {event.event_id: event for event in found.values()}
@@ -100,14 +103,14 @@ async def known_events(session: PostgreSQLSession, refs: Sequence[EventRef]) -> 
 
 
 async def id_of(session: PostgreSQLSession, ref: EventRef) -> int | None:
-    """The id behind a reference; an id is taken as it is."""
+    """Return the id of a reference. An id is returned unchanged."""
     if isinstance(ref, int):
         return ref
     return (await ids_of(session, [ref])).get(ref)
 
 
 async def ids_of(session: PostgreSQLSession, refs: Sequence[str]) -> dict[str, int]:
-    """The ids behind event_ids. What is no UUID is no event."""
+    """Return the ids of event_ids. An event_id that is no UUID names no event."""
     wanted = [ref for ref in refs if _UUID.fullmatch(ref)]
     return {row[1]: row[0] for row in await session.all("get_event_ids", wanted)} if wanted else {}
 
@@ -129,7 +132,7 @@ def _answer(
     for number, (one, id_) in enumerate(zip(new, ids, strict=True)):
         if id_ is None:
             other = known[number] if known else None
-            # a second one of the same batch is known by the first
+            # the first of two equal events in this batch stands for the second
             events.append(stood_in[other] if other in stood_in else events[list(ids).index(other)])
             continue
         due = None if dues is None else dues[number]

@@ -1,4 +1,4 @@
-"""``durabus.store.registrations.Registrations``."""
+"""``durabus.store.registrations.Registrations``: registers and lists buses and handlers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _json = msgspec.json.Encoder().encode
 
 
 class Registering(msgspec.Struct, frozen=True):
-    """What a node says of itself, under the names that ``register_handlers.sql`` reads."""
+    """The handlers of a node, with the field names that ``register_handlers`` reads."""
 
     bus: str
     node: str
@@ -34,7 +34,7 @@ class PostgreSQLRegistrations(PostgreSQLCore):
         await self._together("register_handlers", call, self._register)
 
     async def _register(self, calls: Sequence[Registering]) -> list[None]:
-        ordered = sorted(calls, key=lambda call: call.bus)  # rows are locked in one order
+        ordered = sorted(calls, key=lambda call: call.bus)  # all calls lock rows in this order
         await self._plain_session().all("register_handlers", self._clock_argument(), _json(ordered).decode())
         return [None] * len(calls)
 

@@ -1,4 +1,4 @@
-"""``durabus.store.results.Results``."""
+"""``durabus.store.results.Results``: handler results, and claims on single handlers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def _claim(session: PostgreSQLSession, request: HandlerClaimRequest) -> Ha
         key = handler_lock_key(stored.state.event.event_id)
         if await grant(session, key, worker_id=request.worker_id, token=request.token, lease=request.lease) is None:
             return None
-        # taking the lock may have ended the claim of another handler
+        # taking the expired lock may have ended the claim of another handler
         stored = await load_one(session, request.event.id) or stored
         claimed = claim_handler(stored.state, request, now) or claimed
     after, claim = claimed
@@ -112,7 +112,7 @@ async def _renew(session: PostgreSQLSession, claims: Sequence[HandlerClaim], lea
 
 
 async def _known(session: PostgreSQLSession, claim: HandlerClaim) -> PostgreSQLStored:
-    """The event's state, also after its end: the repeat of a call is answered by what it left."""
+    """Return the event's state, also after its end: a repeated call gets the result of the first one."""
     stored = (await load_known(session, [claim.id])).get(claim.id)
     if stored is None:
         raise LeaseLost(claim.id, NO_EVENT)

@@ -5,7 +5,7 @@
 --     GRANT durabus_worker TO shop_worker;       publishes, claims, settles, registers, trims
 --     GRANT durabus_reader TO shop_reports;      reads everything, the log included, and writes nothing
 --
--- None of them can change tables or drop days of the log: that is the owner's.
+-- None of them can change tables or drop log partitions: only the owner of the schema can.
 
 SET search_path = durabus;
 DO $$ BEGIN
@@ -17,7 +17,7 @@ DO $$ BEGIN
 END $$;
 GRANT USAGE ON SCHEMA durabus TO durabus_publisher, durabus_worker, durabus_reader;
 
--- What opening a store looks at, and what an event that is known already is answered from.
+-- What opening a store reads, and what a publish of a known event reads.
 GRANT SELECT ON durabus_migrations, durabus_objects, installation, events, dead_letters, published, event_log,
     idempotency_keys TO durabus_publisher, durabus_worker, durabus_reader;
 

@@ -1,4 +1,4 @@
-"""Rows in and out of values. A payload is never decoded here: a damaged one must not stop the queue."""
+"""Converts rows to values and back. Payloads stay encoded: a damaged one must not stop the queue."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _encode = msgspec.json.Encoder().encode
 _strings = msgspec.json.Decoder(tuple[str, ...]).decode
 _results = msgspec.json.Decoder(tuple[HandlerResult, ...]).decode
 _SHOWN = 200
-"""Characters of a damaged list that are shown."""
+"""Number of characters of a damaged list that are shown."""
 
 
 def strings_to(values: tuple[str, ...]) -> str | None:
-    """Tags or errors as a column: NULL when there are none."""
+    """Return tags or errors as a column; NULL if there are none."""
     return _encode(values).decode() if values else None
 
 
 def strings_of(column: str | None) -> tuple[str, ...]:
-    """Tags or errors from a column. One that was damaged by hand is shown as one text: it must not stop the queue."""
+    """Return tags or errors from a column. A damaged column becomes one text: it must not stop the queue."""
     if column is None:
         return ()
     try:
@@ -43,17 +43,17 @@ def strings_of(column: str | None) -> tuple[str, ...]:
 
 
 def results_to(results: tuple[HandlerResult, ...]) -> str | None:
-    """Results as a column of the log: NULL when there are none."""
+    """Return results as a column of the log; NULL if there are none."""
     return _encode(results).decode() if results else None
 
 
 def instant(seconds: float) -> float:
-    """An instant as it will be read back: PostgreSQL keeps microseconds."""
+    """Return an instant as PostgreSQL will return it: it keeps microseconds."""
     return round(seconds, 6)
 
 
 def event_of(row: Row) -> Event:
-    """An event from the columns ``{event}``."""
+    """Return an event from the columns ``{event}``."""
     (
         id_, event_id, bus, type_, payload, metadata, tags, priority, max_attempts, parent_id, key, status,
         attempts, generation, fence, worker_id, errors, created, updated, due, picked, started, expires,
@@ -90,7 +90,7 @@ def event_of(row: Row) -> Event:
 
 
 def entry_of(row: Row) -> LogEntry:
-    """A log entry from the columns ``{entry}``."""
+    """Return a log entry from the columns ``{entry}``."""
     (
         position, action, id_, event_id, bus, type_, status, at, created, attempt, generation, fence, worker_id,
         error, reason, next_retry, time_ms, status_code, tags, metadata, parent_id, payload, errors, results,
@@ -124,7 +124,7 @@ def entry_of(row: Row) -> LogEntry:
 
 
 def handler_of(row: Row) -> HandlerState:
-    """A handler's state from the columns ``{result}``."""
+    """Return a handler's state from the columns ``{result}``."""
     handler_id, status, attempts, error, value, time_ms, fence, worker_id, expires, token, settled_token = row
     result = HandlerResult(
         handler_id=handler_id,
@@ -141,7 +141,7 @@ def handler_of(row: Row) -> HandlerState:
 
 
 def handler_to(id_: int, handler: HandlerState) -> Row:
-    """What ``put_results.sql`` takes."""
+    """Return one row for ``put_results``."""
     result = handler.result
     return (
         id_, result.handler_id, result.status.value, result.attempts,
@@ -151,5 +151,5 @@ def handler_to(id_: int, handler: HandlerState) -> Row:
 
 
 def columns(rows: Sequence[Row]) -> list[list[Any]]:
-    """Rows turned into the arrays that ``unnest`` takes."""
+    """Return rows as the arrays that ``unnest`` takes."""
     return [list(column) for column in zip(*rows, strict=True)]

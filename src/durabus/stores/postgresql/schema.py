@@ -1,4 +1,4 @@
-"""Numbered migrations: applied in order under an advisory lock, checksummed, and compared with what is really there."""
+"""Applies numbered migrations under an advisory lock, and compares their checksums and objects with the schema."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended($1, 2))"
 
 
 class PostgreSQLMigration(msgspec.Struct, frozen=True, kw_only=True):
-    """One step and the way back."""
+    """One migration: the step and its reversal."""
 
     number: int
     name: str
@@ -31,13 +31,13 @@ class PostgreSQLMigration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checksum(self) -> str:
-        """Of the step alone: the way back may be improved later."""
+        """The checksum of the step alone: its reversal may change later."""
         return hashlib.sha256(self.up.encode()).hexdigest()
 
 
 @cache
 def migrations() -> tuple[PostgreSQLMigration, ...]:
-    """All steps this version knows, in order."""
+    """Return all steps of this version, in order."""
     folder = files(__package__).joinpath("migrations")
     steps = []
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
@@ -52,7 +52,7 @@ def migrations() -> tuple[PostgreSQLMigration, ...]:
 
 
 async def prepare(connection: Connection, address: PostgreSQLAddress, now: float | None) -> str:
-    """Install or upgrade if need be, verify, and answer which installation this is."""
+    """Install or upgrade the schema if needed, verify it, and return the id of the installation."""
     await _refuse_replica(connection, address)
     await migrate(connection, address)
     await verify(connection, address)
@@ -62,7 +62,7 @@ async def prepare(connection: Connection, address: PostgreSQLAddress, now: float
 
 
 async def migrate(connection: Connection, address: PostgreSQLAddress) -> None:
-    """Bring the schema up to date. Ten nodes may start at once: they wait for each other, and one does the work."""
+    """Bring the schema up to date. Several processes may start at once: one of them migrates, the others wait."""
     if await _applied(connection, address) == [step.number for step in migrations()]:
         return
     try:
@@ -89,7 +89,7 @@ async def migrate(connection: Connection, address: PostgreSQLAddress) -> None:
 
 
 async def revert(connection: Connection, address: PostgreSQLAddress, *, to: int = 0) -> None:
-    """Take steps back, the newest first, until ``to`` is the newest. What they stored is gone."""
+    """Revert steps, the newest first, until ``to`` is the newest. This deletes what their tables hold."""
     async with connection.transaction():
         await connection.execute(_ONE_AT_A_TIME, address.schema)
         done = await _applied(connection, address)
@@ -111,18 +111,18 @@ async def verify(connection: Connection, address: PostgreSQLAddress) -> None:
     rows = await connection.fetch(_sql(address)["changed_objects"], address.schema)
     for kind, name, expected, actual in rows:
         if expected is None:
-            continue  # an index or table that somebody added does no harm
+            continue  # an added index or table does no harm
         if actual is None:
             raise SchemaError(f"{address.shown}: {kind} {name} is missing: {_REMEDY}")
         now = " ".join(actual.split())[:_SHOWN]
         raise SchemaError(f"{address.shown}: {kind} {name} is not the one durabus made, it is now `{now}`: {_REMEDY}")
 
 
-_REMEDY = "restore a backup, or create it again as in durabus/backends/postgresql/migrations"
+_REMEDY = "restore a backup, or create it again as in durabus/stores/postgresql/migrations"
 
 
 async def applied_instants(address: PostgreSQLAddress) -> dict[int, float]:
-    """When each step was applied, by number. Changes nothing, not even an outdated schema."""
+    """Return when each step was applied, by number. Changes nothing, not even an outdated schema."""
     connection = await connect(address)
     try:
         numbers = await _applied(connection, address)
@@ -149,13 +149,13 @@ async def _create_schema(connection: Connection, address: PostgreSQLAddress) -> 
     there = await connection.fetchval("SELECT 1 FROM pg_namespace WHERE nspname = $1", address.schema)
     if there is None:
         await connection.execute(f'CREATE SCHEMA "{address.schema}"')
-    # functions remember this path: nobody else's tables, and no temporary ones in place of ours
+    # functions keep this path, so that no other table, not even a temporary one, takes the place of ours
     await connection.execute(f'SET LOCAL search_path = "{address.schema}", pg_temp')
     await connection.execute(_sql(address)["create_bookkeeping"])
 
 
 async def _applied(connection: Connection, address: PostgreSQLAddress) -> list[int]:
-    """The numbers of the applied steps. Refuses a schema from a newer durabus or with an edited step."""
+    """Return the numbers of the applied steps. Raises for a schema of a newer durabus or with an edited step."""
     name = f'"{address.schema}".durabus_migrations'
     if await connection.fetchval("SELECT to_regclass($1)", name) is None:
         return []

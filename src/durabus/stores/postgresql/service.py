@@ -1,7 +1,7 @@
-"""The store's own thread: it listens, and it serves calls that come from other event loops than the one of ``open``.
+"""The store's own thread. It listens for notifications and runs calls from other event loops than that of ``open``.
 
-A connection belongs to one event loop. A worker's heartbeat runs in a thread with a loop of its own, which comes and
-goes; its calls are handed over to here, where a busy loop cannot starve them either.
+A connection belongs to one event loop. A worker's heartbeat runs in its own thread with a short-lived event loop; its
+calls run here, where a busy event loop cannot delay them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POOL = 2
 
 
 class Service:
-    """Started by its first use."""
+    """A thread with its own event loop and pool. Its first use starts it."""
 
     def __init__(self, address: PostgreSQLAddress) -> None:
         self._address = address
@@ -34,7 +34,7 @@ class Service:
         self._farewells: list[Callable[[], Awaitable[None]]] = []
 
     def submit(self, make: Callable[[Pool], Coroutine[Any, Any, T]]) -> Future[T]:
-        """Run a coroutine in the thread, from any other one."""
+        """Run a coroutine in the thread. Any other thread may call this."""
         loop, pool = self._start()
 
         async def run() -> T:
@@ -46,11 +46,11 @@ class Service:
         return asyncio.run_coroutine_threadsafe(run(), loop)
 
     def at_the_end(self, farewell: Callable[[], Awaitable[None]]) -> None:
-        """What to await in the thread before it ends."""
+        """Add a function that the thread awaits before it ends."""
         self._farewells.append(farewell)
 
     def stop(self) -> None:
-        """Finish what was accepted and end the thread. Blocks; safe to call twice."""
+        """Finish the accepted calls and end the thread. Blocks; safe to call twice."""
         with self._gate:
             loop, thread = self._loop, self._thread
             self._thread = None
@@ -80,10 +80,10 @@ class Service:
             for farewell in self._farewells:
                 await farewell()
             await self._pool.close()
-        await asyncio.sleep(0)  # sockets close in the next turn of the loop
+        await asyncio.sleep(0)  # sockets close in the next cycle of the event loop
 
 
 def _take_notice(task: asyncio.Task[Any]) -> None:
-    """Who asked may have given up in the same moment, and then nobody else asks what became of it."""
+    """Read the exception: asyncio warns of an unread one, and a cancelled caller does not read it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""``settle_events``: plain completions by one function, with the next claim in it; everything else by the kernel."""
+"""Settles claims: one function completes plain ones, and the kernel decides all others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from durabus.stores.postgresql.rows import Row, columns, results_to
 from durabus.stores.postgresql.states import Changes, PostgreSQLStored, load_known
 
 NOT_PLAIN = "DB001"
-"""The error of ``complete_events`` for a batch that the kernel must judge."""
+"""The error of ``complete_events`` for a batch that the kernel must decide."""
 NO_EVENT = "no such event"
 
 
@@ -25,7 +25,7 @@ PLAIN_RESULTS = SETTLED - {ResultStatus.UNRECOVERABLE}
 
 
 def is_plain(one: Settlement) -> TypeGuard[Complete]:
-    """Whether ``complete_events`` may be able to settle it."""
+    """Return whether ``complete_events`` may be able to settle it."""
     if type(one) is not Complete or one.errors or one.reason is not None:
         return False
     if not one.ref.token or not one.ref.id < 2**63:
@@ -34,7 +34,7 @@ def is_plain(one: Settlement) -> TypeGuard[Complete]:
 
 
 def plain_completions(settlements: Sequence[Complete]) -> tuple[list[object] | None, ...]:
-    """What ``complete_events`` takes, if nothing but plain completions is to be settled."""
+    """Return the arguments of ``complete_events`` for plain completions."""
     refs = [one.ref for one in settlements]
     return (
         [ref.id for ref in refs],
@@ -47,7 +47,7 @@ def plain_completions(settlements: Sequence[Complete]) -> tuple[list[object] | N
 
 
 def _results_of(settlements: Sequence[Complete]) -> tuple[list[object] | None, ...]:
-    """For the entries, and row by row. Most events have one handler, and it leaves none."""
+    """Return the results for the log entries and, row by row, for ``event_results``. Most events have none."""
     if not any(one.results for one in settlements):
         return (None,) * 10
     texts: list[object] = []
@@ -66,7 +66,7 @@ def _results_of(settlements: Sequence[Complete]) -> tuple[list[object] | None, .
 
 
 def completed(settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-    """The answer to a batch of plain completions that took effect."""
+    """Return the outcomes of a batch of plain completions."""
     done = EventStatus.COMPLETED
     return [Settled(one.ref.id, done) for one in settlements]
 
@@ -74,9 +74,10 @@ def completed(settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
 async def settle_in_stretches(
     session: PostgreSQLSession, settlements: Sequence[Settlement]
 ) -> list[Settled | LeaseLost]:
-    """In the open transaction, in their order: what is plain by the function, which may refuse, the rest by the kernel.
+    """Settle in order, in the open transaction: the function completes runs of plain ones, the kernel the others.
 
-    One failure must not make a hundred completions slow; many of them make stretches that are not worth it.
+    So one failure does not slow down a hundred completions. With many failures the kernel settles all. The function
+    raises if a claim is not plain.
     """
     stretches = [list(stretch) for _, stretch in groupby(settlements, is_plain)]
     if not 1 < len(stretches) <= MOST_STRETCHES or len({one.ref.id for one in settlements}) < len(settlements):
@@ -94,7 +95,7 @@ async def settle_in_stretches(
 
 
 async def settle_events(session: PostgreSQLSession, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-    """End claims in the open transaction, each judged by itself, as the kernel says."""
+    """End claims in the open transaction as the kernel decides. Each one succeeds or fails alone."""
     if not settlements:
         return []
     states = await load_known(session, [one.ref.id for one in settlements])

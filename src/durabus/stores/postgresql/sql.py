@@ -1,6 +1,6 @@
-"""The SQL of this store is in ``statements/<part>.sql``. The lists of columns live here, beside nothing else.
+"""Gives the statements of ``statements/<part>.sql`` by name, and fills in their schema and lists of columns.
 
-A statement names its tables as ``{schema}.events``: the search path of a pooled or a caller's connection is not ours.
+A statement names its tables as ``{schema}.events``: the store cannot rely on the search path of a caller's connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""What the kernel decided in one transaction, gathered and written as sets."""
+"""Reads the states of events, and writes the transitions that the kernel decided.
+
+Functions in the database (migrations) claim and complete plain batches. They are translations of the kernel and much
+faster. The kernel itself decides all other transitions. A batch takes a fixed number of statements, whatever its size.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +38,17 @@ _COUNTED = {status: number for number, status in enumerate(EventStatus)}
 
 
 class PostgreSQLStored(msgspec.Struct, frozen=True):
-    """An event's state as it is in the database, and the lock that its claim took along."""
+    """An event's state in the database, and the lock that its claim holds."""
 
     state: EventState
     lock_key: str | None
     has_results: bool
     live: bool
-    """Whether it is in the queue, and locked there by this transaction."""
+    """Whether the event is in the queue and this transaction has locked its row."""
 
 
 class Changes:
-    """Transitions go in one by one, in order, also several of one event; ``write`` makes all of them real."""
+    """The changes of one transaction. It collects transitions in order; ``write`` writes all of them."""
 
     def __init__(self) -> None:
         self._before: dict[int, EventState] = {}
@@ -53,15 +57,16 @@ class Changes:
         self._live: set[int] = set()
         self._entries: list[Row] = []
         self._freed: list[tuple[str, str]] = []
-        """Of handlers."""
+        """Locks of handler claims that ended: (key, token)."""
         self._let_go: dict[tuple[str, str], str] = {}
-        """Of events, with their bus."""
+        """Locks of event claims that ended: (key, token) and the bus."""
         self._woken: set[str] = set()
 
     def apply(self, stored: PostgreSQLStored, applied: Applied, token: str | None = None) -> PostgreSQLStored:
-        """Note a transition; returns the state after it.
+        """Add a transition, and return the state after it.
 
-        ``token`` is that of a settlement, for its exact repeat, or of an abandoned claim, which may still be settled.
+        ``token`` belongs to a settlement, so that its repeat is recognised, or to an abandoned claim that may still
+        settle.
         """
         before, after = stored.state, _as_stored(applied.state)
         event = after.event
@@ -77,7 +82,7 @@ class Changes:
         return PostgreSQLStored(after, lock_key, has_results=stored.has_results, live=event.status in LIVE)
 
     def note(self, stored: PostgreSQLStored, after: EventState) -> None:
-        """Note that an event, or only its handlers, are different now."""
+        """Add a changed event, or changed handlers of an event."""
         id_ = after.event.id
         if id_ not in self._before:
             self._before[id_] = stored.state
@@ -87,13 +92,13 @@ class Changes:
         self._after[id_] = after
 
     def free_handler_locks(self, before: EventState, after: EventState) -> None:
-        """Free the serial lock of a handler whose claim a settlement ended by writing its result."""
+        """Free the serial lock of each handler whose claim the settlement ended by writing its result."""
         gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
         key = handler_lock_key(before.event.event_id)
         self._freed += [(key, token) for token in gone if token is not None]
 
     async def write(self, session: PostgreSQLSession) -> None:
-        """One statement for each kind of change that there is."""
+        """Write the changes, with one statement for each kind."""
         await self._write_handlers(session)
         if self._entries:
             await session.all("append_entries", *columns(self._entries))
@@ -192,14 +197,14 @@ class Changes:
 
 
 async def note_counts(session: PostgreSQLSession, changed: dict[str, list[int]]) -> None:
-    """Write by how much the numbers of events of each bus changed, in the order of ``EventStatus``."""
+    """Write how the numbers of events of each bus changed, in the order of ``EventStatus``."""
     rows = [(bus, *counts) for bus, counts in changed.items() if any(counts)]
     if rows:
         await session.all("note_counts", *columns(rows))
 
 
 def _as_stored(state: EventState) -> EventState:
-    """With instants as they will be read back."""
+    """Return the state with instants as PostgreSQL will return them."""
     event = state.event
     due = instant(event.due_ts)
     expires = None if event.expires_ts is None else instant(event.expires_ts)
@@ -220,7 +225,7 @@ def _handler_as_stored(handler: HandlerState) -> HandlerState:
 
 
 async def load(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, PostgreSQLStored]:
-    """The states of live events, locked until the end of the transaction. Others are not in the answer."""
+    """Return the states of live events, and lock them until the transaction ends. Other events are left out."""
     wanted = [id_ for id_ in dict.fromkeys(ids) if 0 < id_ < 2**63]
     rows = await session.all("get_states", wanted) if wanted else ()
     handlers = await load_handlers(session, [row[0] for row in rows if row[-1]])
@@ -238,17 +243,17 @@ async def load(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, Post
 
 
 async def abandoned_claims(session: PostgreSQLSession, ids: Sequence[int]) -> dict[int, Row]:
-    """Abandoned claims that nobody followed: (id, token, fence, worker_id, picked, started) by id."""
+    """Return abandoned claims without a later claim, by id: (id, token, fence, worker_id, picked, started)."""
     return {row[0]: row for row in await session.all("abandoned_claims", ids)} if ids else {}
 
 
 async def load_one(session: PostgreSQLSession, id_: int) -> PostgreSQLStored | None:
-    """The state of one live event."""
+    """Return the state of one live event, or None."""
     return (await load(session, [id_])).get(id_)
 
 
 async def load_known(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, PostgreSQLStored]:
-    """The states of events wherever they are in their lives, with how their last claims ended."""
+    """Return the states of events in any status, and how their last claims ended."""
     wanted = list(dict.fromkeys(ids))
     states = await load(session, wanted)
     missing = [id_ for id_ in wanted if id_ not in states]
@@ -266,7 +271,7 @@ async def load_known(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int
 
 
 async def load_handlers(session: PostgreSQLSession, ids: Sequence[int]) -> dict[int, tuple[HandlerState, ...]]:
-    """What the handlers of events did so far."""
+    """Return the states of the handlers of events, by id."""
     if not ids:
         return {}
     found: dict[int, tuple[HandlerState, ...]] = {}
@@ -276,7 +281,7 @@ async def load_handlers(session: PostgreSQLSession, ids: Sequence[int]) -> dict[
 
 
 async def get_events(session: PostgreSQLSession, ids: Iterable[int], event_ids: Sequence[str] = ()) -> dict[int, Event]:
-    """Events wherever they are in their lives, seen at one moment."""
+    """Return events in any status, read at one instant."""
     wanted = [id_ for id_ in dict.fromkeys(ids) if 0 < id_ < 2**63]
     if not wanted and not event_ids:
         return {}
@@ -284,7 +289,7 @@ async def get_events(session: PostgreSQLSession, ids: Iterable[int], event_ids: 
 
 
 async def expire(session: PostgreSQLSession, rows: Sequence[Row], max_attempts: int | None) -> int:
-    """Take events, given as rows of their ids, from claims whose lease is over. Answers how many."""
+    """End the claims on events (rows of their ids) whose lease is over. Returns how many."""
     if not rows:
         return 0
     now, changes, taken = await session.now(), Changes(), 0

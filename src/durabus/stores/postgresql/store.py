@@ -1,4 +1,4 @@
-"""The PostgreSQL store, put together from its parts."""
+"""The PostgreSQL store: its parts as one class."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ class PostgreSQLStore(
 
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> PostgreSQLStore:
-        """The store behind ``postgresql://user@host/database``, not opened yet."""
+        """Return the store of ``postgresql://user@host/database``, not opened yet."""
         return cls(parse_url(url), clock)

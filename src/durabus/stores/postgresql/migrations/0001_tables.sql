@@ -1,10 +1,10 @@
--- Every table of durabus. What they hold and how they refer to each other is drawn in layout.py.
--- Narrow columns of eight bytes come first, so that no row wastes space on alignment. Names compare by their bytes.
+-- Every table of durabus; layout.py draws them.
+-- Columns of eight bytes come first, so that no row wastes space on alignment. Names compare by their bytes.
 
 CREATE SEQUENCE event_ids;
 CREATE SEQUENCE lock_fences;
 CREATE SEQUENCE handler_revisions;
--- No supply of them in a session: of two entries, the one written later must have the larger position.
+-- The sequence has no cache: of two entries, the one written later must have the larger position.
 CREATE SEQUENCE log_positions;
 
 CREATE TABLE installation (
@@ -13,7 +13,7 @@ CREATE TABLE installation (
 );
 INSERT INTO installation DEFAULT VALUES;
 
--- The ordering key that an event with this metadata has.
+-- Returns the ordering key in the metadata of an event.
 CREATE FUNCTION ordering_key_of(p_metadata text) RETURNS text
 LANGUAGE plpgsql IMMUTABLE STRICT PARALLEL SAFE AS $$
 DECLARE
@@ -70,7 +70,7 @@ CREATE TABLE events (
     autovacuum_analyze_threshold = 5000
 );
 
--- No primary key on id: the planner would walk it past every claimed row to find what is next.
+-- No primary key on id: the planner would walk it past every claimed row to find the next event.
 CREATE UNIQUE INDEX events_id ON events (id);
 ALTER TABLE events REPLICA IDENTITY USING INDEX events_id;
 CREATE INDEX events_fresh ON events (bus, (-priority), id) WHERE lane = 1;
@@ -236,8 +236,8 @@ CREATE TABLE positions (
     updated_at timestamptz NOT NULL
 );
 
--- How many events of each status a bus has: the sum, and what was noted since. A transaction only ever adds a note, so
--- there is no row that two writers would wait for, and nothing is counted.
+-- How many events of each status a bus has: the sum, and the notes since then. A transaction only adds a note, so two
+-- writers never wait for the same row, and no query counts events.
 CREATE TABLE event_counts (
     bus text COLLATE "C" PRIMARY KEY,
     pending bigint NOT NULL,

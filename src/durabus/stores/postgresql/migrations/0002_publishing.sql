@@ -1,15 +1,15 @@
--- What stores events, and what every later step builds on: the time, the place in the log, and the counts.
--- The planner settings belong to the functions: a plan that was made while the queue was empty must also be right when
--- it is long, and no scan may depend on how much waits. A switched-off plan that has no alternative counts as endlessly
--- expensive before PostgreSQL 18, and the server compiles what is expensive (a second for each call): hence jit = off.
+-- Publishing, and what later migrations use: the time, the position in the log, and the counts.
+-- Each function sets the planner: a plan made while the queue was empty must also suit a long queue, and no scan may
+-- depend on the backlog. Before PostgreSQL 18, a disabled plan without an alternative has a very high cost, and the
+-- server compiles expensive plans (a second for each call): hence jit = off.
 
 CREATE FUNCTION the_time(p_now double precision) RETURNS timestamptz
 LANGUAGE sql VOLATILE AS $$ SELECT coalesce(to_timestamp(p_now), clock_timestamp()) $$;
 
--- Where in the log an entry belongs that is written now: the number of this transaction, or of the newest that is over,
--- if that is larger. A transaction that got its number early may go on with what a later one left and committed; by its
--- own number its entries would stand before those they follow. Readers wait for transactions below theirs, so nothing
--- that is still to come can stand before what they read.
+-- Returns the transaction number for a new log entry: that of this transaction, or of the newest finished one if that
+-- is larger. A transaction that got its number early may continue what a later one has committed; with its own number,
+-- its entries would stand before those they follow. Readers wait for all transactions below theirs, so no new entry can
+-- stand before one that was read.
 CREATE FUNCTION log_transaction() RETURNS xid8
 LANGUAGE sql STABLE AS $$
     SELECT greatest(
@@ -17,7 +17,7 @@ LANGUAGE sql STABLE AS $$
     )::text::xid8
 $$;
 
--- Adds up what was noted. One at a time is enough: who comes second leaves it to the first.
+-- Adds the notes to the sums. If another transaction does so at the same time, this one does nothing.
 CREATE FUNCTION add_up_counts() RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT SET jit = off AS $$
 BEGIN
@@ -44,9 +44,9 @@ BEGIN
 END
 $$;
 
--- Stores events in the order given. An id or key that is known stores nothing: its place in `ids` is empty, and
--- `known` names the event that stands for it. Relies on published_event and the primary key of idempotency_keys: who
--- publishes the same at the same time waits there for the first one's commit.
+-- Stores events in the given order. An event whose id or key is known is not stored: its place in `ids` is NULL, and
+-- `known` has the id of the stored event. Relies on published_event and the primary key of idempotency_keys: a second
+-- publish of the same event waits there for the first one's commit.
 CREATE FUNCTION add_events(
     p_now double precision, p_channel text, p_event_ids text[], p_buses text[], p_types text[], p_payloads text[],
     p_metadata text[], p_tags text[], p_priorities integer[], p_delays double precision[], p_max_attempts integer[],

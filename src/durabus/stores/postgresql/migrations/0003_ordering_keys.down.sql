@@ -1,4 +1,4 @@
--- Takes 0003 back: the order of keys is forgotten, what was put aside may be claimed.
+-- Reverts 0003: ordering keys have no effect any more, and deferred events may be claimed.
 DROP TRIGGER events_ordering_key_left ON events;
 DROP TRIGGER events_ordering_key_returned ON events;
 UPDATE events SET lane = 2 WHERE lane = 3;

@@ -1,18 +1,17 @@
--- Events of one ordering key line up. A claim that comes upon one which is not the first of its key puts it aside
--- (lane 3); whatever takes the one before it out of the way brings the first of the key back (lane 2: it was due).
--- Who looks at a key, or moves it on, holds an advisory lock on it until its transaction ends. Claims never wait for
--- that lock, they pass the key by; so what is put aside cannot miss the one who would bring it back, and nobody stands
--- still. Nothing changes for events without a key, but one look into an empty index.
+-- Events of one ordering key run one after the other. A claim that finds an event which is not the first of its key
+-- defers it (lane 3). When the event before it ends or is set back, a trigger brings the first event of the key back
+-- (lane 2: it was due). Both hold an advisory lock on the key until their transaction ends, so a trigger cannot miss an
+-- event that is being deferred. A claim never waits for that lock: it skips the key. Events without a key cost one look
+-- into an empty index.
 
--- In the search_path of its callers: with one of its own it would not become part of their statements.
+-- Returns the advisory lock of a key. It uses the search_path of its callers: with its own it could not be inlined.
 CREATE FUNCTION ordering_key_lock(p_bus text, p_key text) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT hashtextextended(current_schema() || '.' || length(p_bus)::text || '.' || p_bus || p_key, 7)
 $$;
 
--- Of locked events that a claim found, those that may be claimed, in their order. Those behind others of their key, or
--- behind one that is being worked on, are put aside, together. A key that somebody else looks at just now is passed by.
--- What is first of a key is asked in a statement of its own: it must see what was committed until the key was locked.
--- Relies on events_ordering_key.
+-- Of locked events that a claim found, returns those that may be claimed, in their order. Defers events that wait
+-- behind another event of their key, together. Skips a key whose lock another transaction holds. A statement of its own
+-- reads the first event of each key: it must see all commits up to the lock on the key. Relies on events_ordering_key.
 CREATE FUNCTION first_of_ordering_keys(p_bus text, p_ids bigint[]) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT

@@ -1,8 +1,8 @@
--- The hot paths, each one round trip. They are translations of the kernel for the common case; what is not common they
--- leave alone and say so, and the kernel itself decides (states.py).
+-- The frequent calls, each in one round trip. The functions are translations of the kernel for the common case. In any
+-- other case they change nothing and say so; then the kernel itself decides (states.py).
 
--- The first events of a lane of a bus that carry one of some tags, locked. A rare tag is looked up in events_tags, a
--- frequent one is soon met on a walk along events_fresh or events_returned: the planner knows which.
+-- Locks and returns the first events of a lane of a bus that have one of the tags. The planner finds a rare tag in
+-- events_tags, and a frequent one on a walk along events_fresh or events_returned.
 CREATE FUNCTION next_tagged_events(p_bus text, p_lane integer, p_tags text[], p_limit integer) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -24,9 +24,9 @@ BEGIN
 END
 $$;
 
--- Frees locks of claims that were ended before in this transaction, each only if its token holds no event any more.
--- Whoever ends another claim of the token at the same time is waited for: the last one must know that it is the last.
--- Answers those that are free now. The rows go: fences are counted for all locks together, so nothing is forgotten.
+-- Frees locks of claims that this transaction has ended, each only if its token holds no other event. Waits for
+-- transactions that end another claim of the token at the same time: the last one must free the lock.
+-- Returns the keys that are free now. One sequence gives the fences of all locks, so the rows can go.
 -- `coalesce` leaves the planner events_token alone: see complete_events.
 CREATE FUNCTION free_event_locks(p_keys text[], p_tokens text[]) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE
@@ -53,9 +53,9 @@ BEGIN
 END
 $$;
 
--- Claims the next events of a bus. Instead of events it answers one row with id 0 and the reason as its type, if
--- somebody's lease is over (`expired`), the token holds claims already (`held`), or the lock was left by a holder
--- whose events must be taken from it first (`lock`): those are for states.py.
+-- Claims the next events of a bus. Returns one row with id 0 and a reason as its type instead, if a lease is over
+-- (`expired`), if the token holds claims already (`held`), or if the holder of the lock let it expire and must lose its
+-- events first (`lock`): claims.py handles these cases.
 -- Walks events_returned and events_fresh, the latter from p_floor on, and stops at the limit. SKIP LOCKED: racing
 -- callers share the queue. The ids are an array before the UPDATE begins, so it cannot take more than were locked.
 -- `coalesce` leaves the planner events_token alone: by status it would walk every claim of the bus in events_leased.
@@ -151,7 +151,8 @@ BEGIN
         END IF;
         EXIT WHEN NOT EXISTS (SELECT FROM events AS e WHERE e.bus = p_bus AND e.ordering_key IS NOT NULL);
         v_first := first_of_ordering_keys(p_bus, v_ids);
-        -- Once more if some were put aside: many at a time, because a long line of one key may lie before the rest.
+        -- Repeat if events were deferred: with a large limit, because many events of one key may stand before the
+        -- others.
         v_again := EXISTS (SELECT FROM events AS e WHERE e.id = ANY (v_ids) AND e.lane = 3);
         v_ids := v_first;
         EXIT WHEN NOT v_again OR cardinality(v_ids) >= p_limit;
@@ -212,12 +213,12 @@ BEGIN
 END
 $$;
 
--- Completes claims that are current and have left no results before, in the order given. If one of them is otherwise,
--- nothing happens at all (error DB001): then the kernel judges each by itself.
--- The entry carries everything: from now on it is the event. What its handlers did comes twice: as p_results for the
--- entry, and row by row for event_results. Relies on events_id.
--- The trap: by token or status, and by loops, the planner would compare every claim there is with every one that is
--- given, because it expects next to none. `coalesce` hides those indexes from it, and there are no loops.
+-- Completes current claims on events without stored results, in the given order. If one of them is not such a claim,
+-- nothing is written (error DB001): then the kernel decides each of them. The log entry holds all columns: from now on
+-- it is the event. The results of the handlers come twice: as p_results for the entry, and row by row for
+-- event_results. Relies on events_id. With the indexes on token or status, or with nested loops, the planner would
+-- compare all existing claims with all given ones, because it expects very few. `coalesce` hides those indexes, and
+-- nested loops are off.
 CREATE FUNCTION complete_events(
     p_now double precision, p_channel text, p_ids bigint[], p_tokens text[], p_fences bigint[],
     p_times double precision[], p_codes integer[], p_results text[], p_result_ids bigint[], p_handler_ids text[],
@@ -246,7 +247,7 @@ BEGIN
         USING (
             SELECT * FROM unnest(p_ids, p_tokens, p_fences, p_times, p_codes, p_results) WITH ORDINALITY
                 AS g (id, token, fence, time_ms, code, results, n)
-            ORDER BY g.id -- rows are locked in one order, here and in renew_event_claims.sql
+            ORDER BY g.id -- renew_event_claims locks rows in the same order
         ) AS given
         WHERE e.id = ANY (p_ids) AND e.id = given.id AND coalesce(e.token, '') = given.token AND e.fence = given.fence
             AND coalesce(e.status, '') = 'PROCESSING' AND NOT e.has_results
@@ -296,7 +297,7 @@ BEGIN
 END
 $$;
 
--- Both in one step: what is done makes room for what is next.
+-- Completes events and claims the next ones, in one round trip.
 CREATE FUNCTION complete_and_claim_events(
     p_now double precision, p_channel text, p_ids bigint[], p_tokens text[], p_fences bigint[],
     p_times double precision[], p_codes integer[], p_results text[], p_result_ids bigint[], p_handler_ids text[],

@@ -1,5 +1,5 @@
--- Makes the days of the log that will be needed soon. A day that exists already costs one look. Attaching a table does
--- not wait for writers of other days, as creating it in its place would; and it gives up rather than hold them up.
+-- Makes the log partitions of the next days. An existing one costs one look. Attaching a table does not wait for
+-- writers of other partitions, as creating it in place would; and it gives up after a timeout rather than block them.
 CREATE FUNCTION make_log_partitions(p_now double precision, p_days integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT
@@ -24,16 +24,16 @@ BEGIN
             );
             v_made := v_made + 1;
         EXCEPTION WHEN check_violation OR lock_not_available OR duplicate_table THEN
-            NULL; -- somebody else made it, or entries of that day are in event_log_rest: as good, only slower to drop
+            NULL; -- another process made it, or event_log_rest has entries of that day, which are only slower to drop
         END;
     END LOOP;
     RETURN v_made;
 END
 $$;
 
--- Drops the oldest day of the log that ended before an instant, with the COMPLETED events of that day and their names,
--- keys and results. What other events left there moves to event_log_rest. Answers the day, or NULL if there is none.
--- Waits at most two seconds for those who use the log, because everybody else waits behind it.
+-- Drops the oldest log partition whose day ended before an instant, with its COMPLETED events and their names, keys and
+-- results. Entries of other events move to event_log_rest. Returns the name of the partition, or NULL if there is none.
+-- Waits at most two seconds for other users of the log, because all later ones wait behind it.
 CREATE FUNCTION drop_log_partition(p_now double precision, p_older_than double precision) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT

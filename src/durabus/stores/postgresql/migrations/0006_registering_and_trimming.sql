@@ -1,8 +1,8 @@
--- What a bus of a short life cannot spare several round trips for, each as one.
+-- Registering and trimming, each in one round trip, because a short-lived bus cannot afford several.
 
--- Makes a bus known, and that a node has exactly these handlers for it; a stopped bus becomes active again. The row of
--- the bus is locked first, so that nodes of one bus come one after the other. Relies on the primary keys of event_buses
--- and event_handlers.
+-- Registers a bus, and exactly these handlers of a node for it; a stopped bus becomes active again. Locks the row of
+-- the bus first, so that nodes of one bus register one after the other. Relies on the primary keys of event_buses and
+-- event_handlers.
 CREATE FUNCTION register_handlers(
     p_now double precision, p_bus text, p_node text, p_handler_ids text[], p_patterns text[],
     p_kept_for double precision
@@ -37,16 +37,16 @@ BEGIN
     FROM unnest(p_handler_ids, p_patterns) AS wanted (handler_id, pattern) ORDER BY wanted.handler_id
     ON CONFLICT (bus, handler_id, node) DO UPDATE
     SET pattern = excluded.pattern, last_seen_at = excluded.last_seen_at, kept_until = excluded.kept_until;
-    -- The bus has another list of handlers now: a number that no list had before.
+    -- The bus has another list of handlers now: give it a revision that no list had before.
     IF v_changed AND NOT v_new THEN
         UPDATE event_buses SET revision = nextval('handler_revisions') WHERE bus = p_bus;
     END IF;
 END
 $$;
 
--- Forgets those of these events that are COMPLETED and not forgotten yet, with all that is left of them: entries, ids,
--- keys, results. Answers how many events and entries of which bus went. Whoever trims the same waits for the first one.
--- Relies on event_log_event, published_event, and the primary keys of idempotency_keys and event_results.
+-- Deletes given events that are still COMPLETED, with their entries, ids, keys and results. Returns the number of
+-- deleted events and entries of each bus. A second trim of the same events waits for the first one. Relies on
+-- event_log_event, published_event, and the primary keys of idempotency_keys and event_results.
 CREATE FUNCTION trim_completed(p_ids bigint[]) RETURNS TABLE (bus text, events bigint, entries bigint)
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT

@@ -1,11 +1,11 @@
--- Claims: which event is next, who holds it, and how its claim ends.
+-- Claims: which event is next, which worker holds it, and how its claim ends.
 
 -- name: claim_next_events
 -- Claims the next events of a bus: see the function.
 SELECT * FROM {schema}.claim_next_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: current_claims
--- The secrets of the claims on given events. Relies on events_id.
+-- The tokens and fences of the claims on given events. Relies on events_id.
 SELECT id, token, fence FROM {schema}.events
 WHERE id = ANY ($1::bigint[]) AND status = 'PROCESSING' AND token IS NOT NULL
 
@@ -14,8 +14,8 @@ WHERE id = ANY ($1::bigint[]) AND status = 'PROCESSING' AND token IS NOT NULL
 SELECT {event} FROM {schema}.events WHERE token = $1 AND status = 'PROCESSING' ORDER BY priority DESC, id
 
 -- name: abandoned_claims
--- The claims that were taken from events because their lease was over, while nobody has claimed those events since: then
--- the newest entry of the event is the one that says so. Relies on events_id and event_log_event.
+-- The claims that ended because their lease was over, on events that no worker has claimed since: then the newest entry
+-- of the event is ABANDONED. Relies on events_id and event_log_event.
 SELECT last.id, last.token, last.fence, last.worker_id, (
     SELECT date_part('epoch', max(e.at)) FROM {schema}.event_log AS e
     WHERE e.id = last.id AND e.fence = last.fence AND e.action = 'PICKED'
@@ -41,29 +41,28 @@ WHERE bus = $1 AND status = 'PROCESSING' AND lease_expires_at <= to_timestamp($2
 ORDER BY lease_expires_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 
 -- name: expired_events_of_all
--- Events of any bus whose lease is over, locked. Reads events_leased alone: one entry for each event that somebody
--- works on, never the backlog.
+-- Events of any bus whose lease is over, locked. Reads events_leased alone: one entry for each PROCESSING event, never
+-- the backlog.
 SELECT id FROM {schema}.events
 WHERE status = 'PROCESSING' AND lease_expires_at <= to_timestamp($1)
 ORDER BY lease_expires_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
 
 -- name: start_events
--- Work began. Relies on events_id.
+-- Marks that a worker began to work on the events. Relies on events_id.
 UPDATE {schema}.events SET started_at = to_timestamp($2), updated_at = to_timestamp($2) WHERE id = ANY ($1::bigint[])
 
 -- name: renew_event_claims
--- Extends leases of claims that are current. Relies on events_id. `coalesce` and `IS TRUE` keep the planner from
--- comparing every claim there is with every one that is given: see complete_events.
+-- Extends the leases of current claims. Relies on events_id. `coalesce` and `IS TRUE` keep the planner from comparing
+-- all existing claims with all given ones: see complete_events.
 UPDATE {schema}.events AS event SET lease_expires_at = to_timestamp($4)
 WHERE event.id = ANY ($1::bigint[]) AND coalesce(event.status, '') = 'PROCESSING'
     AND ((event.id, event.token, event.fence) IN (SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[]))) IS TRUE
 RETURNING event.id, event.lock_key, event.token, event.fence
 
 -- name: return_events
--- Back to PENDING: failed with a retry, released, abandoned or reset. The old tokens may
--- not be renewed any more; of an abandoned claim the log remembers it.
--- What is due at once goes to the lane of events that were here before. Relies on events_id: `= ANY` keeps the planner
--- from a join that reads every event there is.
+-- Sets events back to PENDING: failed with a retry, released, abandoned or reset. The old tokens can no longer renew;
+-- the log keeps the token of an abandoned claim. An event that is due at once goes to lane 2. Relies on events_id: `=
+-- ANY` keeps the planner from a join that reads every event.
 UPDATE {schema}.events AS event SET
     status = 'PENDING', lane = CASE WHEN given.ready THEN 2 ELSE 0 END, attempts = given.attempts, worker_id = NULL,
     token = NULL, lock_key = NULL, updated_at = to_timestamp(given.updated), due_at = to_timestamp(given.due),
@@ -80,22 +79,22 @@ SELECT {schema}.complete_events(
 )
 
 -- name: complete_and_claim_events
--- Completes plain claims and claims the next events, in one step: see the function.
+-- Completes plain claims and claims the next events: see the function.
 SELECT * FROM {schema}.complete_and_claim_events(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
     $18, $19, $20, $21, $22, $23, $24, $25, $26, $27
 )
 
 -- name: last_settlements
--- How the newest settlement of each event ended; beside settlements only ABANDONED carries a token.
+-- How the newest settlement of each event ended. Only settlements and ABANDONED have a token.
 -- Relies on event_log_event.
 SELECT DISTINCT ON (id) id, token, fence, action, status, date_part('epoch', next_retry_at) FROM {schema}.event_log
 WHERE id = ANY ($1::bigint[]) AND token IS NOT NULL AND action <> 'ABANDONED'
 ORDER BY id, tx DESC, position DESC
 
 -- name: next_wakeup
--- Whether each bus has something to claim now, and in how many seconds it next will: the earliest due time and lease end.
--- Four index probes: events_fresh, events_returned, events_delayed, events_leased; the orders keep the planner there.
+-- Whether each bus has events to claim now, and in how many seconds it next will: the earliest due time or lease end.
+-- Four index probes: events_fresh, events_returned, events_delayed, events_leased; ORDER BY keeps the planner there.
 SELECT
     coalesce(
         (SELECT true FROM {schema}.events WHERE bus = given.bus AND lane = 1 ORDER BY -priority, id LIMIT 1),
@@ -111,7 +110,7 @@ SELECT
 FROM unnest($1::text[]) WITH ORDINALITY AS given (bus, n) ORDER BY given.n
 
 -- name: take_advisory_lock
--- Makes those who want the same lock wait for each other until they commit, whether the lock has a row or not.
+-- Makes transactions that use the same lock wait for each other until they end, whether the lock has a row or not.
 SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
 
 -- name: now

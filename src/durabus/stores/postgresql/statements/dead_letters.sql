@@ -1,8 +1,8 @@
 -- Dead letters: events that ended FAILED or COMPLETED_WITH_ERRORS.
 
 -- name: insert_dead_letters
--- Copies events that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters. Who had them last is given: of an event
--- that was put back, and ended by its former holder all the same, the row does not know it any more.
+-- Copies events that ended FAILED or COMPLETED_WITH_ERRORS to the dead letters. The caller passes the last holder: the
+-- row of an event that is PENDING again lacks it, but the former holder may still end it.
 -- Relies on events_id.
 INSERT INTO {schema}.dead_letters (
     id, bus, type, event_id, status, priority, attempts, generation, fence, max_attempts, worker_id, created_at,
@@ -29,11 +29,11 @@ SELECT {dead_letter} FROM {schema}.dead_letters WHERE bus = $3
 ORDER BY created_at DESC, id DESC LIMIT $1 OFFSET $2
 
 -- name: lock_dead_letters
--- As get_dead_letters, locked in one order: nobody requeues or purges them meanwhile.
+-- Dead letters by id, locked in order of id, so that no other transaction requeues or purges them.
 SELECT {dead_letter} FROM {schema}.dead_letters WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 
 -- name: requeue_dead_letters
--- Puts dead letters back into the queue: PENDING and due, counters zero, one generation on, the fence kept.
+-- Puts dead letters back into the queue: PENDING and due, counters zero, the next generation, the same fence.
 INSERT INTO {schema}.events (
     id, bus, type, event_id, status, lane, priority, attempts, generation, fence, max_attempts, has_results,
     created_at, updated_at, due_at, parent_id, idempotency_key, tags, metadata, payload
@@ -52,12 +52,12 @@ DELETE FROM {schema}.dead_letters WHERE id = ANY (ARRAY(
 )) RETURNING id, event_id::text, bus, idempotency_key, status
 
 -- name: purge_dead_letters_by_id
--- Deletes those of some events that are dead letters. Relies on the primary key of dead_letters.
--- Locked in order of id, as lock_dead_letters.sql does, so that two who purge or requeue cannot wait for each other.
+-- Deletes given events that are dead letters. Relies on the primary key of dead_letters.
+-- Locks them in order of id, as lock_dead_letters does, so that two transactions cannot deadlock.
 DELETE FROM {schema}.dead_letters WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.dead_letters WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 )) RETURNING id, event_id::text, bus, idempotency_key, status
 
 -- name: forget_dead_letters
--- Dead letters that were removed or requeued. Relies on the primary key of dead_letters.
+-- Deletes dead letters that were removed or requeued. Relies on the primary key of dead_letters.
 DELETE FROM {schema}.dead_letters WHERE id = ANY ($1::bigint[]) RETURNING id

@@ -1,7 +1,7 @@
 -- Events: published, fetched, found and counted.
 
 -- name: add_event
--- As the function add_events, for one event without a key, in one statement: no row if its event_id is known.
+-- As the function add_events, for one event without a key, in one statement. Returns no row if its event_id is known.
 -- Relies on published_event.
 WITH named AS (
     INSERT INTO {schema}.published (id, event_id, bus, type, at, parent_id, tags, metadata)
@@ -32,8 +32,8 @@ SELECT now, ids, known, dues FROM {schema}.add_events($1, $2, $3, $4, $5, $6, $7
 SELECT id, event_id::text FROM {schema}.published WHERE event_id = ANY ($1::text[]::uuid[]) AND known
 
 -- name: get_events
--- Events by id or event_id, wherever they are in their lives, seen at one moment. Relies on events_id, the primary key
--- of dead_letters, event_log_event and published_event. A COMPLETED event is served from its last log entry.
+-- Events in any status by id or event_id, read at one instant. Relies on events_id, the primary key of dead_letters,
+-- event_log_event and published_event. A COMPLETED event comes from its last log entry.
 WITH wanted AS MATERIALIZED (
     SELECT unnest($1::bigint[]) AS id
     UNION
@@ -46,29 +46,30 @@ UNION ALL
 SELECT {completed} FROM {schema}.event_log WHERE id = ANY (ARRAY(SELECT id FROM wanted)) AND completed
 
 -- name: get_states
--- Live events with the secrets of their claims, locked in one order. Relies on events_id.
+-- Live events with the tokens of their claims, locked in order of id. Relies on events_id.
 SELECT {event}, token, lock_key, has_results FROM {schema}.events WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 
 -- name: find_live
--- PENDING and PROCESSING events below an id. finding.py adds the other conditions, the order and the limit.
+-- PENDING and PROCESSING events below an id. events.py adds the other conditions, the order and the limit.
 -- Walks events_id downwards, or uses events_parent.
 SELECT {event} FROM {schema}.events WHERE id < $1
 
 -- name: find_completed
--- COMPLETED events below an id, as find_live.sql. Walks event_log_completed for one bus, event_log_event for all, or
+-- COMPLETED events below an id, as find_live. Walks event_log_completed for one bus, event_log_event for all, or
 -- uses event_log_parent.
 SELECT {completed} FROM {schema}.event_log WHERE completed AND id < $1
 
 -- name: find_dead
--- Dead letters below an id, as find_live.sql. Walks the primary key of dead_letters, or uses dead_letters_parent.
+-- Dead letters below an id, as find_live. Walks the primary key of dead_letters, or uses dead_letters_parent.
 SELECT {dead_letter} FROM {schema}.dead_letters WHERE id < $1
 
 -- name: lock_events
--- Holds live events until the end of the transaction, in the order of all who lock more than one. Relies on events_id.
+-- Locks live events until the transaction ends, in order of id as every statement that locks several. Relies on
+-- events_id.
 SELECT id FROM {schema}.events WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 
 -- name: counts
--- How many events there are in each status: the sums, and what was noted since. Relies on the primary key of
+-- How many events there are in each status: the sums, and the notes since then. Relies on the primary key of
 -- event_counts; the notes are few.
 SELECT
     coalesce(sum(pending), 0)::bigint, coalesce(sum(processing), 0)::bigint, coalesce(sum(completed), 0)::bigint,
@@ -82,16 +83,16 @@ FROM (
 ) AS noted
 
 -- name: note_counts
--- What this transaction changed in the numbers of events, by bus.
+-- Notes what this transaction changed in the numbers of events, by bus.
 INSERT INTO {schema}.event_count_notes (bus, pending, processing, completed, completed_with_errors, failed)
 SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[])
 
 -- name: add_up_counts
--- Adds up what many transactions noted: see the function.
+-- Adds the notes of many transactions to the sums: see the function.
 SELECT {schema}.add_up_counts()
 
 -- name: count_dead
--- How many dead letters there are, of one bus or of all, as counts.sql.
+-- How many dead letters there are, of one bus or of all, as counts.
 SELECT coalesce(sum(dead), 0)::bigint FROM (
     SELECT completed_with_errors + failed AS dead FROM {schema}.event_counts WHERE $1::text IS NULL OR bus = $1
     UNION ALL

@@ -1,7 +1,7 @@
 -- Named locks: leased and fenced.
 
 -- name: get_lock
--- A lock as it stands. Relies on the primary key of locks.
+-- A lock. Relies on the primary key of locks.
 SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema}.locks WHERE key = $1
 
 -- name: list_locks
@@ -16,7 +16,7 @@ ON CONFLICT (key) DO UPDATE SET
     fence = excluded.fence, worker_id = excluded.worker_id, token = excluded.token, expires_at = excluded.expires_at
 
 -- name: hold_lock
--- Who holds a lock; nobody takes or frees it until this transaction ends.
+-- The holder of a lock, locked: no other transaction takes or frees it until this one ends.
 SELECT fence, token FROM {schema}.locks WHERE key = $1 FOR UPDATE
 
 -- name: locked_events
@@ -24,33 +24,34 @@ SELECT fence, token FROM {schema}.locks WHERE key = $1 FOR UPDATE
 SELECT id FROM {schema}.events WHERE token = $1 AND lock_key = $2 AND status = 'PROCESSING' ORDER BY id
 
 -- name: take_lock_fence
--- The next fence for a lock, above every one that any lock ever had, so that forgotten locks never repeat one.
+-- The next fence for a lock, above every fence that any lock ever had, so that a deleted lock never repeats one.
 SELECT nextval('{schema}.lock_fences')
 
 -- name: free_claimed_locks
--- Frees locks that came with claims on handlers, unless somebody took them since.
--- The rows go: fences are counted for all locks together, so nothing is forgotten with them.
+-- Frees the locks of claims on handlers, unless another claim took them since. One sequence gives the fences of all
+-- locks, so the rows can go.
 DELETE FROM {schema}.locks AS lock USING unnest($1::text[], $2::text[]) AS given (key, token)
 WHERE lock.key = given.key AND lock.token = given.token
 
 -- name: free_event_locks
--- Frees the locks of claims that were ended in this transaction: see the function.
+-- Frees the locks of claims that this transaction has ended: see the function.
 SELECT {schema}.free_event_locks($1, $2)
 
 -- name: renew_claimed_locks
--- Extends locks that came with claims on handlers, unless somebody took them since.
+-- Extends the locks of claims on handlers, unless another claim took them since.
 UPDATE {schema}.locks AS lock SET expires_at = to_timestamp($3)
 FROM unnest($1::text[], $2::text[]) AS given (key, token)
 WHERE lock.key = given.key AND lock.token = given.token
 
 -- name: renew_event_locks
--- Extends locks that came with claims, unless somebody took them since, or another of their claims lasts longer.
+-- Extends the locks of claims, unless another claim took them since, or another event of their token has a longer
+-- lease.
 UPDATE {schema}.locks AS lock SET expires_at = greatest(lock.expires_at, to_timestamp($3))
 FROM unnest($1::text[], $2::text[]) AS given (key, token)
 WHERE lock.key = given.key AND lock.token = given.token
 
 -- name: sweep_locks
--- Forgets some locks that nobody has held for long. Relies on locks_expires.
+-- Deletes some locks that have long been free. Relies on locks_expires.
 DELETE FROM {schema}.locks WHERE key = ANY (ARRAY(
     SELECT key FROM {schema}.locks WHERE expires_at < to_timestamp($1) ORDER BY expires_at LIMIT 10
     FOR UPDATE SKIP LOCKED

@@ -2,7 +2,7 @@
 
 -- name: append_entries
 -- Log entries of transitions that the kernel decided, in order. The last columns are set for COMPLETED only: then the
--- row is the event, and get_event is served from it.
+-- row is the event, and get_event reads it.
 INSERT INTO {schema}.event_log (
     tx, action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error,
     next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results, token,
@@ -67,9 +67,9 @@ SELECT
         AND tx < pg_snapshot_xmin(pg_current_snapshot()))
 
 -- name: log_hold
--- The transaction that keeps committed entries from readers, if the oldest of them has waited for so many seconds: the
--- one that the horizon of read_log.sql waits for. Relies on published_position and event_log_position.
--- When another user's transaction began is seen only by members of pg_monitor; then it is taken to be as old as the entry.
+-- The transaction that holds committed entries back from readers, if the oldest entry has waited long enough: the one
+-- that read_log waits for. Relies on published_position and event_log_position.
+-- Only members of pg_monitor see when another user's transaction began; for others it counts as old as the entry.
 SELECT holder.pid, holder.application, coalesce(holder.age, held.waiting) AS age, held.waiting
 FROM (
     SELECT date_part('epoch', {schema}.the_time($1) - min(at)) AS waiting FROM (
@@ -95,14 +95,14 @@ LIMIT 1
 SELECT pg_snapshot_xmax(pg_current_snapshot())::text
 
 -- name: read_position
--- How far a reader of the log has come.
+-- The saved position of a log reader.
 SELECT position FROM {schema}.positions WHERE name = $1
 
 -- name: save_position
--- How far a reader of the log has come.
+-- Saves the position of a log reader.
 INSERT INTO {schema}.positions (name, position, updated_at) VALUES ($1, $2, to_timestamp($3))
 ON CONFLICT (name) DO UPDATE SET position = excluded.position, updated_at = excluded.updated_at
 
 -- name: notify
--- Tells every listener that these buses may have something to claim.
+-- Notifies every listener that these buses may have events to claim.
 SELECT pg_notify($1, bus) FROM unnest($2::text[]) AS bus

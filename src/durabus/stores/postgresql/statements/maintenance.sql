@@ -1,4 +1,4 @@
--- What is old goes; schema and migrations are checked.
+-- Maintenance: finds and deletes old events and entries; reads the migrations and the objects of the schema.
 
 -- name: old_completed
 -- COMPLETED events of a bus that ended long enough ago, the oldest ids first. Walks event_log_completed.
@@ -7,13 +7,13 @@ WHERE bus = $1 AND completed AND at <= {schema}.the_time($2) - make_interval(sec
 ORDER BY id LIMIT $4
 
 -- name: trim_completed
--- Forgets COMPLETED events: see the function.
+-- Deletes COMPLETED events: see the function.
 SELECT coalesce(sum(events), 0)::bigint, coalesce(sum(entries), 0)::bigint FROM {schema}.trim_completed($1)
 
 -- name: trim_excess
--- Forgets COMPLETED events of buses beyond the newest of each, the oldest ids first. Walks event_log_completed.
--- The trap: with `bus = … ORDER BY id` the planner may walk the entries of all buses by their ids. So the bus is given
--- as a stretch of the index.
+-- Deletes COMPLETED events of buses beyond the newest of each, the oldest ids first. Walks event_log_completed.
+-- With `bus = … ORDER BY id` the planner may walk the entries of all buses by their ids. So the bus is given as a range
+-- of the index.
 SELECT bus, events FROM {schema}.trim_completed(ARRAY(
     SELECT excess.id
     FROM unnest($1::text[], $2::bigint[], $3::bigint[]) AS given (bus, keep, most), LATERAL (
@@ -29,7 +29,7 @@ SELECT bus, events FROM {schema}.trim_completed(ARRAY(
 ))
 
 -- name: cut_log
--- The ends of pieces of so many entries between two positions. Walks published_position and event_log_position.
+-- The ends of pieces of the log of a given size between two positions. Walks published_position and event_log_position.
 SELECT to_hex(tx::text::bigint) || '-' || to_hex(position) FROM (
     SELECT tx, position, row_number() OVER forward AS number, lead(position) OVER forward AS following
     FROM (
@@ -44,19 +44,20 @@ SELECT to_hex(tx::text::bigint) || '-' || to_hex(position) FROM (
 ) AS numbered WHERE number % $5 = 0 OR following IS NULL ORDER BY number LIMIT $6
 
 -- name: drop_log_partition
--- Drops the oldest day of the log that is old enough: see the function.
+-- Drops the oldest log partition that is old enough: see the function.
 SELECT {schema}.drop_log_partition($1, $2)
 
 -- name: make_log_partitions
--- Makes the days of the log that will be needed soon: see the function.
+-- Makes the log partitions of the next days: see the function.
 SELECT {schema}.make_log_partitions($1, $2)
 
 -- name: forget_completed
--- The entry stays in the log but is no event any more. Relies on event_log_event.
+-- Removes a COMPLETED event; its entries stay in the log. Relies on event_log_event.
 UPDATE {schema}.event_log SET completed = NULL WHERE id = $1 AND completed RETURNING id
 
 -- name: forget_unknown_entries
--- The entries of unknown events up to a position and an instant. Relies on event_log_event and published_position.
+-- Deletes the entries of unknown events up to a position and an instant. Relies on event_log_event and
+-- published_position.
 WITH published AS (
     DELETE FROM {schema}.published
     WHERE (tx, position) <= ($1::text::xid8, $2::bigint) AND at <= {schema}.the_time($3) - make_interval(secs => $4)
@@ -71,16 +72,16 @@ WITH published AS (
 SELECT 1 FROM published UNION ALL SELECT 1 FROM others
 
 -- name: forget_event_ids
--- The event_ids may be published again; the entries stay. Relies on published_event.
+-- Frees event_ids, so that they can be published again; the entries stay. Relies on published_event.
 UPDATE {schema}.published SET known = false WHERE event_id = ANY ($1::text[]::uuid[]) AND known
 
 -- name: forget_keys
--- The idempotency keys may be used again. Relies on the primary key of idempotency_keys.
+-- Frees idempotency keys, so that they can be used again. Relies on the primary key of idempotency_keys.
 DELETE FROM {schema}.idempotency_keys AS key USING unnest($1::text[], $2::text[], $3::bigint[]) AS gone (bus, name, id)
 WHERE key.bus = gone.bus AND key.idempotency_key = gone.name AND key.id = gone.id
 
 -- name: forget_live_events
--- Events leave the queue. Relies on events_id.
+-- Removes events from the queue. Relies on events_id.
 DELETE FROM {schema}.events WHERE id = ANY ($1::bigint[])
 
 -- name: applied_migrations
@@ -88,7 +89,7 @@ DELETE FROM {schema}.events WHERE id = ANY ($1::bigint[])
 SELECT number, name, checksum, date_part('epoch', applied_at) FROM {schema}.durabus_migrations ORDER BY number
 
 -- name: create_bookkeeping
--- What migrations note: the steps that were applied, and what they made.
+-- Makes the tables in which migrations note the applied steps and the objects that they made.
 CREATE TABLE IF NOT EXISTS durabus_migrations (
     number integer PRIMARY KEY, name text NOT NULL, checksum text NOT NULL,
     applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -98,7 +99,7 @@ CREATE TABLE IF NOT EXISTS durabus_objects (
 )
 
 -- name: actual_objects
--- Every object of a schema with what makes it what it is, except the days of the log and the books of migrations.
+-- Every object of a schema with its definition, except log partitions and the tables of the migrations.
 SELECT kind, name, definition FROM (
     SELECT
         CASE relation.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' ELSE 'table' END AS kind,
@@ -129,7 +130,7 @@ SELECT kind, name, definition FROM (
 ) AS object
 
 -- name: changed_objects
--- Where the schema differs from what the migrations noted. An added object has nothing expected.
+-- Where the schema differs from what the migrations noted. An added object has no expected definition.
 SELECT coalesce(expected.kind, actual.kind), coalesce(expected.name, actual.name), expected.definition, actual.definition
 FROM {schema}.durabus_objects AS expected FULL JOIN (
     {actual_objects}

@@ -1,12 +1,12 @@
 -- Buses and handlers.
 
 -- name: lock_bus
--- Makes those who change the handlers of a bus wait for each other.
+-- Makes transactions that change the handlers of a bus wait for each other.
 SELECT 1 FROM {schema}.event_buses WHERE bus = $1 FOR UPDATE
 
 -- name: active_buses
 -- Buses that have live events, by name. Jumps from bus to bus in events_fresh, events_returned, events_delayed and
--- events_leased, so neither the backlog of a bus nor the number of cold buses matters.
+-- events_leased, so its cost depends neither on the backlog of a bus nor on the number of idle buses.
 WITH RECURSIVE active (bus, number) AS (
     SELECT $1::text COLLATE "C", 0
     UNION ALL
@@ -21,7 +21,7 @@ WITH RECURSIVE active (bus, number) AS (
 SELECT bus FROM active WHERE bus IS NOT NULL AND number > 0
 
 -- name: archive_buses
--- Forgets buses that were stopped long enough ago and have no live events, and their handlers.
+-- Deletes buses that stopped long enough ago and have no live events, and their handlers.
 -- Walks event_buses_stopped.
 WITH gone AS (
     DELETE FROM {schema}.event_buses WHERE bus = ANY (ARRAY(
@@ -50,14 +50,14 @@ FROM {schema}.event_buses WHERE bus > $1 ORDER BY bus LIMIT $2
 UPDATE {schema}.event_buses SET stopped_at = {schema}.the_time($2) WHERE bus = ANY ($1::text[])
 
 -- name: register_handlers
--- Makes buses and the handlers of nodes known, one after the other: see the function.
+-- Registers buses and the handlers of nodes, one after the other: see the function.
 SELECT {schema}.register_handlers($1, bus, node, handler_ids, patterns, kept_for)
 FROM json_to_recordset($2::json)
     AS given (bus text, node text, handler_ids text[], patterns text[], kept_for double precision)
 
 -- name: list_handlers
--- Which list of handlers each bus has, and the handlers whose time is not over; for a bus without any, a row that names
--- none. Walks the primary keys of event_buses and event_handlers.
+-- The revision of the list of handlers of each bus, and its unexpired handlers; for a bus without any, one row without
+-- a handler. Walks the primary keys of event_buses and event_handlers.
 SELECT
     known.bus, known.revision::text, handler.handler_id, handler.node, handler.pattern,
     date_part('epoch', handler.created_at), date_part('epoch', handler.last_seen_at)
@@ -67,11 +67,11 @@ FROM {schema}.event_buses AS known LEFT JOIN {schema}.event_handlers AS handler
 WHERE known.bus = ANY ($1::text[]) ORDER BY handler.handler_id, handler.node
 
 -- name: revise_handlers
--- The bus has another list of handlers now: a number that no list had before.
+-- Gives the list of handlers of a bus a revision that no list had before.
 UPDATE {schema}.event_buses SET revision = nextval('{schema}.handler_revisions') WHERE bus = $1
 
 -- name: unregister_handler
--- Forgets a handler of all nodes; answers for each whether its time was not over. Walks the primary key of
+-- Deletes a handler of all nodes; returns for each whether it was unexpired. Walks the primary key of
 -- event_handlers.
 DELETE FROM {schema}.event_handlers WHERE bus = $1 AND handler_id = $2
 RETURNING kept_until IS NULL OR kept_until > {schema}.the_time($3)

@@ -1,11 +1,11 @@
--- Results and claims of single handlers.
+-- Handler results, and claims on single handlers.
 
 -- name: list_results
 -- The handlers of events in the order they first appeared. Relies on the primary key of event_results.
 SELECT id, {result} FROM {schema}.event_results WHERE id = ANY ($1::bigint[]) ORDER BY result_id
 
 -- name: put_results
--- Writes handlers' states; existing ones keep their place in the order. Relies on the primary key of event_results.
+-- Writes handlers' states; existing rows keep their place in the order. Relies on the primary key of event_results.
 INSERT INTO {schema}.event_results (
     id, handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, lease_expires_at, token,
     settled_token
@@ -25,20 +25,21 @@ ON CONFLICT (id, handler_id) DO UPDATE SET
     lease_expires_at = excluded.lease_expires_at, token = excluded.token, settled_token = excluded.settled_token
 
 -- name: mark_results
--- The events have rows in event_results from now on: settling must look at them.
+-- Marks that events have rows in event_results, which their settlement must read.
 UPDATE {schema}.events SET has_results = true WHERE id = ANY ($1::bigint[]) AND NOT has_results
 
 -- name: forget_results
--- The results of forgotten events. Relies on the primary key of event_results.
+-- Deletes the results of deleted events. Relies on the primary key of event_results.
 DELETE FROM {schema}.event_results WHERE id = ANY ($1::bigint[])
 
 -- name: forget_handler_results
--- Drops single handlers' states. Relies on the primary key of event_results.
+-- Deletes the states of single handlers. Relies on the primary key of event_results.
 DELETE FROM {schema}.event_results AS result USING unnest($1::bigint[], $2::text[]) AS gone (id, handler_id)
 WHERE result.id = gone.id AND result.handler_id = gone.handler_id
 
 -- name: cleanup_results
--- Results of events that are neither live nor dead letters, from the oldest id. Walks the primary key of event_results.
+-- Deletes results of events that are neither live nor dead letters, from the oldest id.
+-- Walks the primary key of event_results.
 DELETE FROM {schema}.event_results WHERE (id, handler_id) IN (
     SELECT result.id, result.handler_id FROM {schema}.event_results AS result
     WHERE NOT EXISTS (SELECT FROM {schema}.events WHERE events.id = result.id)
