@@ -228,7 +228,9 @@ async def test_everybody_who_closes_waits_until_it_is_closed(file: Path) -> None
     assert [thread for thread in threads() if "bus.db" in thread.name] == []
 
 
-@pytest.mark.parametrize("step", ["connect_writer", "connect_reader", "schema.verify", "Identity", "SQLiteReader.start"])
+@pytest.mark.parametrize(
+    "step", ["connect_writer", "connect_reader", "schema.verify", "Identity", "SQLiteReader.start"]
+)
 async def test_an_open_that_fails_leaves_nothing_and_can_be_repeated(
     file: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
