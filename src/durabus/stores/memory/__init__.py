@@ -1,1 +1,1 @@
-"""The kernel behind one lock: the model for every other store."""
+"""The memory store: the kernel behind one lock. It is the model for every other store."""

@@ -1,4 +1,4 @@
-"""The queue of one bus: who is next, who waits, whose lease ends first."""
+"""The queue of one bus: which event is next, which ones wait until they are due, which lease ends first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from durabus.stores.memory.ordering_keys import OrderingKeys
 
 
 class BusQueue:
-    """A line and three heaps whose entries are checked against the event when they come up, never searched for."""
+    """A deque and three heaps. An entry may be outdated: it is compared with its event when it comes up."""
 
     def __init__(self, states: Mapping[int, EventState]) -> None:
         self._states = states
         self._in_order: deque[tuple[int, int]] = deque()
-        """Who came in queue order, as nearly all do: a heap would sort them again with every claim."""
+        """Ready events that came in queue order, as nearly all do. A heap would sort them again with every claim."""
         self._ready: list[tuple[int, int]] = []
-        """The others who may be claimed."""
+        """Other ready events."""
         self._waiting: list[tuple[float, int]] = []
         self._leases: list[tuple[float, int]] = []
         self.live: set[int] = set()
@@ -29,7 +29,7 @@ class BusQueue:
         self._ordering_keys = OrderingKeys()
 
     def pending(self, event: Event, now: float) -> None:
-        """The event may be claimed once it is due."""
+        """Add an event that may be claimed once it is due."""
         self.live.add(event.id)
         if event.metadata_json is not None:
             self._make_way(self._ordering_keys.wait(event))
@@ -45,32 +45,32 @@ class BusQueue:
             heappush(self._ready, entry)
 
     def leased(self, event: Event) -> None:
-        """The event is claimed until its lease is over."""
+        """Add the lease of a claimed event."""
         if event.metadata_json is not None:
             self._ordering_keys.work(event)
         heappush(self._leases, (event.expires_ts or 0.0, event.id))
 
     def left(self, event: Event) -> None:
-        """The event has ended, or is gone."""
+        """Remove an event that has ended or was deleted."""
         self.live.discard(event.id)
         if event.metadata_json is not None:
             self._make_way(self._ordering_keys.leave(event))
 
     def _make_way(self, head: int | None) -> None:
-        """The first of a key may be claimed now, if it is due; what is not is found when it comes up."""
+        """Add the first event of an ordering key again: it may be claimed once it is due."""
         state = None if head is None else self._states.get(head)
         if state is not None and state.event.status is EventStatus.PENDING:
             heappush(self._waiting, (state.event.due_ts, state.event.id))
 
     def expired(self, now: float) -> Iterator[int]:
-        """Take out the ids whose lease is over."""
+        """Remove and yield the ids of events whose lease is over."""
         leases = self._leases
         while leases and leases[0][0] <= now:
             entry = heappop(leases)
             while leases and leases[0] == entry:
-                heappop(leases)  # renewed twice at one instant
+                heappop(leases)  # the lease was renewed twice at one instant
             state = self._states.get(entry[1])
-            # A renewed lease has an entry of its own, so each id comes out once.
+            # A renewed lease has its own entry, so each id comes up once.
             if (
                 state is not None
                 and state.event.status is EventStatus.PROCESSING
@@ -79,7 +79,7 @@ class BusQueue:
                 yield entry[1]
 
     def eligible(self, now: float) -> Iterator[int]:
-        """Take out the ids that may be claimed, in queue order. What is not used goes back by ``pending``."""
+        """Remove and yield the ids that may be claimed, in queue order. The caller adds unused ones by ``pending``."""
         while self._waiting and self._waiting[0][0] <= now:
             _, id_ = heappop(self._waiting)
             state = self._states.get(id_)
@@ -89,22 +89,22 @@ class BusQueue:
         while in_order or ready:
             entry = in_order.popleft() if in_order and not (ready and ready[0] < in_order[0]) else heappop(ready)
             while ready and ready[0] == entry:
-                heappop(ready)  # the first of a key comes back each time another one leaves
+                heappop(ready)  # the first event of a key is added each time another one leaves
             id_ = entry[1]
             state = self._states.get(id_)
             if state is None or state.event.status is not EventStatus.PENDING or state.event.due_ts > now:
                 continue
-            # Who is not the first of its key leaves the heap, and comes back when it is.
+            # An event that is not the first of its key leaves the heap, and ``_make_way`` adds it again later.
             if state.event.metadata_json is None or self._ordering_keys.is_next(state.event):
                 yield id_
 
     def may_claim(self, event: Event, now: float) -> bool:
-        """Whether ``eligible`` would come upon it."""
+        """Return whether ``eligible`` would yield the event."""
         due = event.status is EventStatus.PENDING and event.due_ts <= now
         return due and (event.metadata_json is None or self._ordering_keys.is_next(event))
 
     def next_instant(self) -> float | None:
-        """When there is something to claim: 0 for now, else when the next event becomes due or the next lease ends."""
+        """Return when an event can be claimed: 0 for now, else when the next one becomes due or the next lease ends."""
         self._drop_stale(self._in_order, deque.popleft, EventStatus.PENDING)
         self._drop_stale(self._ready, heappop, EventStatus.PENDING)
         if self._in_order or self._ready:
@@ -114,7 +114,7 @@ class BusQueue:
         return min([heap[0][0] for heap in (self._waiting, self._leases) if heap], default=None)
 
     def _drop_stale(self, entries: Any, pop: Callable[[Any], object], status: EventStatus) -> None:
-        """Let the first entry be one whose event is still in ``status``."""
+        """Remove entries until the first one belongs to an event that is still in ``status``."""
         while entries:
             state = self._states.get(entries[0][1])
             if state is not None and state.event.status is status:

@@ -1,4 +1,4 @@
-"""Claims on events."""
+"""``durabus.store.claims.Claims``: claims, renews, settles, expires and resets events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from durabus.stores.memory.core import MemoryCore, lock_claim
 
 
 class MemoryClaims(MemoryCore):
-    """``durabus.store.claims.Claims``."""
+    """Claims on events."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
         """See ``Claims``."""
@@ -75,9 +75,9 @@ class MemoryClaims(MemoryCore):
         with self._lock:
             self._check_open()
             now, taken = self._clock.now(), 0
-            for _, lane in sorted(self._lanes.items()):
+            for _, queue in sorted(self._bus_queues.items()):
                 if taken < limit:
-                    taken += self._expire(lane, max_attempts, now, limit - taken)
+                    taken += self._expire(queue, max_attempts, now, limit - taken)
             return taken
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
@@ -102,15 +102,15 @@ class MemoryClaims(MemoryCore):
         held = self._held.get(request.token)
         if held:
             return [self._claim_value(id_) for id_ in held]
-        lane = self._lane(request.bus)
-        self._expire(lane, request.max_attempts, now)
+        queue = self._bus_queue(request.bus)
+        self._expire(queue, request.max_attempts, now)
         key = event_lock_key(request.mode, request.bus)
         if key is not None and isinstance(self._try_lock(key, request, now), Refused):
             return []
         grant = Grant(request.worker_id, request.token, request.lease, request.max_attempts)
         claims: list[Claim] = []
         revision = self._revisions.get(request.bus, "")
-        candidates = list(self._candidates(lane, request, now, request.limit))
+        candidates = list(self._candidates(queue, request, now, request.limit))
         if key is not None and candidates:
             self._take_event_lock(key, request, now)
         for id_ in candidates:
@@ -122,17 +122,17 @@ class MemoryClaims(MemoryCore):
                 claims.append(Claim(applied.state.event, request.token, results, revision))
         return claims
 
-    def _candidates(self, lane: BusQueue, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
+    def _candidates(self, queue: BusQueue, request: ClaimRequest, now: float, limit: int) -> Iterator[int]:
         if request.event_id is not None:
             state = self._state(request.event_id)
-            if state is not None and state.event.bus == request.bus and lane.may_claim(state.event, now):
+            if state is not None and state.event.bus == request.bus and queue.may_claim(state.event, now):
                 yield state.event.id
             return
         if not request.tags:
-            yield from islice(lane.eligible(now), limit)
+            yield from islice(queue.eligible(now), limit)
             return
         wanted, passed_over, found = frozenset(request.tags), [], 0
-        for id_ in lane.eligible(now):
+        for id_ in queue.eligible(now):
             event = self._states[id_].event
             if wanted.isdisjoint(event.tags):
                 passed_over.append(event)
@@ -142,7 +142,7 @@ class MemoryClaims(MemoryCore):
             if found == limit:
                 break
         for event in passed_over:
-            lane.pending(event, now)
+            queue.pending(event, now)
 
     def _claim_value(self, id_: int) -> Claim:
         state = self._states[id_]
@@ -179,12 +179,12 @@ class MemoryClaims(MemoryCore):
         if isinstance(done, LeaseLost):
             return done
         event = done.state.event
-        self._lane(event.bus).leased(event)
+        self._bus_queue(event.bus).leased(event)
         claimed = self._event_locks.get(ref.token)
         if claimed is not None:
             lock = self._locks.get(claimed.key)
             renewed = renew_lock(lock, claimed, lease, now)
-            # Others of the token may have been renewed for longer.
+            # The lease of another event of the token may end later.
             if lock is not None and not isinstance(renewed, Refused) and renewed.expires_ts > lock.expires_ts:
                 self._locks[lock.key] = renewed
                 self._event_locks[ref.token] = replace(claimed, expires_ts=renewed.expires_ts)
@@ -199,5 +199,5 @@ class MemoryClaims(MemoryCore):
             self._free_handler_locks(before, done.state)
         settled = done.state.settled
         if settled is None:
-            raise ConfigurationError("a settlement left no trace: the kernel is broken")
+            raise ConfigurationError("the kernel returned no outcome for a settlement: a bug, report it")
         return settled.answer

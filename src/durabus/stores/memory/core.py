@@ -1,4 +1,4 @@
-"""The shared state of the memory store and the one place where transitions are applied to it."""
+"""The state of the memory store, and the only code that applies transitions to it."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ FEATURES = Features(
 
 
 class Registration(NamedTuple):
-    """A handler of a node, and when the node's word for it is over."""
+    """A handler of a node, and when its registration expires."""
 
     info: HandlerInfo
     kept_until: float | None
 
     def lives(self, now: float) -> bool:
-        """Whether the node's word still counts."""
+        """Return whether the registration has not expired."""
         return self.kept_until is None or self.kept_until > now
 
 
 class MemoryCore:
-    """All state, one lock. Every public call takes the lock once and never awaits inside it."""
+    """All state behind one lock. Every public call takes the lock once and never awaits while it holds it."""
 
     features = FEATURES
 
@@ -63,12 +63,12 @@ class MemoryCore:
         self._states: dict[int, EventState] = {}
         self._ids: dict[str, int] = {}
         self._keys: dict[tuple[str, str], int] = {}
-        self._lanes: dict[str, BusQueue] = {}
+        self._bus_queues: dict[str, BusQueue] = {}
         self._dead: dict[int, None] = {}
         self._held: dict[str, dict[int, None]] = {}
         self._locks: dict[str, LockState] = {}
         self._event_locks: dict[str, LockClaim] = {}
-        """The lock that a token took together with its events."""
+        """The lock that a token claimed together with its events."""
         self._log = MemoryLog()
         self._positions: dict[str, str] = {}
         self._buses: dict[str, BusInfo] = {}
@@ -79,7 +79,7 @@ class MemoryCore:
 
     @classmethod
     def options_from_url(cls, url: str) -> dict[str, int]:
-        """``memory://?max_history=N``: how many COMPLETED events of a bus are remembered."""
+        """Return the options of ``memory://?max_history=N``: how many COMPLETED events of a bus are kept."""
         options = dict(parse_qsl(urlsplit(url).query))
         history = options.pop("max_history", str(DEFAULT_HISTORY))
         if options or not history.isdigit():
@@ -90,11 +90,11 @@ class MemoryCore:
         if self._closed:
             raise StoreClosedError("this memory store is closed: its events are gone, open a new one")
 
-    def _lane(self, bus: str) -> BusQueue:
-        lane = self._lanes.get(bus)
-        if lane is None:
-            lane = self._lanes[bus] = BusQueue(self._states)
-        return lane
+    def _bus_queue(self, bus: str) -> BusQueue:
+        queue = self._bus_queues.get(bus)
+        if queue is None:
+            queue = self._bus_queues[bus] = BusQueue(self._states)
+        return queue
 
     def _state(self, ref: EventRef) -> EventState | None:
         id_ = ref if isinstance(ref, int) else self._ids.get(ref)
@@ -107,7 +107,7 @@ class MemoryCore:
         return state
 
     def _apply(self, before: EventState | None, applied: Applied, now: float) -> None:
-        """Make a transition real: state, queue, holders, locks, log, history."""
+        """Apply a transition to the state, queue, holders, locks, log and history."""
         after, records = applied.state, applied.records
         event = after.event
         self._states[event.id] = after
@@ -117,7 +117,7 @@ class MemoryCore:
         status = event.status
         if status is EventStatus.PROCESSING:
             if after.token is not None and (before is None or before.token != after.token):
-                self._lane(event.bus).leased(event)
+                self._bus_queue(event.bus).leased(event)
                 self._held.setdefault(after.token, {})[event.id] = None
             return
         if before is not None:
@@ -126,19 +126,19 @@ class MemoryCore:
             if before.event.status in DEAD_LETTER:
                 del self._dead[event.id]
         if status is EventStatus.PENDING:
-            self._lane(event.bus).pending(event, now)
+            self._bus_queue(event.bus).pending(event, now)
             if event.bus in self._waiters:
                 self._wake(event.bus)
         else:
             self._ended(event)
 
     def _ended(self, event: Event) -> None:
-        lane = self._lane(event.bus)
-        lane.left(event)
+        queue = self._bus_queue(event.bus)
+        queue.left(event)
         if event.status is EventStatus.COMPLETED:
-            lane.history[event.id] = None
-            if len(lane.history) > self._max_history + self._max_history // 5:
-                self._forget_excess(lane, self._max_history)
+            queue.history[event.id] = None
+            if len(queue.history) > self._max_history + self._max_history // 5:
+                self._forget_excess(queue, self._max_history)
         else:
             self._dead[event.id] = None
 
@@ -158,15 +158,15 @@ class MemoryCore:
             self._locks[claim.key] = freed
 
     def _free_handler_locks(self, before: EventState, after: EventState) -> None:
-        """Free the serial lock of a handler whose claim a settlement ended by writing its result."""
+        """Free the serial lock of each handler whose claim the settlement ended by writing its result."""
         held = self._locks.get(handler_lock_key(before.event.event_id))
         gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
         if held is not None and held.token is not None and held.token in gone:
             self._free(lock_claim(held, held.token))
 
-    def _expire(self, lane: BusQueue, max_attempts: int | None, now: float, limit: int | None = None) -> int:
+    def _expire(self, queue: BusQueue, max_attempts: int | None, now: float, limit: int | None = None) -> int:
         count = 0
-        for id_ in sorted(islice(lane.expired(now), limit)):
+        for id_ in sorted(islice(queue.expired(now), limit)):
             state = self._states[id_]
             applied = transition(state, Expire(max_attempts), now)
             if isinstance(applied, Applied):
@@ -175,7 +175,7 @@ class MemoryCore:
         return count
 
     def _take_lock(self, lock: LockState, now: float, max_attempts: int | None = None) -> None:
-        """Write a granted lock. Whoever let it expire has lost what it came with: events, or a handler."""
+        """Write a granted lock. A holder that let it expire loses what it claimed with it: events, or a handler."""
         lost = self._locks.get(lock.key)
         self._locks[lock.key] = lock
         if lost is None or lost.token is None or lost.token == lock.token:
@@ -199,21 +199,21 @@ class MemoryCore:
             self._keys.pop((event.bus, event.idempotency_key), None)
         if state.token is not None:
             self._let_go(event.id, state.token)
-        lane = self._lane(event.bus)
-        lane.left(event)
-        lane.history.pop(event.id, None)
+        queue = self._bus_queue(event.bus)
+        queue.left(event)
+        queue.history.pop(event.id, None)
         self._dead.pop(event.id, None)
 
-    def _forget_excess(self, lane: BusQueue, keep: int, limit: int | None = None) -> int:
-        excess = sorted(lane.history)[: max(len(lane.history) - keep, 0)][:limit]
-        self._forget_completed(lane, excess)
+    def _forget_excess(self, queue: BusQueue, keep: int, limit: int | None = None) -> int:
+        excess = sorted(queue.history)[: max(len(queue.history) - keep, 0)][:limit]
+        self._forget_completed(queue, excess)
         return len(excess)
 
-    def _forget_completed(self, lane: BusQueue, ids: Sequence[int]) -> None:
-        """Forget events that nobody claims or queues for any more: they are only in the history."""
+    def _forget_completed(self, queue: BusQueue, ids: Sequence[int]) -> None:
+        """Delete COMPLETED events, which are only in the history, and their log entries."""
         for id_ in ids:
             event = self._states.pop(id_).event
-            del lane.history[id_]
+            del queue.history[id_]
             del self._ids[event.event_id]
             if event.idempotency_key is not None:
                 self._keys.pop((event.bus, event.idempotency_key), None)
@@ -239,5 +239,5 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def lock_claim(lock: LockState, token: str) -> LockClaim:
-    """A lock's state as its holder sees it."""
+    """Return a lock as its holder sees it."""
     return LockClaim(key=lock.key, worker_id=lock.worker_id, token=token, fence=lock.fence, expires_ts=lock.expires_ts)

@@ -1,4 +1,4 @@
-"""What the memory store promises."""
+"""What the memory store promises, and what ``durabus doctor`` says about it."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ GUARANTEES = Guarantees(
 
 
 async def examine(_url: str) -> list[Finding]:
-    """Always the same."""
-    advice = "everything is gone when this process ends: use sqlite:/// for what shall stay"
+    """Return the warning that holds for every memory store."""
+    advice = "everything is gone when this process ends: use sqlite:/// for events that must survive"
     return [Finding(level="warning", setting="storage", value="memory", advice=advice)]

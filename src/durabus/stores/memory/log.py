@@ -1,4 +1,4 @@
-"""The event log as a list in commit order. An entry's position is its number; forgotten entries leave gaps."""
+"""The event log as a list in commit order. An entry's position is its number; deleted entries leave gaps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ SWEEP_AFTER = 1000
 
 
 class MemoryLog:
-    """Appends in order; forgets whole events.
+    """Appends records in order, and deletes all records of an event.
 
-    New records go to a tail without gaps, where the number is the place. Forgotten ones are swept out in bulk, together
-    with moving the tail to the older records, which carry their numbers: so both appending and forgetting cost little.
+    New records go to a tail without gaps, where the index gives the number. A sweep deletes forgotten records in bulk
+    and moves the tail to the older records, which store their numbers. So both appending and deleting are cheap.
     """
 
     def __init__(self) -> None:
@@ -29,13 +29,13 @@ class MemoryLog:
         self.append = self._tail.extend
 
     def forget(self, ids: Iterable[int]) -> None:
-        """Drop all entries of these events."""
+        """Delete all entries of these events."""
         self._forgotten.update(ids)
         if len(self._forgotten) > max(SWEEP_AFTER, (len(self._old) + len(self._tail)) // 8):
             self._sweep()
 
     def page(self, after: str, until: str | None, limit: int) -> LogPage:
-        """Entries after one position and up to another."""
+        """Return the entries after one position and up to another."""
         self._sweep()
         first = bisect_right(self._old_numbers, self._number(after))
         last = len(self._old) if until is None else bisect_right(self._old_numbers, self._number(until))
@@ -43,7 +43,7 @@ class MemoryLog:
         return LogPage(entries, entries[-1].position if entries else after)
 
     def cut(self, after: str, until: str, rows: int, limit: int) -> list[str]:
-        """The ends of the pieces of ``rows`` entries between two positions."""
+        """Return the ends of the pieces of ``rows`` entries between two positions."""
         self._sweep()
         first = bisect_right(self._old_numbers, self._number(after))
         last = bisect_right(self._old_numbers, self._number(until))
@@ -51,12 +51,12 @@ class MemoryLog:
         return [str(self._old_numbers[min(start + max(rows, 1), last) - 1]) for start in starts]
 
     def records(self, until: str) -> list[Record]:
-        """Everything up to a position."""
+        """Return all records up to a position."""
         self._sweep()
         return self._old[: bisect_right(self._old_numbers, self._number(until))]
 
     def drop(self, ids: set[int], *, until: str, before_ts: float) -> None:
-        """Drop the entries of these events that lie at or before both a position and an instant."""
+        """Delete the entries of these events that lie at or before both a position and an instant."""
         last = len(self.records(until))
         kept = [
             index
@@ -66,7 +66,7 @@ class MemoryLog:
         self._keep(kept)
 
     def numbered(self) -> tuple[list[tuple[int, Record]], int]:
-        """Every record with its number, and the last number that was given."""
+        """Return every record with its number, and the last number that was given."""
         self._sweep()
         return list(zip(self._old_numbers, self._old, strict=True)), self._before_tail
 
@@ -78,18 +78,18 @@ class MemoryLog:
         self._before_tail = last
 
     def trail(self, id_: int) -> list[LogEntry]:
-        """All entries of one event."""
+        """Return all entries of one event."""
         self._sweep()
         return [self._entry(index) for index, record in enumerate(self._old) if record.event.id == id_]
 
     def count_after(self, after: str) -> int:
-        """How many entries follow a position."""
+        """Return how many entries follow a position."""
         self._sweep()
         return len(self._old_numbers) - bisect_right(self._old_numbers, self._number(after))
 
     @property
     def head(self) -> str:
-        """Position of the newest entry."""
+        """The position of the newest entry."""
         self._sweep()
         return str(self._old_numbers[-1]) if self._old_numbers else START
 

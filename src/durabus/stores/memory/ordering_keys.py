@@ -1,4 +1,4 @@
-"""Events of one ordering key, one behind the other."""
+"""Events of one ordering key, which run one after the other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from durabus.model.event import Event
 
 
 class OrderingKeys:
-    """For each key the ids of its live events, and which of them is being worked on."""
+    """The ids of the live events of each ordering key, and which of them is PROCESSING."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, list[int]] = {}
@@ -16,7 +16,7 @@ class OrderingKeys:
         self._working: dict[str, int] = {}
 
     def wait(self, event: Event) -> int | None:
-        """The event is PENDING. Answers who is the first of its key, if nobody works on one."""
+        """Add a PENDING event. Returns the first event of its key, or None if one of them is PROCESSING."""
         key = event.ordering_key
         if key is None:
             return None
@@ -26,14 +26,14 @@ class OrderingKeys:
         return self._first(key)
 
     def work(self, event: Event) -> None:
-        """The event is PROCESSING."""
+        """Mark an event as PROCESSING."""
         key = event.ordering_key
         if key is not None:
             self._enqueue(key, event.id)
             self._working[key] = event.id
 
     def leave(self, event: Event) -> int | None:
-        """The event is not live any more. Answers as ``wait``."""
+        """Remove an event that has ended. Returns as ``wait``."""
         key = event.ordering_key
         if key is None:
             return None
@@ -43,7 +43,7 @@ class OrderingKeys:
         return self._first(key)
 
     def is_next(self, event: Event) -> bool:
-        """Whether no other event of its key comes first or is being worked on."""
+        """Return whether the event is the first of its key and none of them is PROCESSING."""
         key = event.ordering_key
         return key is None or self._first(key) == event.id
 

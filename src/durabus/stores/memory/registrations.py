@@ -1,4 +1,4 @@
-"""``durabus.store.registrations.Registrations``."""
+"""``durabus.store.registrations.Registrations``: registers and lists buses and handlers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class MemoryRegistrations(MemoryCore):
         """See ``Registrations``."""
         with self._lock:
             self._check_open()
-            return sorted(bus for bus, lane in self._lanes.items() if lane.live and bus > after)[:limit]
+            return sorted(bus for bus, queue in self._bus_queues.items() if queue.live and bus > after)[:limit]
 
     async def stop_bus(self, bus: str) -> None:
         """See ``Registrations``."""
@@ -81,14 +81,14 @@ class MemoryRegistrations(MemoryCore):
             gone = [
                 info.bus
                 for info in self._buses.values()
-                if info.stopped_ts is not None and info.stopped_ts <= cutoff and not self._lane(info.bus).live
+                if info.stopped_ts is not None and info.stopped_ts <= cutoff and not self._bus_queue(info.bus).live
             ][:limit]
             for bus in gone:
                 del self._buses[bus]
                 self._handlers.pop(bus, None)
                 self._revisions.pop(bus, None)
-                if not self._lanes[bus].history:
-                    del self._lanes[bus]
+                if not self._bus_queues[bus].history:
+                    del self._bus_queues[bus]
                 if not self._waiters.get(bus, True):
                     del self._waiters[bus]
             return len(gone)

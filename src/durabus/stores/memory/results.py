@@ -1,4 +1,4 @@
-"""Handler results and locks."""
+"""``durabus.store.results.Results`` and ``durabus.store.locks.Locks``: handler results, handler claims and locks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from durabus.stores.memory.core import MemoryCore, lock_claim
 
 
 class MemoryResults(MemoryCore):
-    """``durabus.store.results.Results`` and ``durabus.store.locks.Locks``."""
+    """Handler results, claims on single handlers, and locks."""
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         """See ``Results``."""

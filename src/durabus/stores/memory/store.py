@@ -1,4 +1,4 @@
-"""The memory store: events, log, dead letters, signals. Claims, results and registrations are beside it."""
+"""The memory store: events, log, dead letters and wake-ups, with the parts of the other modules as one class."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from durabus.stores.memory.results import MemoryResults
 
 
 class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
-    """Everything in this process, nothing on disk. It ends with the process."""
+    """A store in the memory of this process. Its events are gone when the process ends."""
 
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> MemoryStore:
-        """The store behind ``memory://``."""
+        """Return the store of ``memory://``."""
         return cls(clock, **cls.options_from_url(url))
 
     async def open(self) -> None:
@@ -58,9 +58,9 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
         waiter = (asyncio.get_running_loop(), signal)
         with self._lock:
             self._check_open()
-            now, lane = self._clock.now(), self._lane(bus)
+            now, queue = self._clock.now(), self._bus_queue(bus)
             self._waiters.setdefault(bus, []).append(waiter)
-            instant = lane.next_instant()
+            instant = queue.next_instant()
         due_in = timeout if instant is None else max(instant - now, 0.0)
         if instant is not None and due_in == 0:
             signal.set()
@@ -123,40 +123,40 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
             return EventPage(events=found)
 
     def _newest_first(self, query: EventQuery) -> Iterable[int]:
-        """Where to look: states lie in the order of their ids. Whoever asks for live events only skips the history."""
+        """Return the ids to look at, newest first. A query for live events only skips the history."""
         if not query.statuses or not LIVE.issuperset(query.statuses):
             return reversed(self._states)
-        lanes = self._lanes.values() if query.bus is None else [self._lane(query.bus)]
-        return sorted((id_ for lane in lanes for id_ in lane.live), reverse=True)
+        queues = self._bus_queues.values() if query.bus is None else [self._bus_queue(query.bus)]
+        return sorted((id_ for queue in queues for id_ in queue.live), reverse=True)
 
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         """See ``Events``."""
         with self._lock:
             self._check_open()
             cutoff = self._clock.now() - older_than
-            old = [id_ for id_ in sorted(self._lane(bus).history) if self._states[id_].event.updated_ts <= cutoff]
-            self._forget_completed(self._lane(bus), old[:limit])
+            old = [id_ for id_ in sorted(self._bus_queue(bus).history) if self._states[id_].event.updated_ts <= cutoff]
+            self._forget_completed(self._bus_queue(bus), old[:limit])
             return len(old[:limit])
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
         """See ``Events``."""
         with self._lock:
             self._check_open()
-            return self._forget_excess(self._lane(bus), keep, limit)
+            return self._forget_excess(self._bus_queue(bus), keep, limit)
 
     async def counts(self, bus: str | None = None) -> Counts:
         """See ``Events``."""
         with self._lock:
             self._check_open()
-            lanes = [lane for name, lane in self._lanes.items() if bus in (None, name)]
+            queues = [queue for name, queue in self._bus_queues.items() if bus in (None, name)]
             held = [self._states[id_].event.bus for ids in self._held.values() for id_ in ids]
             processing = sum(bus is None or one == bus for one in held)
             dead = [self._states[id_].event for id_ in self._dead]
             failed = [event.status is EventStatus.FAILED for event in dead if bus is None or event.bus == bus]
             return Counts(
-                pending=sum(len(lane.live) for lane in lanes) - processing,
+                pending=sum(len(queue.live) for queue in queues) - processing,
                 processing=processing,
-                completed=sum(len(lane.history) for lane in lanes),
+                completed=sum(len(queue.history) for queue in queues),
                 completed_with_errors=len(failed) - sum(failed),
                 failed=sum(failed),
             )
@@ -193,7 +193,7 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
                 elif record.action is Action.COMPLETED:
                     ended[record.event.id] = record.event.bus
             for id_, bus in list(ended.items())[: max(limit, 0)]:
-                self._forget_completed(self._lane(bus), [id_])
+                self._forget_completed(self._bus_queue(bus), [id_])
             self._log.drop(set(list(unknown)[: max(limit, 0)]), until=until, before_ts=before_ts)
             return entries - self._log.count_after(START)
 

@@ -62,7 +62,7 @@ class BulkCore(MemoryStore):
             outcomes.append(answer)
             self._let_go(id_, token)
             if lane is None or event.bus != bus:
-                bus, lane = event.bus, self._lane(event.bus)
+                bus, lane = event.bus, self._bus_queue(event.bus)
             lane.left(event)
             lane.history[id_] = None
             if len(lane.history) > most:
@@ -77,7 +77,7 @@ class BulkCore(MemoryStore):
         plain = request.mode is EventMode.PARALLEL and not request.tags and request.event_id is None
         if not plain or token in self._held:
             return super()._claim(request, now)
-        lane = self._lane(request.bus)
+        lane = self._bus_queue(request.bus)
         self._expire(lane, request.max_attempts, now)
         worker_id, expires_ts = request.worker_id, now + request.lease
         revision = self._revisions.get(request.bus, "")
@@ -189,7 +189,7 @@ class ReplicatedLogCore(BulkCore):
                 self._keys[event.bus, event.idempotency_key] = id_
             if event.bus != bus:
                 bus = event.bus
-                lane = self._lane(bus)
+                lane = self._bus_queue(bus)
             if status is EventStatus.PENDING:
                 lane.pending(event, now)
             elif status is EventStatus.PROCESSING:
@@ -232,7 +232,7 @@ class ReplicatedLogCore(BulkCore):
         with self._lock:
             if request.token in self._held:
                 return False
-            lane = self._lanes.get(request.bus)
+            lane = self._bus_queues.get(request.bus)
             instant = None if lane is None else lane.next_instant()
             return instant is None or instant > self._clock.now()
 

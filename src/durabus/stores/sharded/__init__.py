@@ -1,1 +1,1 @@
-"""Several stores as one: event ``id % N`` is the number of its shard."""
+"""The sharded store: several stores as one. ``id % N`` is the number of an event's shard."""

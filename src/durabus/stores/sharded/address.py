@@ -1,4 +1,4 @@
-"""``sharded://sqlite:///0.db|sqlite:///1.db``: the stores in their order, a bar between them."""
+"""Parses ``sharded://sqlite:///0.db|sqlite:///1.db``: the URLs of the shards in order, with bars between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ONE_LOG = frozenset({"kafka", "nats"})
 
 
 def parse_url(url: str) -> list[str]:
-    """The URLs of the shards. No URL is shown in an error: it may hold a password."""
+    """Return the URLs of the shards. No error shows a URL: it may hold a password."""
     parts = url.removeprefix(SCHEME).split("|")
     if not all("://" in part for part in parts):
         raise ConfigurationError(
@@ -25,7 +25,7 @@ def parse_url(url: str) -> list[str]:
         if scheme == "sharded":
             raise ConfigurationError(f"sharded: shard {number} is sharded itself: name all stores in one URL")
         if scheme in ONE_LOG:
-            # Their nodes read the positions that readers save, and trim by them; ours are vectors.
+            # These stores trim by the positions that readers save; those of a sharded store are vectors.
             raise ConfigurationError(
                 f"sharded: shard {number} is {scheme}://, which cannot be one: give each bus a prefix there instead"
             )

@@ -1,4 +1,4 @@
-"""``durabus.store.claims.Claims`` and ``durabus.store.results.Results``."""
+"""``durabus.store.claims.Claims`` and ``durabus.store.results.Results`` of all shards."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from durabus.store.features import require
 from durabus.stores.sharded.core import ShardedCore
 
 NO_EVENT_HAS_IT = ("\n",)
-"""A tag that no event can carry: who claims with it gets what its token holds, and nothing else."""
+"""A tag that no event can have: a claim with it returns the events that its token holds, and no others."""
 
 
 class ShardedClaims(ShardedCore):
-    """A claim lives on the shard of its event. Who asks for events gets them from one shard after the other."""
+    """Claims on events and handlers. A claim is on the shard of its event."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
-        """See ``Claims``. The order holds among the events of one shard; the token says which one is asked first.
+        """See ``Claims``. The order holds among the events of one shard; the token chooses the first shard to ask.
 
-        A token that holds claims anywhere is a repeat, so all shards are asked for those before one gives anything new.
-        A shard that is down keeps what it has; its error is raised only if the others have nothing.
+        A token that holds claims on any shard is a repeat, so the store first asks all shards for those.
+        If a shard is down, its events stay there; its error is raised only if the other shards have no events.
         """
         if request.mode is not EventMode.PARALLEL:
             require(self.features, "serial_modes", f"mode={request.mode.value}")
@@ -37,12 +37,12 @@ class ShardedClaims(ShardedCore):
             require(self.features, "claims_by_event_id", "a claim by event_id")
             return await self._claim(request, self._numbers.of_event_id(request.event_id))
         first = self._numbers.of_name(request.token)
-        turns = [(first + step) % self._numbers.count for step in range(self._numbers.count)]
+        numbers = [(first + step) % self._numbers.count for step in range(self._numbers.count)]
         down: dict[int, StoreUnavailableError] = {}
         claims = await self._held(request, down)
         if claims:
             return _in_order(claims)
-        for number in turns:
+        for number in numbers:
             left = request.limit - len(claims)
             if left <= 0:
                 break
@@ -52,7 +52,7 @@ class ShardedClaims(ShardedCore):
         return _in_order(claims)
 
     async def _held(self, request: ClaimRequest, down: dict[int, StoreUnavailableError]) -> list[Claim]:
-        """What the token holds on all shards. One shard knows that by itself."""
+        """Return the claims that the token holds on all shards. A single shard looks for them in its own claim."""
         if self._numbers.count == 1:
             return []
         asked = msgspec.structs.replace(request, tags=NO_EVENT_HAS_IT)
@@ -62,7 +62,7 @@ class ShardedClaims(ShardedCore):
     async def _claim_from(
         self, request: ClaimRequest, number: int, down: dict[int, StoreUnavailableError]
     ) -> list[Claim]:
-        """Nothing from a shard that is down, which is noted: the events of the others need not wait for it."""
+        """Claim from one shard. A shard that is down gives no events and is noted in ``down``: others go on."""
         if number in down:
             return []
         try:
@@ -96,7 +96,7 @@ class ShardedClaims(ShardedCore):
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
     ) -> SettleAnswer:
-        """See ``Claims``. What ``then_claim`` brings is claimed in a step after the settlements."""
+        """See ``Claims``. ``then_claim`` is a separate call after the settlements."""
         if connection is not None:
             require(self.features, "caller_transactions", "settle_events(connection=…)")
 

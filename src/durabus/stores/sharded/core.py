@@ -1,4 +1,4 @@
-"""The shards: opened and closed together, asked one by one or all at once."""
+"""What all parts of the store share: opening and closing the shards, and calls on one or all of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MARKING_PAUSE = 0.1
 
 
 def features_of(shards: Sequence[EventStore]) -> Features:
-    """What holds on all shards, less what does not hold across them."""
+    """Return the features that all shards have, without those that do not hold across shards."""
     inner = [shard.features for shard in shards]
     return Features(
         scheme="sharded",
@@ -46,7 +46,7 @@ def features_of(shards: Sequence[EventStore]) -> Features:
 
 
 class ShardedCore:
-    """What every part of the store is made of."""
+    """Opens and closes the shards, and runs calls on them."""
 
     def __init__(self, shards: Sequence[EventStore]) -> None:
         self._shards = list(shards)
@@ -55,7 +55,7 @@ class ShardedCore:
 
     @classmethod
     def shards_from_url(cls, url: str, clock: Clock | None) -> list[EventStore]:
-        """The stores that the URL names, not opened yet."""
+        """Return the stores that the URL names, not opened yet."""
         return [make_store(part, clock=clock) for part in parse_url(url)]
 
     async def open(self) -> None:
@@ -84,7 +84,7 @@ class ShardedCore:
         try:
             while waiting:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if True in [task.result() for task in done]:  # all of them: an error must not be lost
+                if True in [task.result() for task in done]:  # reads every result, so that no error is lost
                     return True
             return False
         finally:
@@ -93,7 +93,7 @@ class ShardedCore:
             await asyncio.gather(*waiting, return_exceptions=True)
 
     async def _mark(self, shard: EventStore, number: int) -> None:
-        """Write into a shard which one it is, or refuse it if it says that it is another one."""
+        """Write its number into a shard. Raises if the shard has another number already."""
         mine = f"{number} of {self._numbers.count}"
         for _ in range(MARKING_TRIES):
             known = await shard.read_position(MARK)
@@ -111,7 +111,7 @@ class ShardedCore:
                 )
             lock = await shard.claim_lock(MARK, worker_id=default_worker_id(), token=new_token(), lease=MARKING)
             if lock is None:
-                await asyncio.sleep(MARKING_PAUSE)  # another node is at it
+                await asyncio.sleep(MARKING_PAUSE)  # another process writes the number
                 continue
             try:
                 await shard.save_position(MARK, mine, lock=lock)
@@ -119,25 +119,25 @@ class ShardedCore:
             except LeaseLost:
                 continue
         raise StoreError(
-            f"shard {mine}: nobody could write its number within {MARKING_TRIES * MARKING_PAUSE:g} s; open it again"
+            f"shard {mine}: its number could not be written within {MARKING_TRIES * MARKING_PAUSE:g} s; open it again"
         )
 
     async def _all(self, call: Callable[[EventStore, int], Awaitable[T]]) -> list[T]:
-        """Ask all shards at once. Each gets to its end; then the first error is raised."""
+        """Call all shards at once and wait for all of them. Then raise the first error, if any."""
         answers = await asyncio.gather(
             *(self._ask(call, number) for number in range(self._numbers.count)), return_exceptions=True
         )
         return [self._good(answer) for answer in answers]
 
     async def _ask(self, call: Callable[[EventStore, int], Awaitable[T]], number: int) -> T:
-        """Ask one shard. Ids in its errors are told as everybody else knows them."""
+        """Call one shard. An error of the shard gets the ids of the sharded store."""
         try:
             return await call(self._shards[number], number)
         except DurabusError as error:
-            told = self._numbers.error(error, number)
-            if told is error:
+            outer = self._numbers.error(error, number)
+            if outer is error:
                 raise
-            raise told from error
+            raise outer from error
 
     async def _each(
         self,
@@ -145,9 +145,9 @@ class ShardedCore:
         shard_of: Callable[[S], int],
         call: Callable[[EventStore, list[S]], Awaitable[Sequence[T]]],
     ) -> list[T]:
-        """A batch, each item asked of its shard, all shards at once; the answers in the order of the items.
+        """Call each item's shard, all shards at once. Returns the results in the order of the items.
 
-        If a shard fails, others may have done their part: the error says so, and a repeat of the call does the rest.
+        If a shard fails, others may have done their part. The error says so, and a repeat of the call does the rest.
         """
         places: dict[int, list[int]] = {}
         for place, item in enumerate(items):
@@ -167,7 +167,7 @@ class ShardedCore:
         return [found[place] for place in range(len(items))]
 
     async def _up_to(self, limit: int, call: Callable[[EventStore, int], Awaitable[int]]) -> int:
-        """A chore with a limit, shard after shard, until so many are done."""
+        """Call one shard after the other until ``limit`` is reached. Returns the total."""
         done = 0
         for shard in self._shards:
             if done >= limit:

@@ -1,4 +1,4 @@
-"""``durabus.store.events.Events`` and ``durabus.store.dead_letters.DeadLetters``."""
+"""``durabus.store.events.Events`` and ``durabus.store.dead_letters.DeadLetters`` of all shards."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from durabus.stores.sharded.core import ShardedCore
 
 
 class ShardedEvents(ShardedCore):
-    """Each event is on the shard that its ``event_id`` names; lists are merged."""
+    """Events and dead letters. The ``event_id`` gives the shard of an event; lists of all shards are merged."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         if connection is not None:
@@ -74,7 +74,7 @@ class ShardedEvents(ShardedCore):
         )
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        """See ``Events``, but of each shard its share of ``keep``, rounded up, is kept."""
+        """See ``Events``, but each shard keeps its share of ``keep``, rounded up."""
         share = -(-keep // self._numbers.count)
         return await self._up_to(limit, lambda shard, left: shard.cleanup_excess_events(bus, keep=share, limit=left))
 
@@ -95,7 +95,7 @@ class ShardedEvents(ShardedCore):
         return DeadLetterPage(events=found[offset : offset + limit], total=sum(page.total for page in pages))
 
     async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
-        """See ``DeadLetters``. What is refused is refused before anything is changed on any shard."""
+        """See ``DeadLetters``. Raises for a wrong reference before it changes any shard."""
         for ref, event in zip(refs, await self.get_events(refs), strict=True):
             if event is None:
                 raise EventNotFound(ref)

@@ -1,4 +1,4 @@
-"""What the sharded store promises."""
+"""What the sharded store promises, and what ``durabus doctor`` says about its shards."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ GUARANTEES = Guarantees(
 
 
 async def examine(url: str) -> list[Finding]:
-    """The findings of all shards, each with its number."""
+    """Return the findings of all shards, each with the number of its shard."""
     return [
         msgspec.structs.replace(finding, setting=f"shard {number}: {finding.setting}")
         for number, part in enumerate(parse_url(url))

@@ -1,4 +1,4 @@
-"""``durabus.store.log.Log`` and ``durabus.store.locks.Locks``."""
+"""``durabus.store.log.Log`` and ``durabus.store.locks.Locks`` of all shards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POSITION, ID, AT = (LOG_COLUMNS.index(name) for name in ("position", "id", "at_t
 
 
 class ShardedLog(ShardedCore):
-    """Each shard has its own log; a reader has a place in each, and they are merged by time as they are read."""
+    """The log and the locks. A reader has a position in the log of each shard; reading merges the logs by time."""
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         async def ask(shard: EventStore, number: int) -> list[LogEntry]:
@@ -49,7 +49,7 @@ class ShardedLog(ShardedCore):
         return LogRows(rows, join(reached) if rows else after)
 
     async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
-        """See ``Log``. Each piece is of one shard, and the last one of each shard may be shorter."""
+        """See ``Log``. Each piece belongs to one shard, and the last piece of each shard may be shorter."""
         begins, ends = self._split(after), self._split(until)
         pieces: list[str] = []
         reached = list(begins)
@@ -74,7 +74,7 @@ class ShardedLog(ShardedCore):
         return max(held, key=lambda hold: hold.waiting, default=None)
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
-        """See ``Log``. Read on from such a position, the other shards are read from their beginning."""
+        """See ``Log``. From such a position, a reader reads the other shards from their beginning."""
         number = self._numbers.of_ref(ref)
         return [
             msgspec.structs.replace(
@@ -94,7 +94,7 @@ class ShardedLog(ShardedCore):
         return newest(await self._all(lambda shard, _: shard.read_position(name)))
 
     async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
-        """See ``Log``. ``limit`` is for each shard."""
+        """See ``Log``. ``limit`` holds for each shard."""
         ends = self._split(until)
         return sum(
             await self._all(
@@ -134,7 +134,7 @@ class ShardedLog(ShardedCore):
 def _merged(
     found: Sequence[Sequence[T]], begins: Sequence[str], limit: int, key: Callable[[T], tuple[float, str]]
 ) -> tuple[list[tuple[int, T, str]], list[str]]:
-    """What comes first of all shards, each in its own order: shard, entry, and where a reader is after it."""
+    """Merge the entries of all shards by time, each shard in its own order: shard, entry, position after it."""
     reached, heads = list(begins), [0] * len(found)
     merged: list[tuple[int, T, str]] = []
     while len(merged) < limit:
@@ -150,4 +150,4 @@ def _merged(
 
 
 def _time(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0  # damaged by hand
+    return float(value) if isinstance(value, int | float) else 0.0  # a damaged row

@@ -1,4 +1,10 @@
-"""A position in the log of many shards: where each of them was, in their order."""
+"""Positions in the log of all shards, and which shard an event, a lock or a name belongs to.
+
+::
+
+    event_id as a number % N  =  shard  =  id % N
+    id  =  the shard's own id * N + shard
+"""
 
 from __future__ import annotations
 
@@ -21,12 +27,12 @@ _SAVED = msgspec.json.Decoder(tuple[float, str])
 
 
 def join(parts: Sequence[str]) -> str:
-    """One position of the positions of all shards."""
+    """Return one position from the positions of all shards."""
     return START if all(part == START for part in parts) else msgspec.json.encode(list(parts)).decode()
 
 
 def split(position: str, count: int) -> list[str]:
-    """The position of each shard. Raises ``InvalidEventError`` for what this store did not make."""
+    """Return the position of each shard. Raises ``InvalidEventError`` for a position of another log."""
     if position == START:
         return [START] * count
     try:
@@ -43,12 +49,12 @@ def _foreign(position: str, count: int) -> InvalidEventError:
 
 
 def saved(at_ts: float, position: str) -> str:
-    """A reader's position as a shard keeps it: with its time, because any shard may be asked for the newest."""
+    """Return a reader's position with its time, as a shard stores it: ``newest`` compares the times."""
     return msgspec.json.encode((at_ts, position)).decode()
 
 
 def newest(found: Sequence[str]) -> str:
-    """The position that was saved last."""
+    """Return the position that was saved last."""
     kept = [_SAVED.decode(one) for one in found if one != START]
     return max(kept, key=lambda one: one[0])[1] if kept else START
 
@@ -59,74 +65,74 @@ HANDLER_LOCK = "handler:event:"
 
 
 class Numbering:
-    """Of ``count`` shards. It is part of every id that was ever given, so neither count nor order may change."""
+    """Converts ids of ``count`` shards. Every id contains the shard, so neither number nor order may change."""
 
     def __init__(self, count: int) -> None:
         self.count = count
 
     def of_event_id(self, event_id: str) -> int:
-        """The shard of an event. What is no UUID is on none; any shard may say so."""
+        """Return the shard of an event. For a text that is no UUID, any shard can say that there is no such event."""
         try:
             return UUID(event_id).int % self.count
         except ValueError:
             return 0
 
     def of_ref(self, ref: EventRef) -> int:
-        """The shard of an event that is named by ``id`` or ``event_id``."""
+        """Return the shard of an event, given its ``id`` or ``event_id``."""
         return ref % self.count if isinstance(ref, int) else self.of_event_id(ref)
 
     def of_lock(self, key: str) -> int:
-        """The shard of a lock: that of its event if handlers take it, else by its name."""
+        """Return the shard of a lock: that of its event for a handler lock, else by its name."""
         if key.startswith(HANDLER_LOCK):
             return self.of_event_id(key.removeprefix(HANDLER_LOCK))
         return self.of_name(key)
 
     def of_name(self, name: str) -> int:
-        """The same shard for a name in every process, for ever."""
+        """Return the shard of a name. It is the same in every process and version."""
         return int.from_bytes(blake2b(name.encode(), digest_size=8).digest()) % self.count
 
     def inner(self, id_: int) -> int:
-        """An id as its shard knows it."""
+        """Return the id that the shard uses."""
         return id_ // self.count
 
     def inner_ref(self, ref: EventRef) -> EventRef:
-        """A name of an event as its shard knows it."""
+        """Return a reference to an event with the id that the shard uses."""
         return self.inner(ref) if isinstance(ref, int) else ref
 
     def inner_claim(self, ref: ClaimRef) -> ClaimRef:
-        """A claim as its shard knows it."""
+        """Return a claim with the id that the shard uses."""
         return ClaimRef(self.inner(ref.id), ref.token, ref.fence)
 
     def inner_settlement(self, settlement: Settlement) -> Settlement:
-        """A settlement as its shard knows it."""
+        """Return a settlement with the id that the shard uses."""
         return msgspec.structs.replace(settlement, ref=self.inner_claim(settlement.ref))
 
     def inner_handler(self, claim: HandlerClaim) -> HandlerClaim:
-        """A handler claim as its shard knows it."""
+        """Return a handler claim with the id that the shard uses."""
         return msgspec.structs.replace(claim, id=self.inner(claim.id))
 
     def inner_before(self, before_id: int, shard: int) -> int:
-        """Ids below this one are, on the shard, those below the answer."""
+        """Return the bound that the shard uses for ids below ``before_id``."""
         return -((shard - before_id) // self.count)
 
     def outer(self, id_: int, shard: int) -> int:
-        """An id of a shard as everybody else knows it."""
+        """Return the id in the sharded store for an id of a shard."""
         return id_ * self.count + shard
 
     def event(self, event: Event, shard: int) -> Event:
-        """An event of a shard."""
+        """Return an event of a shard with its id in the sharded store."""
         return msgspec.structs.replace(event, id=self.outer(event.id, shard))
 
     def claim(self, claim: Claim, shard: int) -> Claim:
-        """A claim of a shard."""
+        """Return a claim of a shard with its id in the sharded store."""
         return msgspec.structs.replace(claim, event=self.event(claim.event, shard))
 
     def handler(self, claim: HandlerClaim, shard: int) -> HandlerClaim:
-        """A handler claim of a shard."""
+        """Return a handler claim of a shard with its id in the sharded store."""
         return msgspec.structs.replace(claim, id=self.outer(claim.id, shard))
 
     def answer(self, value: T, shard: int) -> T:
-        """What a batch call of a shard answered, one of the kinds that carry an id, or anything else as it is."""
+        """Return a result of a shard with its id in the sharded store. A result without an id stays as it is."""
         made: Any = value
         match value:
             case Event():
@@ -141,7 +147,7 @@ class Numbering:
         return answered
 
     def error(self, error: Exception, shard: int) -> Exception:
-        """An error of a shard that names an event."""
+        """Return an error of a shard with its id in the sharded store. An error without an id stays as it is."""
         match error:
             case EventNotFound(ref=int()):
                 return EventNotFound(self.outer(int(error.ref), shard))

@@ -1,4 +1,4 @@
-"""``durabus.store.registrations.Registrations``: on every shard alike, and read as the union of all."""
+"""``durabus.store.registrations.Registrations``: written to every shard, and read as the union of all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from durabus.stores.sharded.core import ShardedCore
 
 
 class ShardedRegistrations(ShardedCore):
-    """Each shard tells the revision of its own list with the claims that it grants, so each has the whole list."""
+    """Buses and handlers. Each shard has the whole list: its claims carry the revision of its own list."""
 
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
@@ -20,7 +20,7 @@ class ShardedRegistrations(ShardedCore):
         return any(await self._all(lambda shard, _: shard.unregister_handler(bus, handler_id)))
 
     async def list_handlers(self, bus: str) -> Registered:
-        """See ``Registrations``. ``revision`` is that of all shards; a claim carries that of its own."""
+        """See ``Registrations``. ``revision`` joins those of all shards; a claim carries that of its own shard."""
         found = await self._all(lambda shard, _: shard.list_handlers(bus))
         handlers: dict[tuple[str, str], HandlerInfo] = {}
         for info in (info for one in found for info in one.handlers):
@@ -45,7 +45,7 @@ class ShardedRegistrations(ShardedCore):
         await self._all(lambda shard, _: shard.stop_bus(bus))
 
     async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
-        """See ``Registrations``. A shard with live events keeps a bus for all; counted is what went on every shard."""
+        """See ``Registrations``. A shard with live events keeps the bus. Counts the buses archived on every shard."""
         return min(await self._all(lambda shard, _: shard.archive_buses(stopped_for=stopped_for, limit=limit)))
 
 

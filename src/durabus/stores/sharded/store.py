@@ -1,4 +1,4 @@
-"""The sharded store: several stores under one contract."""
+"""The sharded store: its parts as one class."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from durabus.stores.sharded.registrations import ShardedRegistrations
 
 
 class ShardedStore(ShardedEvents, ShardedClaims, ShardedLog, ShardedRegistrations):
-    """An event is on shard ``event_id % N``, and so is everything about it.
+    """Several stores as one. An event and everything about it is on shard ``event_id % N``.
 
-    Of the contract then
+    Of the contract
 
-    - holds as on one store: claims, leases, fences and locks; everything about one event; ``event_id`` names one event;
-      filters, pages, totals and counts; an exact repeat of a call takes effect once.
-    - holds among the events of one shard only (``one_order=False``): ids that follow the order of publishing, the
-      order of claims, commit order of the log, batches that are stored, requeued or settled all or none, "oldest first"
-      of a purge or trim with a limit. A batch that spans shards and fails half-way raises; a repeat does the rest.
-    - is refused with ``UnsupportedByStore``: the serial modes, ordering keys, idempotency keys, caller transactions.
+    - these hold as on one store: claims, leases, fences and locks; everything about one event; one event for each
+      ``event_id``; filters, pages, totals and counts; an exact repeat of a call takes effect once.
+    - these hold only among the events of one shard (``one_order=False``): ids in the order of publishing, the order of
+      claims, commit order of the log, batches that are stored, requeued or settled all or none, "oldest first" of a
+      purge or trim with a limit. A batch that spans shards and fails half-way raises; a repeat does the rest.
+    - these raise ``UnsupportedByStore``: the serial modes, ordering keys, idempotency keys, caller transactions.
 
-    A position of the log is a vector: where each shard's log was. Following it gives every entry once, and those of one
-    event in their order; entries of different shards come by time as far as they can be read at that moment, so two
-    readers may see them in different order. Leases are judged by the clock of the event's shard, ``now`` is the first
-    one's. ``counts`` and lists are sums over shards read at nearly the same moment. While a shard is down its events
-    wait, and calls that need it raise (lists, counts, the log, registrations); the events of the others are claimed and
-    settled as ever.
+    A position of the log is a vector of the positions of all shards. A reader gets every entry once, and those of one
+    event in their order. Entries of different shards come by time as far as they can be read at that moment, so two
+    readers may see them in different order. The clock of the event's shard decides leases; ``now`` is that of the first
+    shard. ``counts`` and lists are sums over shards that are read at nearly the same moment. While a shard is down, its
+    events wait, and calls that need it raise (lists, counts, the log, registrations). Workers still claim and settle
+    the events of the other shards.
     """
 
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> ShardedStore:
-        """The store behind ``sharded://…|…``. How many shards there are, and their order, is for ever."""
+        """Return the store of ``sharded://…|…``. The number and order of its shards can never change."""
         return cls(cls.shards_from_url(url, clock))
