@@ -12,10 +12,10 @@ GUARANTEES = Guarantees(
     durability="in the memory of this process.",
     lost="everything, when the process ends.",
     order="claims by priority, then by id. The log is the order of the calls.",
-    unknown_outcome="does not happen: a call returns or raises before anybody else sees its effect.",
+    unknown_outcome="does not happen: a call returns or raises before another call sees its effect.",
     clock="the host's.",
     wake_up="at once, within the process.",
-    limits="memory; `max_history` COMPLETED events of a bus are remembered (10,000 unless told).",
+    limits="memory; the store keeps `max_history` COMPLETED events of a bus (default 10,000).",
     not_for="anything that must outlive the process.",
     shown_by={
         "durability": ("not tested: nothing is promised",),

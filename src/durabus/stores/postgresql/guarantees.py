@@ -14,7 +14,7 @@ GUARANTEES = Guarantees(
         "newest commits."
     ),
     order=(
-        "claims by priority, then by id, among those that nobody else is claiming at that moment. The log is the "
+        "claims by priority, then by id, among those that no other worker is claiming at that moment. The log is the "
         "order of the commits; a transaction that commits late is not skipped."
     ),
     unknown_outcome=(

@@ -6,17 +6,17 @@ SUITE = "conformance/test_sqlite.py::TestSQLiteStore"
 
 GUARANTEES = Guarantees(
     title="SQLite",
-    durability="on the disk: WAL with `synchronous=FULL`, one commit shared by all who wait.",
+    durability="on the disk: WAL with `synchronous=FULL`, all calls that wait share one commit.",
     lost=(
         "nothing by kill -9 or a power cut, as far as the disk keeps what it confirmed. With `?synchronous=normal` a "
         "power cut may take the newest commits."
     ),
     order="claims by priority, then by id. The log is the order of the commits.",
     unknown_outcome=(
-        "a call fails to tell whether it wrote only if the disk fails during the commit. The error then says so: "
+        "the outcome is unknown only if the disk fails during the commit. The error then says so: "
         "repeat the same call, it takes effect once."
     ),
-    clock="the host's, carried on when it is set back: never backwards, never standing still.",
+    clock="the host's. If that is set back, the store's time goes on: it never goes back or stands still.",
     wake_up="within milliseconds, from any process of the host.",
     limits="one host, one writer at a time; a call behind a frozen writer fails after 30 s and names its pid.",
     not_for="network file systems, several hosts, use across `fork()`.",
