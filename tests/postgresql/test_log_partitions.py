@@ -1,4 +1,4 @@
-"""The log is kept by days; what is old enough goes as a whole day, and nothing else goes with it."""
+"""The log has one partition for each day; old ones are dropped whole, and nothing else goes with them."""
 
 from collections.abc import AsyncIterator
 
