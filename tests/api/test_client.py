@@ -157,7 +157,7 @@ async def test_it_gives_up(desk: Desk) -> None:
 
 async def test_what_is_no_answer_of_the_server_is_an_error_too() -> None:
     page = httpx2.MockTransport(lambda _: httpx2.Response(200, text="<html>Welcome to our network</html>"))
-    with pytest.raises(ApiError, match="200: not an answer of this API"):
+    with pytest.raises(ApiError, match="200: not a response of this API"):
         await Client("http://127.0.0.1", transport=page).stats()
 
 

@@ -1,4 +1,4 @@
-"""The HTTP API from Python: ``Client`` for async code, ``SyncClient`` for the rest, with the same verbs.
+"""Clients of the HTTP API: ``Client`` for async code and ``SyncClient`` for other code, with the same methods.
 
 ::
 

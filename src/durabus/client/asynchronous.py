@@ -1,4 +1,4 @@
-"""The API for async code."""
+"""The client for async code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx2
 
 from durabus.client import calls
 from durabus.client.calls import ApiCall, EventFields
-from durabus.client.retrying import TIMEOUT, client_options, is_away, passes, pauses, request_options, unreachable
+from durabus.client.retrying import TIMEOUT, client_options, is_away, is_temporary, pauses, request_options, unreachable
 from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id
@@ -26,7 +26,7 @@ logger = logging.getLogger("durabus.client")
 
 
 class Client:
-    """Speaks to one server. Calls that are safe to repeat are repeated while the server cannot be reached."""
+    """A client of one server. It repeats calls that are safe to repeat while the server is away."""
 
     def __init__(
         self,
@@ -49,15 +49,15 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
-        """Let go of the connections. Repeatable."""
+        """Close the connections. Repeatable."""
         await self._http.aclose()
 
     async def publish(self, title: str, payload: Any = None, **fields: Unpack[EventFields]) -> Event:
-        """Store an event. It is sent with an id of its own, so that it is stored once however often it is sent."""
+        """Publish an event. The client gives it an id, so that the server stores it once even if it is sent twice."""
         return calls.one(await self.send(calls.publish([calls.event(title, payload, fields)])))
 
     async def publish_batch(self, events: Sequence[dict[str, Any]]) -> list[Event]:
-        """Store many events in one step, all or none. Make them with ``new``."""
+        """Publish many events in one step, all or none. Make them with ``new``."""
         return await self.send(calls.publish(events))
 
     def new(self, title: str, payload: Any = None, **fields: Unpack[EventFields]) -> dict[str, Any]:
@@ -76,11 +76,11 @@ class Client:
         return await self.send(calls.start(refs, lease=lease))
 
     async def renew(self, refs: Sequence[ClaimRef], *, lease: float | None = None) -> list[float | LeaseLost]:
-        """Keep claims for longer."""
+        """Renew the leases of claims."""
         return await self.send(calls.renew(refs, lease=lease))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-        """End claims: ``Complete``, ``Fail`` or ``Release``, each judged by itself."""
+        """End claims with ``Complete``, ``Fail`` or ``Release``, each independent of the others."""
         return await self.send(calls.settle(settlements))
 
     async def get(self, id_: int, *, include_logs: bool = False) -> dict[str, Any]:
@@ -104,55 +104,55 @@ class Client:
         return await self.send(calls.dead_letters(limit=limit, offset=offset, bus=bus))
 
     async def requeue(self, ids: Sequence[int]) -> Sequence[Event]:
-        """Bring dead letters back."""
+        """Requeue dead letters."""
         return await self.send(calls.requeue(ids))
 
     async def purge(self, older_than_days: float, bus: str | None = None) -> int:
-        """Delete dead letters for ever."""
+        """Delete dead letters permanently. Returns how many."""
         return await self.send(calls.purge(older_than_days, bus))
 
     async def jobs(
         self, *, tags: Iterable[str] = (), lease: float = DEFAULT_LEASE, wait: float = 20.0, **more: Any
     ) -> AsyncIterator[Job]:
-        """One event after the other, for ever. Use each with ``async with``.
+        """Yield one event after the other, without end. Use each with ``async with``.
 
-        A server that answered before is waited for while it is away.
+        If the server becomes unreachable after the first response, the client waits until it is back.
         """
-        answered = False
+        connected = False
         while True:
             try:
                 claims = await self.claim(tags=tags, lease=lease, wait=wait, **more)
             except DurabusError as error:
-                if not answered or not is_away(error):
+                if not connected or not is_away(error):
                     raise
-                logger.warning("no work could be asked for, it is tried again: %s", error)
+                logger.warning("the client could not claim events, it tries again: %s", error)
                 continue
-            answered = True
+            connected = True
             for claim in claims:
                 yield Job(self, claim, lease)
 
     async def send(self, call: ApiCall[T]) -> T:
-        """Send a call, again where that is safe and the trouble may pass."""
+        """Send a call. Send it again if that is safe and the error may be temporary."""
         options = request_options(call, self._timeout)
         waits = pauses()
         while True:
             pause = next(waits, None) if call.repeatable else None
             try:
-                answer = await self._http.request(call.method, call.path, **options)
+                response = await self._http.request(call.method, call.path, **options)
             except httpx2.TransportError as error:
                 if pause is None:
                     raise unreachable(self.url, error) from error
             else:
-                if pause is None or not passes(answer.status_code):
-                    return call.answer(answer.status_code, answer.content)
+                if pause is None or not is_temporary(response.status_code):
+                    return call.result(response.status_code, response.content)
             await asyncio.sleep(pause)
 
 
 class Job:
-    """An event to work on: kept while the block runs, completed at its end, failed by an exception in it.
+    """An event to work on. Its lease is renewed while the block runs, and it completes at the end of the block.
 
-    The exception is reported and logged, and goes no further, so that the next job has its own chance. If somebody else
-    gets the event meanwhile, the block is cancelled; what this worker did with the event after that is refused.
+    An exception in the block fails the event. It is reported and logged but not raised, so that the next job can run.
+    If another worker gets the event meanwhile, the block is cancelled and later writes to the event are refused.
     """
 
     def __init__(self, client: Client, claim: Claim, lease: float) -> None:
@@ -167,12 +167,12 @@ class Job:
 
     @property
     def payload(self) -> Any:
-        """What was published."""
+        """The payload of the event."""
         return self.event.payload
 
     @property
     def fence(self) -> int:
-        """For systems that refuse writes of workers that came before."""
+        """The fencing token: other systems can use it to refuse writes of earlier workers."""
         return self.event.fence
 
     async def __aenter__(self) -> Self:
@@ -190,7 +190,7 @@ class Job:
         task = asyncio.current_task()
         ours = self._lost and task is not None and task.uncancel() == 0
         if ours and isinstance(error, asyncio.CancelledError):
-            logger.warning("event %s: its claim was lost while it was worked on", self.event.id)
+            logger.warning("event %s: the claim was lost while the job was running", self.event.id)
             return True
         if isinstance(error, Exception):
             logger.error("event %s failed", self.event.id, exc_info=error)
@@ -203,14 +203,14 @@ class Job:
         except DurabusError as trouble:
             if error is None or isinstance(error, Exception):
                 raise
-            # The block was interrupted, and that is what its caller must hear of. The lease ends by itself.
-            logger.warning("event %s could not be given back: %s", self.event.id, trouble)
+            # The block was interrupted, and the caller must see that exception. The lease ends by itself.
+            logger.warning("event %s could not be released: %s", self.event.id, trouble)
         else:
             if isinstance(outcome, LeaseLost):
                 logger.warning("event %s: %s", self.event.id, outcome)
 
     async def _keep(self, working: asyncio.Task[Any] | None) -> None:
-        """Renew until cancelled. When the lease is over without an answer, it counts as lost."""
+        """Renew the lease until cancelled. If it expires without a response, the claim counts as lost."""
         while True:
             await asyncio.sleep(min(self._lease / 3, self._ends - monotonic()))
             asked = monotonic()
@@ -218,7 +218,7 @@ class Job:
                 async with asyncio.timeout(self._ends - asked):
                     (renewed,) = await self._client.renew([self.claim.ref], lease=self._lease)
             except (DurabusError, TimeoutError) as error:
-                logger.warning("event %s: its claim could not be renewed: %r", self.event.id, error)
+                logger.warning("event %s: the claim could not be renewed: %r", self.event.id, error)
                 lost = monotonic() >= self._ends
             else:
                 lost, self._ends = isinstance(renewed, LeaseLost), asked + self._lease

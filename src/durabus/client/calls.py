@@ -1,6 +1,6 @@
-"""Every call of the API as a value: what to send, how to read the answer, and whether it may be sent twice.
+"""Every call of the API as a value: what to send, how to read the response, and whether it may be sent twice.
 
-Both clients are made of these, so there is one place where a request is built.
+Both clients use these values, so requests are built in one place.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ class ApiCall(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     body: bytes | None = None
     read: Callable[[bytes], T]
     repeatable: bool
-    """Sent twice it has the effect of once, so a lost reply costs nothing."""
+    """Whether sending it twice has the same effect as once, so that it can be repeated after a lost response."""
     patience: float = 0.0
-    """How long the server may take before it answers, beyond the usual."""
+    """Seconds that the server may take to respond, in addition to the usual timeout."""
 
-    def answer(self, status: int, content: bytes) -> T:
-        """The value, or ``ApiError``, also for what somebody in between answered in the server's place."""
+    def result(self, status: int, content: bytes) -> T:
+        """The value in a response. Raises ``ApiError`` for an error, also if a proxy responded for the server."""
         if status not in (OK, CREATED):
             raise ApiError(status, *wire.problem(content))
         try:
             return self.read(content)
         except (msgspec.DecodeError, UnicodeError) as error:
-            raise ApiError(status, f"not an answer of this API ({error}): is there a proxy in between?") from error
+            raise ApiError(status, f"not a response of this API ({error}): is there a proxy in between?") from error
 
 
 class EventFields(TypedDict, total=False):
-    """What a publisher may add to title and payload."""
+    """Optional fields of an event, beside title and payload."""
 
     description: str | None
     type: str | None
@@ -59,13 +59,13 @@ class EventFields(TypedDict, total=False):
     priority: int
     delay: Duration
     max_retries: int | None
-    """How many attempts the event has, as everywhere in the HTTP API."""
+    """The number of attempts, as everywhere in the HTTP API."""
     parent_id: str | None
     idempotency_key: str | None
 
 
 def event(title: str, payload: Any = None, fields: EventFields | None = None) -> dict[str, Any]:
-    """One event as the API takes it, with an ``event_id`` of its own that makes sending it repeatable."""
+    """One event as the API accepts it. Its ``event_id`` is made here, so that sending it can be repeated."""
     given: dict[str, Any] = {name: value for name, value in (fields or {}).items() if value is not None}
     if "tags" in given:
         given["tags"] = ",".join(check_tags(given["tags"]))
@@ -75,7 +75,7 @@ def event(title: str, payload: Any = None, fields: EventFields | None = None) ->
 
 
 def publish(events: Sequence[Mapping[str, Any]]) -> ApiCall[list[Event]]:
-    """Store events, all or none."""
+    """Publish events, all or none."""
     return _post("/events/batch", {"events": events}, wire.events, repeatable=all("event_id" in one for one in events))
 
 
@@ -88,7 +88,7 @@ def claim(
     wait: float = 0.0,
     **more: Any,
 ) -> ApiCall[list[Claim]]:
-    """Ask for work. The token is made here, so that a repeat gets what the lost reply told of."""
+    """Claim events. The token is made here, so that a repeat returns the claims of the lost response."""
     body = {"worker_id": worker_id, "tags": ",".join(check_tags(tags)), "limit": limit, "wait": wait, **more}
     if lease is not None:
         body["lease"] = lease
@@ -96,12 +96,12 @@ def claim(
 
 
 def settle(settlements: Sequence[Settlement]) -> ApiCall[list[Settled | LeaseLost]]:
-    """End claims, each judged by itself."""
+    """End claims, each independent of the others."""
     return _post("/claims/settle", {"settlements": [_settlement(one) for one in settlements]}, wire.outcomes)
 
 
 def end(ref: ClaimRef, error: BaseException | None, spent: float) -> ApiCall[list[Settled | LeaseLost]]:
-    """How a job ends: done, to be tried again, of no use, or, if it was interrupted, given back."""
+    """End a job: complete it, fail it, complete it with errors, or release it if it was interrupted."""
     document: dict[str, Any] = {"outcome": "complete", **_ref(ref), "execution_time_ms": spent}
     text = stored_text(f"{type(error).__name__}: {error}")
     match error:
@@ -112,14 +112,14 @@ def end(ref: ClaimRef, error: BaseException | None, spent: float) -> ApiCall[lis
         case TransientError(retry_after=float() as delay):
             document |= {"outcome": "fail", "error_message": text, "delay": delay}
         case Exception():
-            document |= {"outcome": "fail", "error_message": text}  # the server knows when to try again
+            document |= {"outcome": "fail", "error_message": text}  # the server chooses the delay
         case _:
             document = {"outcome": "release", **_ref(ref)}
     return _post("/claims/settle", {"settlements": [document]}, wire.outcomes)
 
 
 def renew(refs: Sequence[ClaimRef], *, lease: float | None = None) -> ApiCall[list[float | LeaseLost]]:
-    """Keep claims for longer."""
+    """Renew the leases of claims."""
     return _post("/claims/renew", _refs(refs, lease), wire.renewals)
 
 
@@ -129,7 +129,7 @@ def start(refs: Sequence[ClaimRef], *, lease: float | None = None) -> ApiCall[li
 
 
 def get(path: str, read: Callable[[bytes], T]) -> ApiCall[T]:
-    """Look at something."""
+    """Read something."""
     return ApiCall(method="GET", path=path, read=read, repeatable=True)
 
 
@@ -144,34 +144,34 @@ def dead_letters(*, limit: int = 100, offset: int = 0, bus: str | None = None) -
 
 
 def requeue(ids: Sequence[int]) -> ApiCall[list[Event]]:
-    """Bring dead letters back."""
+    """Requeue dead letters."""
     return _post("/dead-letters/requeue", {"ids": ids}, wire.events)
 
 
 def purge(older_than_days: float, bus: str | None = None) -> ApiCall[int]:
-    """Delete dead letters. Not repeated: the second answer would not tell how many went."""
+    """Delete dead letters. It is not repeated: the second response would not say how many were deleted."""
     body = {"older_than_days": older_than_days, "bus": bus}
     return _post("/dead-letters/purge", body, wire.purged, repeatable=False)
 
 
 def reset(id_: int, reason: str) -> ApiCall[dict[str, Any]]:
-    """Take an event from its worker. Not repeated: it could be the next worker's by then."""
+    """Take an event from its worker. It is not repeated: by then the next worker may hold the event."""
     path = f"/events/{id_}/reset" + _query(reason=reason)
     return ApiCall(method="POST", path=path, read=msgspec.json.decode, repeatable=False)
 
 
 def show(id_: int, *, include_logs: bool = False) -> ApiCall[dict[str, Any]]:
-    """One event as the design document shows it."""
+    """One event, in the format of the design document."""
     return get(f"/events/{id_}" + _query(include_logs="true" if include_logs else None), msgspec.json.decode)
 
 
 def list_events(**filters: Any) -> ApiCall[dict[str, Any]]:
-    """A page of events as the design document lists them."""
+    """A page of events, in the format of the design document."""
     return get("/events" + _query(**filters), msgspec.json.decode)
 
 
 def one(found: list[T]) -> T:
-    """The only one of a batch of one."""
+    """The only event of a batch of one."""
     (only,) = found
     return only
 

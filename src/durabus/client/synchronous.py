@@ -1,4 +1,4 @@
-"""The API for code without an event loop: the same verbs, blocking."""
+"""The client for code without an event loop: the same methods, blocking."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import httpx2
 
 from durabus.client import calls
 from durabus.client.calls import ApiCall, EventFields
-from durabus.client.retrying import TIMEOUT, client_options, is_away, passes, pauses, request_options, unreachable
+from durabus.client.retrying import TIMEOUT, client_options, is_away, is_temporary, pauses, request_options, unreachable
 from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id
@@ -27,7 +27,7 @@ logger = logging.getLogger("durabus.client")
 
 
 class SyncClient:
-    """Speaks to one server, from any thread. Calls that are safe to repeat are repeated while it cannot be reached."""
+    """A client of one server, for any thread. It repeats calls that are safe to repeat while the server is away."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class SyncClient:
         self.close()
 
     def close(self) -> None:
-        """Let go of the connections. Repeatable."""
+        """Close the connections. Repeatable."""
         self._http.close()
 
     def publish(self, title: str, payload: Any = None, **fields: Unpack[EventFields]) -> Event:
-        """Store an event. It is sent with an id of its own, so that it is stored once however often it is sent."""
+        """Publish an event. The client gives it an id, so that the server stores it once even if it is sent twice."""
         return calls.one(self.send(calls.publish([calls.event(title, payload, fields)])))
 
     def publish_batch(self, events: Sequence[dict[str, Any]]) -> list[Event]:
-        """Store many events in one step, all or none. Make them with ``new``."""
+        """Publish many events in one step, all or none. Make them with ``new``."""
         return self.send(calls.publish(events))
 
     def new(self, title: str, payload: Any = None, **fields: Unpack[EventFields]) -> dict[str, Any]:
@@ -76,11 +76,11 @@ class SyncClient:
         return self.send(calls.start(refs, lease=lease))
 
     def renew(self, refs: Sequence[ClaimRef], *, lease: float | None = None) -> list[float | LeaseLost]:
-        """Keep claims for longer."""
+        """Renew the leases of claims."""
         return self.send(calls.renew(refs, lease=lease))
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-        """End claims: ``Complete``, ``Fail`` or ``Release``, each judged by itself."""
+        """End claims with ``Complete``, ``Fail`` or ``Release``, each independent of the others."""
         return self.send(calls.settle(settlements))
 
     def get(self, id_: int, *, include_logs: bool = False) -> dict[str, Any]:
@@ -104,55 +104,55 @@ class SyncClient:
         return self.send(calls.dead_letters(limit=limit, offset=offset, bus=bus))
 
     def requeue(self, ids: Sequence[int]) -> Sequence[Event]:
-        """Bring dead letters back."""
+        """Requeue dead letters."""
         return self.send(calls.requeue(ids))
 
     def purge(self, older_than_days: float, bus: str | None = None) -> int:
-        """Delete dead letters for ever."""
+        """Delete dead letters permanently. Returns how many."""
         return self.send(calls.purge(older_than_days, bus))
 
     def jobs(
         self, *, tags: Iterable[str] = (), lease: float = DEFAULT_LEASE, wait: float = 20.0, **more: Any
     ) -> Iterator[SyncJob]:
-        """One event after the other, for ever. Use each with ``with``.
+        """Yield one event after the other, without end. Use each with ``with``.
 
-        A server that answered before is waited for while it is away.
+        If the server becomes unreachable after the first response, the client waits until it is back.
         """
-        answered = False
+        connected = False
         while True:
             try:
                 claims = self.claim(tags=tags, lease=lease, wait=wait, **more)
             except DurabusError as error:
-                if not answered or not is_away(error):
+                if not connected or not is_away(error):
                     raise
-                logger.warning("no work could be asked for, it is tried again: %s", error)
+                logger.warning("the client could not claim events, it tries again: %s", error)
                 continue
-            answered = True
+            connected = True
             for claim in claims:
                 yield SyncJob(self, claim, lease)
 
     def send(self, call: ApiCall[T]) -> T:
-        """Send a call, again where that is safe and the trouble may pass."""
+        """Send a call. Send it again if that is safe and the error may be temporary."""
         options = request_options(call, self._timeout)
         waits = pauses()
         while True:
             pause = next(waits, None) if call.repeatable else None
             try:
-                answer = self._http.request(call.method, call.path, **options)
+                response = self._http.request(call.method, call.path, **options)
             except httpx2.TransportError as error:
                 if pause is None:
                     raise unreachable(self.url, error) from error
             else:
-                if pause is None or not passes(answer.status_code):
-                    return call.answer(answer.status_code, answer.content)
+                if pause is None or not is_temporary(response.status_code):
+                    return call.result(response.status_code, response.content)
             time.sleep(pause)
 
 
 class SyncJob:
-    """An event to work on: kept while the block runs, completed at its end, failed by an exception in it.
+    """An event to work on. A thread renews its lease while the block runs, and it completes at the end of the block.
 
-    The exception is reported and logged, and goes no further. A thread renews the claim; if somebody else gets the
-    event meanwhile, ``lost`` is True, and what this worker says of it at the end is refused.
+    An exception in the block fails the event. It is reported and logged but not raised. If another worker gets the
+    event meanwhile, ``lost`` is True and the result of this job is refused.
     """
 
     def __init__(self, client: SyncClient, claim: Claim, lease: float) -> None:
@@ -168,17 +168,17 @@ class SyncJob:
 
     @property
     def payload(self) -> Any:
-        """What was published."""
+        """The payload of the event."""
         return self.event.payload
 
     @property
     def fence(self) -> int:
-        """For systems that refuse writes of workers that came before."""
+        """The fencing token: other systems can use it to refuse writes of earlier workers."""
         return self.event.fence
 
     @property
     def lost(self) -> bool:
-        """Somebody else has the event, or may have it: the lease is over, and no renewal was answered."""
+        """Whether another worker has or may have the event, because the claim is lost or the lease has expired."""
         return self._lost or monotonic() >= self._ends
 
     def __enter__(self) -> Self:
@@ -203,8 +203,8 @@ class SyncJob:
         except DurabusError as trouble:
             if error is None or isinstance(error, Exception):
                 raise
-            # The block was interrupted, and that is what its caller must hear of. The lease ends by itself.
-            logger.warning("event %s could not be given back: %s", self.event.id, trouble)
+            # The block was interrupted, and the caller must see that exception. The lease ends by itself.
+            logger.warning("event %s could not be released: %s", self.event.id, trouble)
             return
         self._lost, self._ends = isinstance(outcome, LeaseLost), float("inf")
         if self._lost:
@@ -216,7 +216,7 @@ class SyncJob:
             try:
                 (renewed,) = self._client.renew([self.claim.ref], lease=self._lease)
             except DurabusError as error:
-                logger.warning("event %s: its claim could not be renewed: %s", self.event.id, error)
+                logger.warning("event %s: the claim could not be renewed: %s", self.event.id, error)
             else:
                 if isinstance(renewed, LeaseLost):
                     self._lost = True
