@@ -97,7 +97,7 @@ def test_the_demo_adds_up(temporary: dict[str, str], any_kind: str) -> None:
     # 200 orders are soon done: a victim that is late to die may hold nothing.
     assert (found["takeovers"] > 0) == (int(held_by_victim[1]) > 0)
     assert "nothing lost" in done.stderr
-    assert f"{found['retries']:,} failed attempts tried again, those taken over not counted" in done.stderr
+    assert f"{found['retries']:,} failed attempts were retried (without takeovers)" in done.stderr
     assert f"{found['completed_after_retry']:,} events completed after a failed or lost attempt" in done.stderr
     assert "p50, p99: publish to done" in done.stderr
 
@@ -168,7 +168,7 @@ def test_a_kept_demo_says_where_it_is(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     (folder,) = tmp_path.iterdir()
     assert f"kept in {folder}\n" in done.stdout
-    assert "see it in a browser, with orders coming in: durabus demo --stay" in done.stdout
+    assert "to see it in a browser, with new orders: durabus demo --stay" in done.stdout
     assert (folder / "shop.db").exists()
 
 
@@ -184,7 +184,7 @@ def test_a_kept_server_says_how_to_start_it_again(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     (folder,) = tmp_path.iterdir()
-    assert f"look at it: durabus dev up postgresql --data-dir {folder}/postgresql\n" in done.stdout
+    assert f"to open it: durabus dev up postgresql --data-dir {folder}/postgresql\n" in done.stdout
     with PostgreSQLServer(folder / "postgresql") as server:
         dead = subprocess.run(
             [sys.executable, "-m", "durabus.cli.main", "stats", "--json", "--store", server.url],

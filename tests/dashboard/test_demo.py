@@ -29,7 +29,7 @@ def test_the_shop_stays_open_until_somebody_has_seen_enough(tmp_path: Path) -> N
         told = ""
         for line in demo.stdout:
             told += line
-            if "Ctrl-C ends it all" in line:
+            if "Ctrl-C stops everything" in line:
                 break
         assert "nothing lost" in told
         (url, again) = re.findall(r"dashboard: (\S+)", told)

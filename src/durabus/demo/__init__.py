@@ -1,1 +1,1 @@
-"""The demo: a shop that loses a worker and no event."""
+"""The demo: a shop that loses a worker but no event."""

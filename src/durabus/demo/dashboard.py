@@ -1,4 +1,4 @@
-"""The demo's dashboard: a server in a process of its own, which ends when the demo does, however that ends."""
+"""The dashboard of the demo: a server in its own process. It ends with the demo, even if the demo is killed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LOG_TAIL = 1500
 
 
 class Dashboard:
-    """``python -m durabus.demo.dashboard``, for as long as the context lasts."""
+    """Runs ``python -m durabus.demo.dashboard`` until the context ends."""
 
     def __init__(self, store: str, log: Path) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class Dashboard:
         self.url = ""
 
     async def __aenter__(self) -> Self:
-        # A session of its own: Ctrl-C in the terminal is for the demo, which then closes the server's stdin.
+        # Its own session: Ctrl-C in the terminal goes to the demo, which then closes the server's stdin.
         with self._log.open("wb") as stderr:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "durabus.demo.dashboard", "--store", self._store),
@@ -43,7 +43,7 @@ class Dashboard:
                 stderr=stderr,
                 start_new_session=True,
             )
-        assert self._process.stdout is not None  # noqa: S101  (asked for)
+        assert self._process.stdout is not None  # noqa: S101  (it is a pipe)
         try:
             async with asyncio.timeout(START_WITHIN):
                 self.url = (await self._process.stdout.readline()).decode().strip()
@@ -74,7 +74,7 @@ class Dashboard:
 
 
 def main() -> None:
-    """``python -m durabus.demo.dashboard --store URL``: prints where it is."""
+    """Run ``python -m durabus.demo.dashboard --store URL``. It prints its address."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", required=True)
     options = parser.parse_args()
@@ -89,7 +89,7 @@ def _stop_when_alone() -> None:
 
 
 async def _serve(store: str) -> None:
-    # Imported here: the demo itself needs no HTTP server unless it stays.
+    # Imported here: without --stay the demo needs no HTTP server.
     from durabus.http.app import create_app  # noqa: PLC0415
     from durabus.http.serving import listen, serve  # noqa: PLC0415
     from durabus.http.settings import Settings  # noqa: PLC0415
@@ -97,7 +97,7 @@ async def _serve(store: str) -> None:
     try:
         listening = listen("127.0.0.1", PORT)
     except ConfigurationError:
-        listening = listen("127.0.0.1", 0)  # somebody else has it
+        listening = listen("127.0.0.1", 0)  # another program uses the port
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/"
     with listening:
         app = create_app(store, settings=Settings(bus=BUS))

@@ -1,4 +1,4 @@
-"""The demo's worker processes: started, killed, sent home, and never left behind."""
+"""Starts, kills and stops the worker processes of the demo."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ START_WITHIN = 30.0
 LOG_TAIL = 1500
 
 
-class WorkerDied(Exception):  # noqa: N818  (reads as the sentence it is)
-    """A worker ended that nobody had killed."""
+class WorkerDied(Exception):  # noqa: N818  (the name is a sentence)
+    """A worker ended although the demo had not killed it."""
 
 
 class WorkerProcess:
@@ -38,8 +38,8 @@ class WorkerProcess:
 
     @classmethod
     async def start(cls, name: str, *, store: str, lease: float, log: Path) -> Self:
-        """Start it; it is not ready yet."""
-        # A session of its own: Ctrl-C in the terminal is for the demo, which then closes the worker's stdin.
+        """Start the process. Call ``ready`` to wait until it serves the bus."""
+        # Its own session: Ctrl-C in the terminal goes to the demo, which then closes the worker's stdin.
         with log.open("wb") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "durabus.demo.worker", "--store", store, "--lease", str(lease)),
@@ -57,12 +57,12 @@ class WorkerProcess:
 
     @property
     def line(self) -> WorkerRow:
-        """For the screen."""
-        state = "working" if self.alive else "killed with kill -9" if self.killed else "gone home"
+        """The worker's row on the screen."""
+        state = "working" if self.alive else "killed with kill -9" if self.killed else "stopped"
         return WorkerRow(name=self.name, worker_id=self.worker_id, pid=self.pid, state=state, alive=self.alive)
 
     async def ready(self) -> None:
-        """Wait until it serves the bus."""
+        """Wait until the worker serves the bus."""
         try:
             async with asyncio.timeout(START_WITHIN):
                 if await self._output().readline() == b"ready\n":
@@ -72,18 +72,18 @@ class WorkerProcess:
         raise WorkerDied(f"{self.name} did not start{self._last_words()}")
 
     def refuse_if_died(self) -> None:
-        """Raise if it ended by itself."""
+        """Raise ``WorkerDied`` if the worker ended by itself."""
         if not self.alive and not self.killed:
             raise WorkerDied(f"{self.name} ended by itself with code {self._process.returncode}{self._last_words()}")
 
     async def kill(self) -> None:
-        """SIGKILL: no handler, no cleanup, no last write."""
+        """Kill the process with SIGKILL: it runs no signal handler, no cleanup and no last write."""
         self.killed = True
         os.kill(self.pid, signal.SIGKILL)
         await self._process.wait()
 
     async def send_home(self) -> Farewell | None:
-        """Close its stdin and wait for its last line; None if it has nothing to say."""
+        """Stop the worker by closing its stdin. Returns its last line; None if there is none."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -97,7 +97,7 @@ class WorkerProcess:
         return None
 
     async def end(self) -> None:
-        """Whatever happened before: the process is gone when this returns."""
+        """Make sure that the process has ended."""
         if self.alive:
             with suppress(ProcessLookupError):
                 self._process.kill()

@@ -1,6 +1,6 @@
-"""The demo's last act: the pipeline on the store that the shop left, in a process of its own.
+"""The last part of the demo: the pipeline, in its own process, reads the store that the shop has used.
 
-The process starts with the workers, because Spark takes seconds to start, and waits for its task.
+Spark takes seconds to start, so the process starts together with the workers and then waits for its task.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from durabus.pipeline.jars import cache_folder, check_java
 
 LARGEST_LINE = 1 << 20
 LOG = "pipeline.log"
-"""What Java and the process print, in the demo's folder."""
+"""The file in the demo's folder with the output of Java and the process."""
 
 
 class PipelineTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is told, as one line."""
+    """The task of the process, sent as one line."""
 
     url: str
     lake: str
@@ -38,7 +38,7 @@ class PipelineTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SmallTable(msgspec.Struct, frozen=True, kw_only=True):
-    """A few rows for people."""
+    """A small table to print."""
 
     title: str
     columns: list[str]
@@ -46,7 +46,7 @@ class SmallTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One line of what it answers: a step that begins, or in the end the tables, or why there are none."""
+    """One line that the process prints: the step that begins, or at the end the tables or the error."""
 
     step: str | None = None
     tables: list[SmallTable] = []
@@ -54,22 +54,22 @@ class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class LastAct:
-    """A pipeline that waits for its task, or the reason why there is none; without either, nobody asked for one."""
+    """The pipeline process that waits for its task, or the reason why it cannot run. Without either it does nothing."""
 
     def __init__(self, folder: Path, *, keep: bool, process: Process | None = None, missing: str | None = None) -> None:
         self._lake = folder / "lake"
         self._log = folder / LOG
-        # The page is what a visitor takes home, so it outlives the folder.
+        # The user may want to look at the report later, so it must outlive the folder.
         self._report = folder / "report.html" if keep else cache_folder("demo-report.html")
         self._process = process
         self._missing = missing
 
     async def play(self, url: str, console: Console) -> bool:
-        """Run it, and print three tables and where the report is, or why not; False if it was asked for and failed."""
+        """Run the pipeline, and print three tables and the path of the report. Returns False if it failed."""
         if self._process is not None:
             console.print("\n[bold]the same events, in tables[/]  the pipeline runs on Spark", soft_wrap=True)
             task = PipelineTask(url=url, lake=str(self._lake), report=str(self._report))
-            with console.status("Spark starts") as status:
+            with console.status("Spark is starting") as status:
                 news = await self._news(self._process, task, status)
             for table in news.tables:
                 console.print()
@@ -86,7 +86,7 @@ class LastAct:
     async def _news(self, process: Process, task: PipelineTask, status: Status) -> News:
         assert process.stdin is not None  # noqa: S101  (they are pipes)
         assert process.stdout is not None  # noqa: S101
-        with suppress(ConnectionError):  # if it is gone it has said why, or its log does
+        with suppress(ConnectionError):  # if the process has ended, its last line or its log says why
             process.stdin.write(msgspec.json.encode(task) + b"\n")
             await process.stdin.drain()
         async for line in process.stdout:
@@ -103,7 +103,7 @@ class LastAct:
 
 @asynccontextmanager
 async def last_act(folder: Path, *, wanted: bool, keep: bool) -> AsyncIterator[LastAct]:
-    """Begin to start Spark, if that is wanted; whatever happens, nothing of it runs on afterwards."""
+    """Start Spark in the background if ``wanted``. The process is killed at the end in any case."""
     missing = why_not() if wanted else None
     if missing is not None or not wanted:
         yield LastAct(folder, keep=keep, missing=missing)
@@ -124,12 +124,12 @@ async def last_act(folder: Path, *, wanted: bool, keep: bool) -> AsyncIterator[L
         yield LastAct(folder, keep=keep, process=process)
     finally:
         with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # Java too
+            os.killpg(process.pid, signal.SIGKILL)  # also ends Java
         await process.wait()
 
 
 def why_not() -> str | None:
-    """What this machine lacks for the pipeline, in one line."""
+    """Why the pipeline cannot run on this machine, in one line; None if it can."""
     absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if absent:
         return f"{' and '.join(absent)} cannot be found: pip install 'durabus[cli,spark]'"
@@ -141,7 +141,7 @@ def why_not() -> str | None:
 
 
 def drawn(table: SmallTable) -> Table:
-    """As rich draws it."""
+    """The table for rich."""
     made = Table(title=table.title, title_justify="left", box=box.SIMPLE, pad_edge=False, show_edge=False)
     for number, column in enumerate(table.columns):
         made.add_column(column, justify="right" if number else "left", overflow="fold")

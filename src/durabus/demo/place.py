@@ -1,4 +1,4 @@
-"""Where the demo's store is: a SQLite file, or a server that the demo starts itself."""
+"""The store of the demo: a SQLite file, or a server that the demo starts."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ TITLES: dict[StoreKind, str] = {
 
 @contextmanager
 def store_in(folder: Path, kind: StoreKind) -> Iterator[str]:
-    """The URL of a new store below ``folder``; a server runs as long as the context lasts."""
+    """Yields the URL of a new store in ``folder``. If it needs a server, that runs until the context ends."""
     if kind == "sqlite":
         yield _sqlite_url(folder)
         return
-    # On the loop's thread, though it takes a second: a Ctrl-C then waits until there is a server to be stopped.
+    # This blocks the event loop for a second, so that Ctrl-C waits until there is a server to stop.
     with make_server(kind, folder / kind) as server:
         yield server.url
 
 
 def how_to_look(folder: Path, kind: StoreKind) -> str:
-    """The command that shows what the demo left in a kept folder."""
+    """The command that opens the store in a kept folder."""
     if kind == "sqlite":
         return f"durabus dlq list --store {_sqlite_url(folder)}"
     return f"durabus dev up {kind} --data-dir {shlex.quote(str(folder / kind))}"

@@ -1,4 +1,4 @@
-"""The demo's sum: read from the store and its log after the run, with nothing assumed."""
+"""The report of the demo, read only from the store and its log after the run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CAPTION = "p50, p99: publish to done, with all retries and takeovers"
 
 
 class TypeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One event type, or all of them. Latency is from publish to the end, retries and takeovers included."""
+    """The numbers of one event type, or of all. Latency is from publish to the end, with retries and takeovers."""
 
     type: str
     published: int
@@ -34,35 +34,35 @@ class TypeLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the demo proved."""
+    """The result of the demo."""
 
     orders: int
     types: list[TypeLine]
     total: TypeLine
     in_store: Counts
     lost: int
-    """Published according to the log, but neither waiting nor ended according to the store."""
+    """Events that the log shows as published, but that the store does not have."""
     left: int
-    """Still pending or processing."""
+    """Events that are still pending or processing."""
     ended_twice: int
     broken_chains: int
     """Completed events whose follow-up was not published exactly once."""
     takeovers: int
     takeover_seconds: float | None
-    """From the kill to the last takeover."""
+    """Seconds from the kill to the last takeover."""
     retries: int
-    """Failed attempts that were tried again; lost ones are takeovers."""
+    """Failed attempts that were followed by another. Attempts lost with the worker are takeovers."""
     completed_after_retry: int
     """Events that completed after at least one failed or lost attempt."""
     late_writes_refused: int | None
-    """Claims that living workers lost; None if no worker lived to tell."""
+    """Claims that surviving workers lost; None if no worker reported."""
     seconds: float
     events_per_second: float
     orders_per_second: float | None
-    """The pace at which orders came in, which bounds the throughput."""
+    """The rate of new orders, which limits the throughput."""
     dead_letters_by_error: dict[str, int]
     problems: list[str]
-    """Empty if everything adds up."""
+    """What does not add up; empty if everything does."""
 
 
 async def read_report(
@@ -73,7 +73,7 @@ async def read_report(
     killed_ts: float | None = None,
     late_writes_refused: int | None = None,
 ) -> Report:
-    """Count the whole log anew, and set it against what the store holds now."""
+    """Count the whole log again, and compare it with what the store holds now."""
     tally = Tally()
     await tally.follow(store)
     counts = await store.counts()
@@ -118,7 +118,7 @@ def _line(tally: Tally, title: str, types: Sequence[str]) -> TypeLine:
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least ``share`` of all values do not exceed, in milliseconds."""
+    """The quantile ``share`` in milliseconds."""
     if not ordered:
         return None
     rank = max(0, -int(-share * len(ordered) // 1) - 1)
@@ -145,7 +145,7 @@ def _problems(found: Report, tally: Tally) -> list[str]:
     held, log = found.in_store, found.total
     dead = held.failed + held.completed_with_errors
     checks = (
-        (found.lost != 0, f"{found.lost} events were published and are not in the store"),
+        (found.lost != 0, f"{found.lost} events were published but are not in the store"),
         (found.left != 0, f"{found.left} events are still pending or processing"),
         (
             held.completed != log.completed,
@@ -160,7 +160,7 @@ def _problems(found: Report, tally: Tally) -> list[str]:
 
 
 def render(found: Report) -> Group:
-    """The report as rich draws it, within 80 columns."""
+    """The report for rich, within 80 columns."""
     verdict = (
         Text(f"✗ {'; '.join(found.problems)}", style="bold red")
         if found.problems
@@ -198,7 +198,7 @@ def _fact_table(found: Report) -> Table:
     made.add_column()
     made.add_row("lost", f"{found.lost:,}")
     made.add_row("taken over", f"{found.takeovers:,} events of the killed worker{within}")
-    made.add_row("retries", f"{found.retries:,} failed attempts tried again, those taken over not counted")
+    made.add_row("retries", f"{found.retries:,} failed attempts were retried (without takeovers)")
     made.add_row("recovered", f"{found.completed_after_retry:,} events completed after a failed or lost attempt")
     made.add_row("late writes", f"{refused} refused")
     pace = "" if found.orders_per_second is None else f", with {found.orders_per_second:g} orders/s coming in"

@@ -1,4 +1,4 @@
-"""The demo: two workers serve a shop, one is killed in the middle, and in the end everything is counted."""
+"""Runs the demo: two workers serve a shop, the demo kills one of them, and at the end it counts all events."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEASE = 3.0
 KILL_AFTER = 0.4
 """Share of the orders that must be placed before a worker is killed."""
 KILL_HOLDING = 5
-"""The victim should hold that many events, or the kill would prove little; after the last order any number will do."""
+"""Events that a worker must hold before it is killed, so that the kill proves something; not after the last order."""
 STALLED_AFTER = 30.0
 MAX_ORDERS = 100_000
 TERMINATED = 128 + signal.SIGTERM
@@ -44,7 +44,7 @@ Hook = Callable[[EventStore], Awaitable[None]]
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``durabus demo`` can be told."""
+    """The options of ``durabus demo``."""
 
     store: StoreKind = "sqlite"
     orders: int = 3000
@@ -54,13 +54,13 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     stay: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what would not be a demo."""
+        """Refuse an invalid number of orders."""
         if not 1 <= self.orders <= MAX_ORDERS:
             raise ConfigurationError(f"orders={self.orders}: must be from 1 to {MAX_ORDERS:,}")
 
 
 async def run_demo(options: DemoOptions, *, before_report: Hook | None = None) -> int:
-    """Run it all; 0 if the sum is right, 1 if anything is lost, left or failed, 143 after SIGTERM."""
+    """Run the demo. Returns 0 if all events are accounted for, 1 if any is lost or unfinished, 143 after SIGTERM."""
     with _sigterm_cancels() as terminated:
         try:
             code = await _run_in_folder(options, before_report)
@@ -75,7 +75,7 @@ async def run_demo(options: DemoOptions, *, before_report: Hook | None = None) -
 
 @contextlib.contextmanager
 def _sigterm_cancels() -> Iterator[asyncio.Event]:
-    """SIGTERM ends the present task as Ctrl-C does. The event tells whether it came."""
+    """Let SIGTERM cancel the current task as Ctrl-C does. Yields an event that SIGTERM sets."""
     loop, task, terminated = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
 
     def asked() -> None:
@@ -83,7 +83,7 @@ def _sigterm_cancels() -> Iterator[asyncio.Event]:
             terminated.set()
             task.cancel()
 
-    # Not everywhere: Windows has no such handlers, and other threads than the main one may not set any.
+    # Windows has no such handlers, and only the main thread may set them.
     with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
         loop.add_signal_handler(signal.SIGTERM, asked)
     try:
@@ -113,14 +113,14 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
                 if dashboard:
                     await stay_up(url, folder, console, placed=options.orders, lease=LEASE, dashboard=dashboard)
                 else:
-                    console.print("\nsee it in a browser, with orders coming in: durabus demo --stay", markup=False)
+                    console.print("\nto see it in a browser, with new orders: durabus demo --stay", markup=False)
     except WorkerDied as error:
         console.print(f"✗ {error}", style="bold red", markup=False)
         return 1
     finally:
         if options.keep:
             console.print(f"\nkept in {folder}", soft_wrap=True, markup=False)
-            console.print(f"look at it: {how_to_look(folder, options.store)}", soft_wrap=True, markup=False)
+            console.print(f"to open it: {how_to_look(folder, options.store)}", soft_wrap=True, markup=False)
         else:
             shutil.rmtree(folder, ignore_errors=True)
     return 1 if found.problems or not complete else 0
@@ -128,7 +128,7 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
 
 @contextlib.asynccontextmanager
 async def _dashboard(options: DemoOptions, url: str, folder: Path, console: Console) -> AsyncIterator[str]:
-    """Where the dashboard is, while there is one; empty if none is wanted."""
+    """Yields the address of the dashboard; empty without ``--stay``."""
     if not options.stay:
         yield ""
         return
@@ -169,7 +169,7 @@ async def _run(options: DemoOptions, url: str, folder: Path, console: Console, b
 
 
 class Story:
-    """Orders come in, a worker dies, the other one finishes."""
+    """Places orders, kills a worker, and waits until the other worker has finished all events."""
 
     def __init__(self, store: EventStore, orders: int, workers: list[WorkerProcess], screen: Screen) -> None:
         self.killed_ts: float | None = None
@@ -184,9 +184,9 @@ class Story:
         self._takeover_told = False
 
     async def play(self) -> None:
-        """Until every event has ended, or nothing moves any more."""
+        """Run until every event has ended, or until nothing changes any more."""
         names = " and ".join(f"{worker.name} (pid {worker.pid})" for worker in self._workers)
-        self._tell(f"{names} are up; orders come in")
+        self._tell(f"{names} are running; orders come in")
         publishing = asyncio.create_task(self._place_orders())
         try:
             while not (publishing.done() and self.killed_ts is not None and await self._all_ended()):
@@ -197,7 +197,7 @@ class Story:
                 if self._time_to_kill():
                     await self._kill(self._workers[0])
                 if monotonic() - self._moved > STALLED_AFTER:
-                    self._tell(f"nothing moved for {STALLED_AFTER:g} s, giving up", "bold red")
+                    self._tell(f"nothing changed for {STALLED_AFTER:g} s, giving up", "bold red")
                     return
         finally:
             publishing.cancel()
@@ -207,7 +207,7 @@ class Story:
         self._tell("every event has ended", "green")
 
     async def _place_orders(self) -> None:
-        """At a steady pace, each batch in one step."""
+        """Publish orders at a steady rate, each batch in one step."""
         begun = monotonic()
         while self._placed < self._orders:
             due = min(self._orders, int((monotonic() - begun + PUBLISH_EVERY) * ORDERS_PER_SECOND))
@@ -233,7 +233,7 @@ class Story:
         )
 
     async def _all_ended(self) -> bool:
-        """A follow-up is stored before its cause ends, so an empty queue stays empty."""
+        """Whether the queue is empty. It then stays empty, because a follow-up is stored before its cause ends."""
         counts = await self._store.counts()
         return counts.pending + counts.processing == 0
 
@@ -248,7 +248,7 @@ class Story:
         self.killed_ts = await self._store.now()
         await self._tally.follow(self._store)
         held = len(self._tally.held_by[victim.worker_id])
-        self._tell(f"kill -9 {victim.pid}: {victim.name} dies holding {held} events, nobody restarts it", "bold red")
+        self._tell(f"kill -9 {victim.pid}: {victim.name} dies holding {held} events and is not restarted", "bold red")
 
     def _tell_takeover(self) -> None:
         if self._takeover_told or not self._tally.abandoned or self.killed_ts is None:

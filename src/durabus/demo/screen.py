@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live picture on a terminal, a line every few seconds elsewhere."""
+"""Shows the demo while it runs: a live display on a terminal, a line every few seconds elsewhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINE_EVERY = 2.0
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One worker as it is shown."""
+    """One worker on the screen."""
 
     name: str
     worker_id: str
@@ -31,7 +31,7 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a screen needs to draw one moment."""
+    """The state of the demo at one moment."""
 
     seconds: float
     orders: int
@@ -41,12 +41,12 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def expected(self) -> int:
-        """Events there will be at most: three of each order until the follow-ups are known."""
+        """Maximum number of events: three for each order, until the follow-ups are known."""
         return 3 * self.orders
 
     @property
     def summary(self) -> str:
-        """The counters that make the demo worth watching."""
+        """Retries, takeovers and dead letters in one line."""
         tally = self.tally
         return (
             f"{tally.retries.total():,} retries · {len(tally.abandoned):,} taken over · "
@@ -55,23 +55,23 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Screen(Protocol):
-    """Shows moments and happenings."""
+    """Shows the progress and the messages of the demo."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *exc_info: object) -> None: ...
 
     def show(self, progress: Progress) -> None:
-        """The present moment; may be called often."""
+        """Show the current state. May be called often."""
         ...
 
     def tell(self, seconds: float, text: str, style: str = "") -> None:
-        """Something happened."""
+        """Show a message."""
         ...
 
 
 class PlainScreen:
-    """For pipes and files: happenings at once, progress every two seconds."""
+    """For pipes and files: prints messages at once, and progress every two seconds."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -85,7 +85,7 @@ class PlainScreen:
         """Nothing to restore."""
 
     def show(self, progress: Progress) -> None:
-        """One line, if the last one is old."""
+        """Print one line, unless the last one is recent."""
         if progress.seconds < self._next:
             return
         self._next = progress.seconds + LINE_EVERY
@@ -94,7 +94,7 @@ class PlainScreen:
         self._print(progress.seconds, f"{orders}, {done:,} of {published:,} events done, {progress.summary}")
 
     def tell(self, seconds: float, text: str, style: str = "") -> None:
-        """One line, in no colour."""
+        """Print one line without colour."""
         del style
         self._print(seconds, text)
 
@@ -103,30 +103,30 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """For terminals: one picture that stays in place, then stays on the page."""
+    """For terminals: one display that is updated in place and stays visible at the end."""
 
     def __init__(self, console: Console) -> None:
         self._live = Live(console=console, auto_refresh=False)
-        self._happenings: list[tuple[float, Text]] = []
+        self._messages: list[tuple[float, Text]] = []
         self._progress: Progress | None = None
 
     def __enter__(self) -> Self:
-        """Take the lower part of the terminal."""
+        """Start the display."""
         self._live.__enter__()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Give it back; the last picture stays."""
+        """Stop the display. The last state stays visible."""
         self._live.__exit__(None, None, None)
 
     def show(self, progress: Progress) -> None:
-        """Draw."""
+        """Update the display."""
         self._progress = progress
         self._live.update(self._picture(progress), refresh=True)
 
     def tell(self, seconds: float, text: str, style: str = "") -> None:
-        """Add a line below the picture."""
-        self._happenings.append((seconds, Text(text, style=style)))
+        """Add a message below the display."""
+        self._messages.append((seconds, Text(text, style=style)))
         if self._progress is not None:
             self.show(self._progress)
 
@@ -134,7 +134,7 @@ class LiveScreen:
         happened = Table.grid(padding=(0, 2))
         happened.add_column(justify="right", style="dim", no_wrap=True)
         happened.add_column()
-        for seconds, text in self._happenings:
+        for seconds, text in self._messages:
             happened.add_row(f"{seconds:.1f} s", text)
         return Group(_bars(progress), Text(), _workers(progress), Text(), happened)
 
@@ -165,7 +165,7 @@ def _workers(progress: Progress) -> Table:
     made.add_column("worker", min_width=13)
     made.add_column("pid", justify="right")
     made.add_column("state", min_width=22)
-    made.add_column("in its hands", justify="right")
+    made.add_column("holding", justify="right")
     made.add_column("done", justify="right", min_width=7)
     for worker in progress.workers:
         held, done = progress.tally.held_by[worker.worker_id], progress.tally.done_by[worker.worker_id]
@@ -175,5 +175,5 @@ def _workers(progress: Progress) -> Table:
 
 
 def screen_for(console: Console) -> Screen:
-    """The live picture where it can be drawn."""
+    """The live display on a terminal that supports it; otherwise lines."""
     return LiveScreen(console) if console.is_terminal and not console.is_dumb_terminal else PlainScreen(console)

@@ -1,4 +1,4 @@
-"""A small shop: orders lead to payments, payments to mail. Some of it fails, on purpose and always in the same places.
+"""A small shop: orders lead to payments, payments to mail. Some handlers fail on purpose, always for the same orders.
 
 ::
 
@@ -9,8 +9,8 @@
     mail.requested ──> mail.send
                    └─> mail.file
 
-Whoever publishes a follow-up names it by an idempotency key: a handler may run twice (its worker may die between the
-publish and the settlement), the follow-up event exists once.
+Handlers publish follow-ups with an idempotency key. A handler may run twice, because its worker may die between the
+publish and the settlement, but the follow-up exists once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FOLLOW_UPS = {ORDER: PAYMENT, PAYMENT: MAIL}
 RETRY = RetryPolicy(max_retries=3, base_delay=0.2)
 CONCURRENCY = 40
 
-# Which orders meet trouble: every n-th, beginning with the given one.
+# Which orders fail: every n-th, beginning with the given one.
 STOCK_BUSY = (10, 3)
 UNKNOWN_ARTICLE = (500, 99)
 CARD_DECLINED = (100, 50)
@@ -45,7 +45,7 @@ MAIL_WORK = (0.030, 0.120)
 
 
 def order(number: int) -> NewEvent:
-    """The event that a customer causes."""
+    """The event of one order."""
     payload = {"order": number, "total": round(5 + number * 7.3 % 95, 2)}
     return new_event(ORDER, payload, bus=BUS, idempotency_key=f"order-{number}")
 
@@ -63,7 +63,7 @@ class Shop:
         bus.subscribe(MAIL, self.file_mail, id="mail.file")
 
     async def reserve_stock(self, placed: Event, context: Context) -> None:
-        """Fails once for every tenth order, and for good where the article does not exist."""
+        """Fails once for every tenth order, and permanently if the article does not exist."""
         await _work(DESK_WORK)
         if _meets(placed.payload, UNKNOWN_ARTICLE):
             raise UnrecoverableError("no such article")
@@ -71,31 +71,31 @@ class Shop:
             raise TransientError("stock is being counted")
 
     async def take_payment(self, placed: Event) -> None:
-        """Declined cards end the order."""
+        """Fails permanently if the card is declined."""
         await _work(DESK_WORK)
         if _meets(placed.payload, CARD_DECLINED):
             raise UnrecoverableError("card declined")
         await self._follow_up(placed)
 
     async def book(self, _taken: Event, context: Context) -> None:
-        """Needs three attempts where the ledger is locked."""
+        """Needs three attempts if the ledger is locked."""
         await _work(DESK_WORK)
         if _meets(_taken.payload, LEDGER_LOCKED) and context.attempt <= 2:  # noqa: PLR2004  (the third succeeds)
             raise TransientError("ledger is locked", retry_after=0.3)
 
     async def order_mail(self, taken: Event) -> None:
-        """The receipt."""
+        """Requests the receipt."""
         await _work(DESK_WORK)
         await self._follow_up(taken)
 
     async def send_mail(self, requested: Event) -> None:
-        """Slow, as mail servers are; some addresses never answer, and use up their attempts."""
+        """Is slow. Some mailboxes never respond and use up all attempts."""
         await _work(MAIL_WORK)
         if _meets(requested.payload, MAILBOX_DEAD):
-            raise ConnectionError("mailbox does not answer")
+            raise ConnectionError("mailbox does not respond")
 
     async def file_mail(self, _requested: Event) -> None:
-        """A copy for the tax office."""
+        """Files a copy."""
         await _work(DESK_WORK)
 
     async def _follow_up(self, cause: Event) -> None:

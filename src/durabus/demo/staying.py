@@ -1,4 +1,4 @@
-"""After the report: the shop stays open, with new workers and orders that come in, until somebody has seen enough."""
+"""Keeps the shop open after the report, with new workers and new orders, until the user stops it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from durabus.store.connect import open_store
 ORDERS_PER_SECOND = 20
 PUBLISH_EVERY = 0.5
 KEEP_COMPLETED = 30_000
-"""A shop that stays open for days must not fill the disk."""
+"""Completed events to keep, so that a shop that stays open for days does not fill the disk."""
 TRIM_EVERY = 10.0
 
 
 async def stay_up(url: str, folder: Path, console: Console, *, placed: int, lease: float, dashboard: str) -> None:
-    """Until Ctrl-C or SIGTERM, which is how it is meant to end."""
+    """Run until Ctrl-C or SIGTERM, the usual end."""
     store = await open_store(url)
     workers: list[WorkerProcess] = []
     try:
@@ -31,7 +31,7 @@ async def stay_up(url: str, folder: Path, console: Console, *, placed: int, leas
             await worker.ready()
         pids = " and ".join(str(worker.pid) for worker in workers)
         console.print(f"\nthe shop stays open: {ORDERS_PER_SECOND} orders/s, workers with pid {pids}", markup=False)
-        console.print(f"dashboard: {dashboard}   (kill -9 a worker and watch; Ctrl-C ends it all)", markup=False)
+        console.print(f"dashboard: {dashboard}   (kill -9 a worker and watch; Ctrl-C stops everything)", markup=False)
         begun = trimmed = monotonic()
         first = placed
         while True:

@@ -1,4 +1,4 @@
-"""The process behind the demo's last act: ``python -m durabus.demo.tables``, its task on stdin, its news on stdout."""
+"""The pipeline process of the demo, ``python -m durabus.demo.tables``: reads its task from stdin, reports on stdout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUESTIONS = {
     "silver.attempts": (
         "SELECT worker_id AS worker, count(*) AS attempts, count_if(outcome = 'COMPLETED') AS completed, "
         "count_if(outcome IN ('FAILED', 'COMPLETED_WITH_ERRORS')) AS failed, "
-        "count_if(outcome = 'RELEASED') AS `given back`, count_if(outcome = 'ABANDONED') AS abandoned "
+        "count_if(outcome = 'RELEASED') AS released, count_if(outcome = 'ABANDONED') AS abandoned "
         "FROM silver.attempts GROUP BY worker_id ORDER BY worker_id"
     ),
     "gold.dead_letters": (
@@ -40,7 +40,7 @@ JAVA = "spark.driver.extraJavaOptions"
 
 
 class Told:
-    """Hands each step on as it begins."""
+    """Reports each step when it begins."""
 
     def begins(self, step: str, total: int | None) -> None:  # noqa: ARG002  (the demo shows the step alone)
         """See ``Listener``."""
@@ -54,28 +54,28 @@ class Told:
 
 
 def tell(news: News) -> None:
-    """One line."""
+    """Print one line of JSON."""
     sys.stdout.write(msgspec.json.encode(news).decode() + "\n")
     sys.stdout.flush()
 
 
 def small_table(lake: Lake, title: str) -> SmallTable:
-    """The answer to a question, as text."""
+    """The result of a query, as text."""
     found = ask_sql(lake, QUESTIONS[title], limit=ROWS)
     return SmallTable(title=title, columns=found.columns, rows=[[shown(v) for v in row.values()] for row in found.rows])
 
 
 def shown(value: object) -> str:
-    """A value in a cell."""
+    """A value as the text of a cell."""
     if value is None:
         return ""
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
 def main() -> int:
-    """Start Spark, wait for the task, do it; without a task (the demo is gone) just end."""
+    """Start Spark, wait for the task and run it. Without a task the demo has ended, so end too."""
     try:
-        # Killed at any time: so Java too keeps its scratch in the demo's folder.
+        # The process may be killed at any time, so Java also keeps its temporary files in the demo's folder.
         java = f'{QUICK[JAVA]} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
         spark = spark_session(conf={**QUICK, JAVA: java})
         line = sys.stdin.readline()

@@ -1,4 +1,4 @@
-"""The demo's own projection of the event log: what happened so far, by type and by worker."""
+"""Counts the entries of the event log for the demo, by type and by worker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGE = 2000
 
 
 class Tally:
-    """Add log entries in commit order; read the counters."""
+    """Counters of log entries, which must be added in commit order."""
 
     def __init__(self) -> None:
         self.position = START
@@ -22,11 +22,11 @@ class Tally:
         self.completed: Counter[str] = Counter()
         self.dead: Counter[str] = Counter()
         self.retries: Counter[str] = Counter()
-        """Failed attempts that were to be tried again; attempts lost with a worker are in ``abandoned``."""
+        """Failed attempts that were followed by another. Attempts lost with a worker are in ``abandoned``."""
         self.recovered = 0
         """Events that completed after at least one failed or lost attempt."""
         self.abandoned: list[float] = []
-        """When each event was taken from a dead worker."""
+        """When each event was taken from the killed worker."""
         self.done_by: Counter[str] = Counter()
         self.held_by: defaultdict[str, set[int]] = defaultdict(set)
         self.latencies: defaultdict[str, list[float]] = defaultdict(list)
@@ -34,13 +34,13 @@ class Tally:
         self.first_ts: float | None = None
         self.last_end_ts: float | None = None
         self.children: Counter[str] = Counter()
-        """How many events name this event_id as their parent."""
+        """Number of children by the event_id of the parent."""
         self.completed_ids: defaultdict[str, list[str]] = defaultdict(list)
         self._ended: set[int] = set()
         self._holder: dict[int, str] = {}
 
     async def follow(self, store: EventStore) -> bool:
-        """Read what is new. False if nothing was."""
+        """Read new entries. Returns False if there were none."""
         moved = False
         while True:
             page = await store.read_log(after=self.position, limit=PAGE)
@@ -57,7 +57,7 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """Events that are completed or dead."""
+        """Number of events that are completed or dead letters."""
         return len(self._ended)
 
     def _add(self, entry: LogEntry) -> None:

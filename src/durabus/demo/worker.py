@@ -1,4 +1,4 @@
-"""One worker process of the demo: serves the shop until its stdin closes, which also happens if the demo dies."""
+"""One worker process of the demo. It serves the shop until its stdin closes, also because the demo has died."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from durabus.bus.event_bus import EventBus
 from durabus.demo.shop import BUS, CONCURRENCY, RETRY, Shop
 
 GRACE = 10.0
-"""Seconds a worker may take to leave once nobody needs it any more."""
+"""Seconds that a worker may take to stop after its stdin has closed."""
 
 
 class Farewell(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker that lived to the end knows about itself."""
+    """The numbers that a worker reports when it stops."""
 
     completed: int
     lease_lost: int
 
 
 def main() -> None:
-    """``python -m durabus.demo.worker --store URL --lease SECONDS``."""
+    """Run ``python -m durabus.demo.worker --store URL --lease SECONDS``."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--store", required=True)
     parser.add_argument("--lease", required=True, type=float)
     options = parser.parse_args()
-    # Ctrl-C is for the demo, which then closes our stdin.
+    # Ctrl-C goes to the demo, which then closes this process's stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     asyncio.run(serve(options.store, options.lease))
 
 
 async def serve(url: str, lease: float) -> None:
-    """Print ``ready``, work, print a ``Farewell``."""
-    nobody_left = _stdin_closed()
+    """Print ``ready``, serve the bus, then print a ``Farewell``."""
+    stdin_closed = _stdin_closed()
     bus = EventBus(url, name=BUS, retry=RETRY, lease=lease, concurrency=CONCURRENCY, poll_interval=0.25)
     Shop(bus)
     async with bus:
         print("ready", flush=True)
-        await nobody_left.wait()
+        await stdin_closed.wait()
     done = bus.metrics.snapshot()
     farewell = Farewell(completed=sum(done.completed.values()), lease_lost=sum(done.lease_lost.values()))
     print(msgspec.json.encode(farewell).decode(), flush=True)
