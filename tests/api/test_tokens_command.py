@@ -28,7 +28,7 @@ def test_a_token_goes_to_stdout_and_everything_else_to_stderr(file: str, capsys:
         frozenset({Scope.CLAIM, Scope.READ}),
         frozenset({"email"}),
     )
-    assert "not shown again" in printed.err
+    assert "cannot be shown again" in printed.err
     (token,) = TokenFile(file).tokens()
     assert token.expires_ts == token.created_ts + 2 * 86_400
 

@@ -43,7 +43,7 @@ def test_a_signal_stops_it_and_nothing_is_left(tmp_path: Path, kind: str, number
     assert command.returncode == code
     assert out == ""
     assert f"export DURABUS_STORE='{url}'" in words
-    assert words.endswith("stopped, nothing is left behind\n")
+    assert words.endswith("stopped; its data is deleted\n")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -68,7 +68,7 @@ def test_its_data_may_be_kept(tmp_path: Path) -> None:
             command.send_signal(signal.SIGTERM)
             _, words = command.communicate(timeout=30)
         assert (found["server"], found["kept"], found["directory"]) == ("postgresql", True, str(tmp_path / "pg"))
-        assert words.endswith(f"stopped; its data are in {tmp_path / 'pg'}\n")
+        assert words.endswith(f"stopped; its data is in {tmp_path / 'pg'}\n")
     assert len(urls) == 1
 
 

@@ -34,7 +34,7 @@ BLOCK = re.compile(r"error: [^\n]+\n(  [^\n]+\n)*(hint:  [^\n]+\n)?")
         (["nonsense"], 2, ["nonsense", "`durabus --help`"]),
         (["publish", "a.b", "--store", "ftp://x"], 3, ["no store for ftp://", "sqlite://"]),
         (["publish", "a.b", "--store", "bus.db"], 3, ["no store for 'bus.db'", "sqlite:///bus.db"]),
-        (["publish", "a.b", "--store", "memory://"], 2, ["ends inside one process"]),
+        (["publish", "a.b", "--store", "memory://"], 2, ["inside one process only"]),
         (["publish", "a.b", "--store", "sqlite:///absent/bus.db"], 3, ["absent", "folder"]),
         (["publish", "a.b", "--store", "sqlite:///bus.db?color=red"], 2, ["color"]),
         (["events", "list", "--store", "sqlite:///absent.db"], 3, ["absent.db does not exist", "durabus db migrate"]),

@@ -63,7 +63,7 @@ async def test_the_doctor_says_nothing_of_handlers_that_are_live(durabus: Durabu
 async def test_a_forgotten_handler_is_gone_on_every_bus_or_on_one(durabus: Durabus, store: EventStore) -> None:
     done = durabus("handlers", "forget", "mail.old", "--bus", "other", "--yes")
     assert (done.code, done.out) == (0, "mail.old of bus other is forgotten\n")
-    assert "web-2:43:ef is alive and announces it again" in done.err
+    assert "web-2:43:ef is live and will register it again" in done.err
     assert (await store.list_handlers("other")).handlers == []
     done = durabus("handlers", "forget", "mail.old", "mail.new", "--yes", "--json")
     assert done.json == {

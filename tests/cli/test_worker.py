@@ -236,7 +236,7 @@ def test_a_worker_whose_store_is_away_says_little_and_stops_within_five_seconds(
         _, words = process.communicate(timeout=20)
     assert process.returncode == 0
     assert time.monotonic() - begun < 5
-    assert "stopping: the store does not answer" in words
+    assert "stopping: the store does not respond" in words
     assert "stopped: 0 completed" in words
 
 
@@ -286,7 +286,7 @@ def test_a_worker_whose_server_is_frozen_stops_within_five_seconds(
         _, words = process.communicate(timeout=20)
         assert process.returncode == 0
         assert time.monotonic() - begun < 5
-    assert "stopping: the store does not answer" in words
+    assert "stopping: the store does not respond" in words
     assert "stopped: 0 completed" in words
 
 
@@ -296,5 +296,5 @@ def test_a_worker_whose_server_is_frozen_stops_within_five_seconds(
 def test_a_store_for_the_worker_is_refused_with_what_to_do_instead(durabus: Durabus, words: tuple[str, ...]) -> None:
     done = durabus(*words)
     assert done.code == 2
-    assert "app:bus has a store of its own" in done.err
-    assert "give the URL to the bus, or give it none and set DURABUS_STORE" in done.err
+    assert "app:bus has its own store" in done.err
+    assert "give the URL to the bus in your code, or give it none and set DURABUS_STORE" in done.err

@@ -51,7 +51,7 @@ async def test_released_events_are_back_and_the_worker_is_refused(durabus: Durab
     claims = await store.claim_next_events(request)
     await claim(store, "web-2:43")
     done = durabus("workers", "release", "web-1:42", "--reason", "it hangs")
-    assert (done.code, done.out) == (0, "2 events of web-1:42 are back in the queue\n")
+    assert (done.code, done.out) == (0, "2 events of web-1:42 returned to the queue\n")
     counts = await store.counts()
     assert (counts.pending, counts.processing) == (2, 1)
     assert (await store.read_event_log(1))[-1].reason == "it hangs"

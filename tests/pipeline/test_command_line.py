@@ -115,7 +115,7 @@ async def test_every_documented_command_works_as_typed(
     again = ("pipeline", "replay", "--type", "payment.*", "--status", "FAILED", "--id", "second")
     done = json.loads(durabus(*again, "--json")[0])
     assert (done["chosen"], done["published"], done["known"]) == (2, 2, 0)
-    assert "0 published, 2 were there already" in durabus(*again)[0]
+    assert "0 published, 2 already published" in durabus(*again)[0]
     assert (await store.counts()).pending == 2
     await store.close()
     found = json.loads(durabus("pipeline", "status", "--json")[0])

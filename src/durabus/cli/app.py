@@ -1,4 +1,4 @@
-"""The tree of commands, and the one place where a command's end becomes an exit code."""
+"""The tree of commands. ``run`` turns the result of a command into an exit code."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from durabus.cli.workers import locks, workers
 from durabus.errors import DurabusError
 
 DEBUG_VARIABLE = "DURABUS_DEBUG"
-HELP = """A durable event bus: publish events, look at them, repair what failed, serve a bus.
+HELP = """A durable event bus: publish and inspect events, retry failed ones, serve a bus.
 
-Commands find the store by --store URL or by the environment variable DURABUS_STORE. Without both they take the file
-durabus.db of the working folder, as EventBus() does.
+Commands use the store that --store URL or the environment variable DURABUS_STORE names. Without either they use the
+file durabus.db in the working folder, as EventBus() does.
 
 Example: durabus publish order.placed --store sqlite:///bus.db
 """
@@ -65,9 +65,9 @@ app.command(completion)
 
 
 def run(argv: Sequence[str]) -> int:
-    """Run one command and answer its exit code."""
+    """Run one command and return its exit code."""
     try:
-        answer = app(options_last(argv), exit_on_error=False, print_error=False)
+        result = app(options_last(argv), exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
         why = " ".join(str(error).split())
@@ -79,16 +79,16 @@ def run(argv: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except BrokenPipeError:
-        # The reader has seen enough (`| head`). Python would complain once more when it flushes stdout at exit.
+        # The reader closed the pipe, as `| head` does. Python would raise again when it flushes stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.OK
-    except Exception as error:  # noqa: BLE001  (a bug, and the person at the terminal is not the one to read it)
+    except Exception as error:  # noqa: BLE001  (a bug: the user gets a message instead of a traceback)
         return _report_bug(error)
-    return answer if isinstance(answer, int) else Exit.OK
+    return result if isinstance(result, int) else Exit.OK
 
 
 def options_last(argv: Sequence[str]) -> list[str]:
-    """Move ``--store`` and ``--json`` that stand before the command behind it: both places are right."""
+    """Move ``--store`` and ``--json`` from before the command to its end, so that both places work."""
     rest, moved = list(argv), list[str]()
     while rest:
         if rest[0] == "--json" or rest[0].startswith("--store="):
@@ -110,12 +110,12 @@ def _help_hint(argv: Sequence[str]) -> str:
             break
         known.append(word)
         here = here[word]
-    return f"`{' '.join(['durabus', *known])} --help` shows what there is, with an example"
+    return f"`{' '.join(['durabus', *known])} --help` shows the options and an example"
 
 
 def _report_bug(error: Exception) -> int:
     if os.environ.get(DEBUG_VARIABLE):
         traceback.print_exc()
     why = f"{type(error).__name__}: {error}"
-    hint = f"this should not happen; with {DEBUG_VARIABLE}=1 it shows where"
-    return report(CommandFailed("the command broke", why, hint))
+    hint = f"this is a bug in durabus; set {DEBUG_VARIABLE}=1 to see the traceback"
+    return report(CommandFailed("the command crashed", why, hint))

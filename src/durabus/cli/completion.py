@@ -1,4 +1,4 @@
-"""``durabus completion``: what a shell needs to complete commands and options."""
+"""``durabus completion``: prints the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Shell = Literal["bash", "zsh", "fish"]
 
 
 def completion(
-    shell: Annotated[Shell, Parameter(name="SHELL", help="Which one.")],
+    shell: Annotated[Shell, Parameter(name="SHELL", help="The shell.")],
     /,
     *,
     json: JsonOption = False,
 ) -> None:
-    """Print the completion script of a shell. For bash in this session: eval "$(durabus completion bash)".
+    """Print the completion script for a shell. To use it in this bash session: eval "$(durabus completion bash)".
 
     Example: durabus completion bash
     """

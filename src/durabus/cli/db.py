@@ -1,4 +1,4 @@
-"""``durabus db``: the store's tables."""
+"""``durabus db``: the tables of a store, and backups of SQLite files."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from durabus.cli.store_files import (
     warning_of_copy,
 )
 
-db = App(name="db", help="The store's tables: migrate, status, verify, sql. A SQLite file: backup, restore.")
+db = App(name="db", help="Tables of the store: migrate, status, verify, sql. SQLite files: backup, restore.")
 
-Overwrite = Annotated[bool, Parameter(help="Replace what is there.", negative="", show_default=False)]
+Overwrite = Annotated[bool, Parameter(help="Replace an existing file.", negative="", show_default=False)]
 
 
 @db.command
 async def migrate(*, common: Common = DEFAULTS) -> None:
-    """Create the store, or bring its tables up to date. Safe to repeat.
+    """Create the store, or update its tables. Safe to repeat.
 
     Example: durabus db migrate
     """
@@ -51,7 +51,7 @@ async def migrate(*, common: Common = DEFAULTS) -> None:
 
 @db.command
 async def status(*, common: Common = DEFAULTS) -> int:
-    """Show which schema steps are applied, and change nothing. Exit code 1 if any is missing.
+    """Show which schema steps are applied. Changes nothing. The exit code is 1 if a step is missing.
 
     Example: durabus db status
     """
@@ -73,7 +73,7 @@ async def status(*, common: Common = DEFAULTS) -> int:
 
 @db.command
 async def verify(*, common: Common = DEFAULTS) -> None:
-    """Check that every table and index is exactly the one durabus made.
+    """Check that every table and index is exactly as durabus created it.
 
     Example: durabus db verify
     """
@@ -82,23 +82,25 @@ async def verify(*, common: Common = DEFAULTS) -> None:
     if any(step.applied_ts is None for step in await applied_steps(url)):
         # The URL is not shown: it may hold a password.
         raise CommandFailed(
-            "the schema is not up to date", "steps are missing", "durabus db migrate, same store", code=Exit.STORE
+            "the schema is not up to date", "steps are missing", "run `durabus db migrate` first", code=Exit.STORE
         )
     async with opened_store(common) as store:
         await store.verify()
     if common.json:
         print_json({"ok": True})
     else:
-        print("the schema is exactly as it should be")
+        print("the schema is correct")
 
 
 @db.command
 def sql(
     *,
-    down: Annotated[bool, Parameter(help="The way back instead.", negative="", show_default=False)] = False,
+    down: Annotated[
+        bool, Parameter(help="Print the SQL that drops them instead.", negative="", show_default=False)
+    ] = False,
     common: Common = DEFAULTS,
 ) -> None:
-    """Print the SQL that makes the tables, for those who apply it by hand.
+    """Print the SQL that creates the tables, so that you can apply it by hand.
 
     Example: durabus db sql
     """
@@ -114,12 +116,12 @@ def sql(
 
 @db.command
 def backup(
-    file: Annotated[Path, Parameter(help="The copy to make.")],
+    file: Annotated[Path, Parameter(help="The backup file to write.")],
     *,
     overwrite: Overwrite = False,
     common: Common = DEFAULTS,
 ) -> None:
-    """Copy a SQLite store into one file while others work on it, and check the copy.
+    """Copy a SQLite store into one file while processes use it, and check the copy.
 
     Example: durabus db backup bus.backup.db
     """
@@ -133,12 +135,12 @@ def backup(
 
 @db.command
 def restore(
-    file: Annotated[Path, Parameter(help="What `durabus db backup` made.")],
+    file: Annotated[Path, Parameter(help="A file that `durabus db backup` wrote.")],
     *,
     overwrite: Overwrite = False,
     common: Common = DEFAULTS,
 ) -> None:
-    """Put a backup in place of a SQLite store that nobody has open. Events handled since are handled again.
+    """Replace a SQLite store that no process has open by a backup. Events handled since then are handled again.
 
     Example: durabus db restore bus.backup.db --store sqlite:///restored.db
     """

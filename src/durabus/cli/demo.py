@@ -1,4 +1,4 @@
-"""``durabus demo``."""
+"""``durabus demo``: runs a small shop through crashes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def demo(
     *,
     store: Annotated[
         Literal["sqlite", "postgresql", "redis", "nats", "kafka"],
-        Parameter(help="What it runs on; a server is started for it and stopped."),
+        Parameter(help="The store to use. The demo starts and stops the server it needs."),
     ] = "sqlite",
     orders: Annotated[int, Parameter(help="Orders to place; each becomes about three events.")] = 3000,
     keep: Annotated[
@@ -23,11 +23,12 @@ async def demo(
     ] = False,
     json: Annotated[bool, Parameter(help="Print the report as JSON.", negative="", show_default=False)] = False,
     pipeline: Annotated[
-        bool, Parameter(help="End with the pipeline on Spark: tables and a page with charts.", show_default=False)
+        bool,
+        Parameter(help="Then run the pipeline on Spark: it makes tables and a page with charts.", show_default=False),
     ] = False,
     stay: Annotated[
         bool,
-        Parameter(help="Serve the dashboard, and stay up with orders coming in.", negative="", show_default=False),
+        Parameter(help="Keep running with new orders, and serve the dashboard.", negative="", show_default=False),
     ] = False,
 ) -> int:
     """Watch a small shop survive failing handlers and a worker killed with kill -9, in about half a minute.

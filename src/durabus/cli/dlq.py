@@ -1,4 +1,4 @@
-"""``durabus dlq``: the dead letters."""
+"""``durabus dlq``: lists, shows, retries and purges dead letters."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ dlq = App(name="dlq", help="Dead letters: list, show, retry, purge.")
 AT_ONCE = 500
 DAY = 86_400.0
 
-BusOption = Annotated[str | None, Parameter(help="Only this bus; without it all.")]
+BusOption = Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")]
 
 
 @dlq.command(name="list")
 async def list_dead_letters(
     *,
     bus: BusOption = None,
-    limit: Annotated[int, Parameter(help="At most so many.")] = 20,
-    offset: Annotated[int, Parameter(help="Leave out so many of the newest.")] = 0,
+    limit: Annotated[int, Parameter(help="Maximum to show.")] = 20,
+    offset: Annotated[int, Parameter(help="Skip this many of the newest.")] = 0,
     common: Common = DEFAULTS,
 ) -> None:
     """List dead letters, newest first, with their last error.
@@ -49,12 +49,12 @@ async def list_dead_letters(
         say("no dead letters")
         return
     print_events(page.events, now)
-    say(f"{len(page.events)} of {page.total}; `durabus dlq retry ID` tries one again")
+    say(f"{len(page.events)} of {page.total}; `durabus dlq retry ID` retries one")
 
 
 @dlq.command
 async def show(
-    event: Annotated[str, Parameter(name="EVENT", help="Its id (a number) or event_id (a UUID).")],
+    event: Annotated[str, Parameter(name="EVENT", help="The id (a number) or event_id (a UUID).")],
     /,
     *,
     common: Common = DEFAULTS,
@@ -77,10 +77,12 @@ async def show(
 async def retry(
     *event: Annotated[str, Parameter(name="EVENT", help="Ids (numbers) or event_ids (UUIDs).")],
     every: Annotated[bool, Parameter(name="--all", help="All dead letters.", negative="", show_default=False)] = False,
-    bus: Annotated[str | None, Parameter(help="With --all: only of this bus.")] = None,
+    bus: Annotated[str | None, Parameter(help="With --all: only on this bus.")] = None,
     common: Common = DEFAULTS,
 ) -> None:
-    """Put dead letters back into the queue: PENDING, with no attempts and no errors. Named ones all or none.
+    """Put dead letters back into the queue: PENDING, with no attempts and no errors.
+
+    If you name events, all of them are retried or none.
 
     Example: durabus dlq retry 7 12
     """
@@ -100,13 +102,13 @@ async def retry(
 async def purge(
     *event: Annotated[str, Parameter(name="EVENT", help="Only these: ids (numbers) or event_ids (UUIDs).")],
     older_than_days: Annotated[
-        float | None, Parameter(help="Without EVENT: those published so long ago, 30 days unless told; 0 is all.")
+        float | None, Parameter(help="Without EVENT: those older than this many days. Default: 30; 0 means all.")
     ] = None,
     bus: BusOption = None,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"], help="Do not ask.", negative="", show_default=False)] = False,
     common: Common = DEFAULTS,
 ) -> None:
-    """Delete dead letters for good: the named ones, or old ones. Their log entries stay.
+    """Delete dead letters permanently: the named ones, or old ones. Their log entries stay.
 
     Example: durabus dlq purge --older-than-days 90 --yes
     """
@@ -114,19 +116,19 @@ async def purge(
     if event and (older_than_days is not None or bus is not None):
         raise CommandFailed(
             "which events?",
-            "events were named, and --older-than-days or --bus besides",
-            "name events, or give conditions",
+            "you gave events and also --older-than-days or --bus",
+            "give either events or conditions",
             code=Exit.USAGE,
         )
     if event:
         which = f"{len(event)} dead letters"
     else:
-        seconds(days * DAY, "older_than_days in seconds")  # refuses what is no time
+        seconds(days * DAY, "older_than_days in seconds")  # refuses an invalid duration
         which = f"dead letters older than {days:g} days" if days else "all dead letters"
     where = shown_url(common) if event else f"{shown_url(common)}, {f'bus {bus}' if bus else 'every bus'}"
     refuse_absent_file(store_url(common))
     if not yes:
-        confirm(f"Delete {which} ({where}) for good? [y/N] ", "purge deletes for good")
+        confirm(f"Delete {which} ({where}) permanently? [y/N] ", "purge deletes permanently")
     async with opened_store(common) as store:
         purged = await _purge_named(store, event) if event else await _purge_old(store, bus, days)
     if common.json:
@@ -136,7 +138,7 @@ async def purge(
 
 
 async def _retry_all(store: EventStore, bus: str | None) -> list[Event]:
-    """In steps. What somebody else retried or purged meanwhile is left as it is."""
+    """Retry all dead letters in steps. Skips those that were retried or purged meanwhile."""
     refs = await _all_dead(store, bus)
     requeued: list[Event] = []
     with progress_bars("events", quiet=len(refs) <= AT_ONCE) as bars, bars.step("retry", len(refs)) as moved:
@@ -152,12 +154,12 @@ async def _requeue(store: EventStore, refs: list[EventRef]) -> list[Event]:
     except (EventNotFound, NotADeadLetter):
         if len(refs) == 1:
             return []
-        # All or none, and one of them is gone: each by itself.
+        # The call is all or none and one of them is gone, so requeue each by itself.
         return [event for ref in refs for event in await _requeue(store, [ref])]
 
 
 async def _purge_named(store: EventStore, named: tuple[str, ...]) -> int:
-    """All or none as far as it can be known before: a name that is wrong deletes nothing."""
+    """Purge the named dead letters. Checks all names first, so that a wrong name deletes nothing."""
     ids: list[int] = []
     for ref in map(event_ref, named):
         found = await store.get_event(ref)
@@ -183,7 +185,7 @@ async def _purge_old(store: EventStore, bus: str | None, days: float) -> int:
 
 
 async def _all_dead(store: EventStore, bus: str | None) -> list[EventRef]:
-    """Collected before the first is retried: one that fails again at once must not come round for ever."""
+    """All dead letters, collected before the first retry, so that one that fails again is not retried twice."""
     refs: list[EventRef] = []
     while True:
         page = await store.list_dead_letters(bus=bus, limit=MAX_BATCH, offset=len(refs))

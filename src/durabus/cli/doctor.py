@@ -1,4 +1,4 @@
-"""``durabus doctor`` and ``durabus guarantees``."""
+"""``durabus doctor`` checks the settings of a store; ``durabus guarantees`` prints what each store promises."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ STYLES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
 async def doctor(*, common: Common = DEFAULTS) -> int:
-    """Say which settings of a store and its server lose events, or may; exit code 1 if one does. Changes nothing.
+    """Check a store and its server for settings that lose events or may lose them. Changes nothing.
 
-    Also which handlers no live process has, so that events wait for them.
+    It also reports handlers that no live process has, because events wait for them. The exit code is 1 if a setting
+    loses events.
 
     Example: durabus doctor --store postgresql://localhost/shop
     """
@@ -36,9 +37,9 @@ async def doctor(*, common: Common = DEFAULTS) -> int:
     if common.json:
         print_json({"store": urlsplit(url).scheme, "ok": not failed, "findings": findings})
     elif not findings:
-        print("nothing to complain about")
+        print("No problems found")
     else:
-        made = table("level", "setting", "value", "what follows, and what to do")
+        made = table("level", "setting", "value", "consequence and remedy")
         for one in findings:
             made.add_row(
                 f"[{STYLES[one.level]}]{one.level}[/]", plain(one.setting), plain(one.value), plain(one.advice)
@@ -48,7 +49,7 @@ async def doctor(*, common: Common = DEFAULTS) -> int:
 
 
 async def _missing_handlers(url: str) -> list[Finding]:
-    """Handlers that no live node has, on a store that others can see."""
+    """Findings for handlers that no live node has, on a store that processes share."""
     from durabus.store.checks import Finding
 
     store = make_store(url)
@@ -64,8 +65,8 @@ async def _missing_handlers(url: str) -> list[Finding]:
             level="warning",
             setting=f"handler {line.handler_id} of bus {line.bus}",
             value=f"last seen {age(line.silent_for)} ago on node {line.node}",
-            advice="no live node has it, so the events it matches wait for it. Start its process; or, if it was "
-            f"renamed or removed: durabus handlers forget {line.handler_id} --bus {line.bus}",
+            advice="no live node has this handler, so the events that match it wait. Start its process. If the handler "
+            f"was renamed or removed: durabus handlers forget {line.handler_id} --bus {line.bus}",
         )
         for line in lines
     ]

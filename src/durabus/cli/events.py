@@ -1,4 +1,4 @@
-"""``durabus events``: list, show, tail, retry."""
+"""``durabus events``: lists, shows and retries events, and follows the log."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 events = App(name="events", help="Events: list, show, tail, retry.")
 
 SHORT_ERROR = "x" * 8
-"""So much of an error is shown, however narrow the terminal is."""
+"""Part of an error that a table shows on even the narrowest terminal."""
 SHORT_TYPE = 24
-"""Characters of a type that a narrow table shows."""
+"""Maximum number of characters of a type in a narrow table."""
 FOLLOW_EVERY = 0.2
 
 
 def event_ref(text: str) -> EventRef:
-    """An ``id`` (a number) or an ``event_id`` (a UUID)."""
+    """Parse an ``id`` (a number) or an ``event_id`` (a UUID)."""
     if text.isascii() and text.isdigit() and len(text) < 19:  # noqa: PLR2004  (what fits 64 bits)
         return int(text)
     return check_event_id(text.lower())
@@ -65,15 +65,15 @@ async def list_events(
     *,
     status: Annotated[
         tuple[EventStatus, ...],
-        Parameter(help="Only these; give it several times for several.", negative="", show_default=False),
+        Parameter(help="Only this status. Repeat the option for several.", negative="", show_default=False),
     ] = (),
-    event_type: Annotated[str | None, Parameter(name="--type", help="Glob, as order.*")] = None,
+    event_type: Annotated[str | None, Parameter(name="--type", help="Pattern, such as order.*")] = None,
     tag: Annotated[
         tuple[str, ...], Parameter(help="Events with at least one of these tags.", negative="", show_default=False)
     ] = (),
-    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
-    limit: Annotated[int, Parameter(help="At most so many.")] = 20,
-    before: Annotated[int | None, Parameter(help="Only ids below this one: the next page.")] = None,
+    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
+    limit: Annotated[int, Parameter(help="Maximum to show.")] = 20,
+    before: Annotated[int | None, Parameter(help="Only ids below this one, to show the next page.")] = None,
     common: Common = DEFAULTS,
 ) -> None:
     """List events, newest first.
@@ -101,11 +101,12 @@ async def list_events(
 
 @events.command
 async def show(
-    event: Annotated[str, Parameter(name="EVENT", help="Its id (a number) or event_id (a UUID).")],
+    event: Annotated[str, Parameter(name="EVENT", help="The id (a number) or event_id (a UUID).")],
     /,
     *,
     lake: Annotated[
-        str | None, Parameter(env_var="DURABUS_LAKE", help="The pipeline's lake: there is what the store has trimmed.")
+        str | None,
+        Parameter(env_var="DURABUS_LAKE", help="Lake of the pipeline, for events that the store has trimmed."),
     ] = None,
     common: Common = DEFAULTS,
 ) -> None:
@@ -127,7 +128,7 @@ async def show(
 
 
 async def print_event(store: EventStore, found: Event, *, as_json: bool) -> None:
-    """One event with its handlers' results and its audit trail."""
+    """Print one event with its handlers' results and its audit trail."""
     trail, results = await store.read_event_log(found.id), await store.list_results(found.id)
     if as_json:
         print_json(
@@ -153,19 +154,19 @@ async def tail(
     from_start: Annotated[
         bool, Parameter(help="Begin with the oldest entry instead of now.", negative="", show_default=False)
     ] = False,
-    follow: Annotated[bool, Parameter(help="Wait for more, or stop at the end of the log.")] = True,
-    event_type: Annotated[str, Parameter(name="--type", help="Glob, as order.*")] = "*",
-    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
+    follow: Annotated[bool, Parameter(help="Wait for new entries, or stop at the end of the log.")] = True,
+    event_type: Annotated[str, Parameter(name="--type", help="Pattern, such as order.*")] = "*",
+    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
     common: Common = DEFAULTS,
 ) -> None:
-    """Print log entries as they are committed, until Ctrl-C. With --json one document a line.
+    """Print log entries as they are committed, until Ctrl-C. With --json print one document per line.
 
     Example: durabus events tail --from-start --no-follow
     """
     async with opened_store(common) as store:
         position = START if from_start or not follow else await store.log_head()
         if follow and not common.json:
-            say("following the log, Ctrl-C ends it")
+            say("following the log; Ctrl-C stops it")
         while True:
             page = await store.read_log(after=position)
             for entry in page.entries:
@@ -183,7 +184,7 @@ async def retry(
     *event: Annotated[str, Parameter(name="EVENT", help="Ids (numbers) or event_ids (UUIDs).")],
     common: Common = DEFAULTS,
 ) -> None:
-    """Put events that ended badly back into the queue, all or none: PENDING, with no attempts and no errors.
+    """Put dead letters back into the queue, all or none: PENDING, with no attempts and no errors.
 
     Example: durabus events retry 7 12
     """
@@ -197,7 +198,7 @@ async def retry(
 
 
 async def _reason(store: EventStore, event: Event) -> str | None:
-    """Why a completed event had no work, such as "no handler"."""
+    """Why an event completed without work, such as "no handler"."""
     if event.status is not EventStatus.COMPLETED:
         return None
     trail = await store.read_event_log(event.id)
@@ -205,7 +206,7 @@ async def _reason(store: EventStore, event: Event) -> str | None:
 
 
 def print_events(found: list[Event], now: float, reasons: Mapping[int, str | None] | None = None) -> None:
-    """Events as rows. Only the last column gives way: a terminal that is too narrow for the others breaks the lines."""
+    """Print events as a table. Only the last column is shortened. A terminal too narrow for the others wraps lines."""
     from rich.console import Console
     from rich.measure import Measurement
 
@@ -233,7 +234,7 @@ def _event_table(
     )
     for event in found:
         error = reasons.get(event.id) or (event.errors[-1] if event.errors else "")
-        # Rich makes columns that may wrap narrower before all others, so the column may, but its text may not.
+        # Rich first narrows columns that may wrap. So the column may wrap, but its text may not.
         last = Text.from_markup(plain(error if with_errors else SHORT_ERROR), overflow="ellipsis")
         last.no_wrap = True
         made.add_row(
@@ -257,7 +258,7 @@ def _facts(event: Event) -> list[tuple[str, str]]:
         "priority": str(event.priority) if event.priority else None,
         "requeued": f"{event.generation} times" if event.generation else None,
         "worker": event.worker_id if event.status is EventStatus.PROCESSING else None,
-        "next try": (iso(event.due_ts) or "beyond the calendar") if waits else None,
+        "next attempt": (iso(event.due_ts) or "after the year 9999") if waits else None,
     }
     attempts = str(event.attempts) if event.max_attempts is None else f"{event.attempts} of {event.max_attempts}"
     return [
@@ -312,11 +313,11 @@ def _print_entry(entry: LogEntry, *, as_json: bool) -> None:
 
 
 def refuse_without_events(refs: tuple[str, ...], *, everything: bool) -> None:
-    """A command that takes ids or ``--all`` needs exactly one of them."""
+    """Refuse a command that has both ids and ``--all``, or neither."""
     if bool(refs) == everything:
         raise CommandFailed(
             "which events?",
-            "both ids and --all were given" if refs else "neither ids nor --all were given",
-            "name events by id, or give --all",
+            "you gave both ids and --all" if refs else "you gave neither ids nor --all",
+            "give the ids of events, or --all",
             code=Exit.USAGE,
         )

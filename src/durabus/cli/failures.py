@@ -1,10 +1,10 @@
-"""What goes wrong on the command line: exit codes, and one block of text that says what, why and what to do.
+"""Failures of commands: exit codes, and one block of text that says what failed, why, and what to do.
 
 ::
 
     0  done                       3  the store cannot be reached or is unknown
     1  the operation failed       4  not found
-    2  wrong usage                5  conflict: the event is not in a state for this
+    2  wrong usage                5  conflict: the event's status does not allow it
                                 130  interrupted; 143 terminated (the demo)
 """
 
@@ -41,7 +41,7 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-class CommandFailed(Exception):  # noqa: N818  (reads as the sentence it is)
+class CommandFailed(Exception):  # noqa: N818  (the name is a sentence)
     """Ends a command with a message for people and a code for scripts."""
 
     def __init__(self, what: str, why: str = "", hint: str = "", *, code: Exit = Exit.FAILED) -> None:
@@ -53,11 +53,11 @@ class CommandFailed(Exception):  # noqa: N818  (reads as the sentence it is)
 
 
 def from_error(error: DurabusError) -> CommandFailed:
-    """The block for an error that the library raised."""
+    """The failure to show for an error of the library."""
     why = str(error)
     match error:
         case UnknownStoreError():
-            hint = "for a file in this folder use --store sqlite:///bus.db"
+            hint = "to use a file in this folder: --store sqlite:///bus.db"
             return CommandFailed("unknown store", why, hint, code=Exit.STORE)
         case SchemaError():
             return _from_schema_error(why)
@@ -66,14 +66,12 @@ def from_error(error: DurabusError) -> CommandFailed:
         case StoreError():
             return _from_store_error(error)
         case EventNotFound():
-            return CommandFailed(
-                "event not found", why, "`durabus events list` shows what there is", code=Exit.NOT_FOUND
-            )
+            return CommandFailed("event not found", why, "`durabus events list` lists the events", code=Exit.NOT_FOUND)
         case NotADeadLetter():
-            hint = "`durabus events show ID` shows where it stands"
+            hint = "`durabus events show ID` shows its status"
             return CommandFailed("not a dead letter", why, hint, code=Exit.CONFLICT)
         case LeaseLost():
-            return CommandFailed("somebody else holds the event", why, code=Exit.CONFLICT)
+            return CommandFailed("another worker holds the event", why, code=Exit.CONFLICT)
         case InvalidPayloadError():
             return CommandFailed("the payload cannot be stored", why, code=Exit.USAGE)
         case InvalidEventError() | ConfigurationError():
@@ -84,29 +82,32 @@ def from_error(error: DurabusError) -> CommandFailed:
 
 def _from_store_error(error: StoreError) -> CommandFailed:
     what = "cannot use the store"
-    hint = "check --store (a file: path, permissions, free space; a server: is it up), then try again"
+    hint = "check --store (file: path, permissions, free space; server: is it running?), then try again"
     if isinstance(error, DamagedLogError):
         what, hint = "the broker's log is damaged", "docs/howto/repair-a-damaged-log.md says what to do"
     return CommandFailed(what, str(error), hint, code=Exit.STORE)
 
 
 def _from_schema_error(why: str) -> CommandFailed:
-    """One class for the library, but four things to do: told apart by what the error says."""
-    what = "the store's tables do not fit this version"
+    """The failure for a ``SchemaError``. The library has one class for five causes; the text tells which it is."""
+    what = "the store's tables do not match this version"
     hint = "`durabus db status` shows the difference, `durabus db migrate` upgrades an older schema"
     if "by a newer durabus" in why:
-        what, hint = "the store is from a newer durabus", "upgrade durabus: pip install --upgrade durabus"
+        what, hint = "a newer durabus made this store", "upgrade durabus: pip install --upgrade durabus"
     elif "was made as shard" in why or "published through shards" in why:
-        what, hint = "these stores are not these shards", "name them in --store as at the first time, or empty ones"
+        what, hint = (
+            "the shards do not match",
+            "name the same shards in --store, in the same order, or use empty stores",
+        )
     elif "is not an SQLite database" in why:
-        what, hint = "not a database", "check the path in --store, or the name of the file"
+        what, hint = "not a database", "check the path in --store or the file name"
     elif "is no durabus store" in why:
-        what, hint = "not a store", "name a file that `durabus db backup` made"
+        what, hint = "not a store", "use a file that `durabus db backup` wrote"
     return CommandFailed(what, why, hint, code=Exit.STORE)
 
 
 def report(failure: CommandFailed) -> int:
-    """Print the block to stderr; answers the exit code."""
+    """Print the failure to stderr. Returns the exit code."""
     lines = [f"error: {failure.what}"]
     lines += [f"  {line}" for line in failure.why.splitlines()]
     if failure.hint:

@@ -1,4 +1,4 @@
-"""``durabus handlers``: which handlers the buses know, and which of them no live process has."""
+"""``durabus handlers``: lists registered handlers, and forgets those that no live process has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from durabus.views.workers import HandlerView, handlers_of
 if TYPE_CHECKING:
     from durabus.store.contract import EventStore
 
-handlers = App(name="handlers", help="Handlers that processes announced: list, forget.")
+handlers = App(name="handlers", help="Handlers that processes have registered: list, forget.")
 
 BUSES_AT_ONCE = 100
 STATE_STYLES = {"live": "green", "missing": "bold red"}
@@ -23,13 +23,13 @@ STATE_STYLES = {"live": "green", "missing": "bold red"}
 @handlers.command(name="list")
 async def list_handlers(
     *,
-    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
+    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
     missing: Annotated[
         bool, Parameter(help="Only handlers that no live node has.", negative="", show_default=False)
     ] = False,
     common: Common = DEFAULTS,
 ) -> None:
-    """List handlers: live, or missing (no node that has it was heard of for 30 s), so that its events wait.
+    """List handlers. A handler is missing if no node that has it was seen for 30 s; its events wait.
 
     Example: durabus handlers list
     """
@@ -41,7 +41,7 @@ async def list_handlers(
     if not shown:
         say("no handlers")
         return
-    made = handler_table("bus", "handler", "pattern", "state", ("last seen", {"justify": "right"}), "on node")
+    made = handler_table("bus", "handler", "pattern", "state", ("last seen", {"justify": "right"}), "node")
     for line in shown:
         state = "missing" if line.missing else "live"
         made.add_row(
@@ -58,11 +58,11 @@ async def list_handlers(
 @handlers.command
 async def forget(
     *names: Annotated[str, Parameter(name="HANDLER", help="As `durabus handlers list` shows it.")],
-    bus: Annotated[str | None, Parameter(help="Only on this bus; without it on all.")] = None,
+    bus: Annotated[str | None, Parameter(help="Only on this bus. Default: on all buses.")] = None,
     yes: Annotated[bool, Parameter(help="Do not ask.", negative="", show_default=False)] = False,
     common: Common = DEFAULTS,
 ) -> None:
-    """Forget handlers, so that no event waits for them any more. A live node announces its own again within 10 s.
+    """Forget handlers, so that events no longer wait for them. A live node registers its own again within 10 s.
 
     Example: durabus handlers forget mail.send --yes
     """
@@ -72,13 +72,13 @@ async def forget(
         if unknown or not names:
             raise CommandFailed(
                 "no such handler",
-                f"no bus knows {', '.join(map(repr, unknown)) or 'a handler without a name'}",
-                "`durabus handlers list` shows them",
+                f"no bus has {', '.join(map(repr, unknown)) or 'a handler without a name'}",
+                "`durabus handlers list` lists the handlers",
                 code=Exit.NOT_FOUND,
             )
         if not yes:
             where = ", ".join(f"{line.handler_id} on bus {line.bus}" for line in lines)
-            confirm(f"Forget {where}? Events that wait for it complete without it. [y/N] ", "forget ends their wait")
+            confirm(f"Forget {where}? Waiting events complete without it. [y/N] ", "waiting events would complete")
         for line in lines:
             await store.unregister_handler(line.bus, line.handler_id)
     if common.json:
@@ -87,11 +87,13 @@ async def forget(
     for line in lines:
         print(f"{line.handler_id} of bus {line.bus} is forgotten")
         if not line.missing:
-            say(f"node {line.node} is alive and announces it again: stop it, or unsubscribe the handler there")
+            say(
+                f"node {line.node} is live and will register it again: stop that node, or unsubscribe the handler there"
+            )
 
 
 async def registered_handlers(store: EventStore, bus: str | None) -> list[HandlerView]:
-    """What the nodes of one bus, or of all buses, have announced."""
+    """The handlers that nodes have registered on one bus, or on all buses."""
     now = await store.now()
     if bus is not None:
         return handlers_of(bus, (await store.list_handlers(bus)).handlers, now)

@@ -1,4 +1,4 @@
-"""Where the tables are, and the Spark session that reads them."""
+"""Opens the lake of the pipeline in a Spark session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LakeOptions:
     """``--lake``, ``--master`` and ``--memory``."""
 
     lake: Annotated[str, Parameter(env_var=LAKE_VARIABLE, help="Folder or bucket URL of the tables.")] = "lake"
-    master: Annotated[str, Parameter(help="Spark master, as local[2].")] = "local[*]"
+    master: Annotated[str, Parameter(help="Spark master, such as local[2].")] = "local[*]"
     memory: Annotated[str, Parameter(help="Memory of the driver.")] = "1g"
 
 
@@ -36,14 +36,14 @@ LAKE_DEFAULTS = LakeOptions()
 
 @contextmanager
 def opened_lake(options: LakeOptions, *, create: bool = False) -> Iterator[Lake]:
-    """The lake, in a Spark session that ends with the command; one that somebody else began stays."""
+    """Yields the lake in a Spark session. A session that was started here ends with the command."""
     refuse_without_spark()
     local = "://" not in options.lake
     if local and not create and not Path(options.lake).is_dir():
         raise CommandFailed(
-            "no lake there",
+            "no lake found",
             f"{Path(options.lake).absolute()} does not exist",
-            "`durabus pipeline run --lake DIR` makes one; --lake or DURABUS_LAKE says where",
+            "create it with `durabus pipeline run --lake DIR`, or set --lake or DURABUS_LAKE to an existing one",
             code=Exit.NOT_FOUND,
         )
     from durabus.pipeline.jars import cache_folder
@@ -66,7 +66,7 @@ def opened_lake(options: LakeOptions, *, create: bool = False) -> Iterator[Lake]
 
 
 def refuse_without_spark() -> None:
-    """Before anything else: the extra may not be installed."""
+    """Refuse a command if the extra ``spark`` is not installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise CommandFailed(

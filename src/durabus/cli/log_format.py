@@ -1,4 +1,4 @@
-"""Log records on stderr: lines of text for people, or JSON objects for programs."""
+"""Writes log records to stderr: lines of text for people, or JSON objects for programs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LogFormat = Literal["text", "json"]
 
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 EVERY_RECORD_HAS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-"""What is not among these was given as ``extra``. ``taskName``: only newer Pythons have it."""
+"""Fields of every record. Other fields were passed as ``extra``. Only newer Pythons have ``taskName``."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, the record's extras, and a traceback if there is one."""
+    """One JSON object per line: time, level, logger, message, the record's extras, and a traceback if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """The record as one line of JSON."""
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
             "level": record.levelname,
@@ -35,7 +35,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logging(level: int, log_format: LogFormat = "text") -> None:
-    """Write records of this level and above to stderr, unless the program's own code has set logging up."""
+    """Write records of this level and above to stderr, unless the user's code has configured logging."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,4 +1,4 @@
-"""Entry point of the ``durabus`` command. Imports nothing that an extra brings before it knows it is there."""
+"""Entry point of the ``durabus`` command. It checks that the extra ``cli`` is installed before it imports from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAILED = 1
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and answer its exit code."""
+    """Run one command and return its exit code."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         print(f"error: the durabus command needs {' and '.join(missing)}: pip install 'durabus[cli]'", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Options that many commands share, and the store they lead to."""
+"""Options that many commands share, and the store that they name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Common:
     """``--store`` and ``--json``."""
 
     store: Annotated[
-        str | None, Parameter(env_var=STORE_VARIABLE, help=f"URL of the store; without one {DEFAULT_URL}.")
+        str | None, Parameter(env_var=STORE_VARIABLE, help=f"URL of the store. Default: {DEFAULT_URL}")
     ] = None
     json: JsonOption = False
 
@@ -35,23 +35,23 @@ DEFAULTS = Common()
 
 
 def store_url(common: Common) -> str:
-    """The URL that was given, or else the one that an ``EventBus()`` takes."""
+    """The URL in ``--store``, or else the one that ``EventBus()`` uses."""
     return common.store or default_url()
 
 
 def shown_url(common: Common) -> str:
-    """The URL for people: without a password, in whatever part it stands."""
+    """The URL without any password, to show to people."""
     return re.sub(r"//[^/@]*@", "//", store_url(common)).partition("?")[0]
 
 
 def _unopened_store(common: Common) -> EventStore:
-    """The store behind ``--store``, if it outlives this process."""
+    """The store that ``--store`` names. Refuses a store that other processes cannot see."""
     store = make_store(store_url(common))
     if not store.features.shared_between_processes:
         raise CommandFailed(
-            f"{store.features.scheme}:// is of no use here",
-            "it lives and ends inside one process, and this command is a process of its own",
-            "use a store that others can see, as sqlite:///bus.db",
+            f"{store.features.scheme}:// does not work here",
+            "it exists inside one process only, and this command is another process",
+            "use a store that processes share, such as sqlite:///bus.db",
             code=Exit.USAGE,
         )
     return store
@@ -59,7 +59,7 @@ def _unopened_store(common: Common) -> EventStore:
 
 @asynccontextmanager
 async def opened_store(common: Common, *, create: bool = False) -> AsyncIterator[EventStore]:
-    """Open the store for one command. Only with ``create`` may it come into being by that."""
+    """Open the store for one command. Only with ``create`` may this create a new store."""
     store = _unopened_store(common)
     if not create:
         refuse_absent_file(store_url(common))

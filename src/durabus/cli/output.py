@@ -1,4 +1,4 @@
-"""Data to stdout, words to stderr: JSON documents, tables, ages."""
+"""Output of commands: JSON documents and tables on stdout, messages and questions on stderr."""
 
 from __future__ import annotations
 
@@ -30,35 +30,35 @@ STATUS_STYLES = {
     EventStatus.FAILED: "red",
 }
 PLAIN_WIDTH = 100
-"""Columns of a table that goes into a pipe or a file."""
+"""Width of a table that goes into a pipe or a file."""
 UNLIMITED = 10_000
 SHORT_PATTERN = 20
 
 
 def print_json(document: Any) -> None:
-    """One document on one or more lines, keys in the order given."""
+    """Print one indented JSON document. The keys keep their order."""
     print(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
 
 
 def print_json_line(document: Any) -> None:
-    """One document on one line: NDJSON."""
+    """Print one JSON document on one line (NDJSON)."""
     print(msgspec.json.encode(document).decode(), flush=True)
 
 
 def say(text: str) -> None:
-    """Words for people: to stderr, so that stdout stays data."""
+    """Print a message for people to stderr, so that stdout has data only."""
     print(text, file=sys.stderr, flush=True)
 
 
 def console() -> Console:
-    """Where tables go."""
+    """The console that tables are printed to."""
     from rich.console import Console
 
     return Console(highlight=False) if sys.stdout.isatty() else Console(highlight=False, width=PLAIN_WIDTH)
 
 
 def table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:
-    """A light table; a column is its title, or title and rich options."""
+    """A table without borders. A column is its title, or its title and rich options."""
     from rich import box
     from rich.table import Table
 
@@ -70,13 +70,13 @@ def table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:
 
 
 def handler_table(*columns: str | tuple[str, Mapping[str, Any]]) -> Table:
-    """A table with a column ``pattern``, which is broken into lines so that ``print_whole`` keeps the others whole."""
+    """A table whose column ``pattern`` wraps, so that ``print_whole`` need not wrap the others."""
     pattern = {"overflow": "fold", "max_width": max(SHORT_PATTERN, console().width // 4)}
     return table(*(("pattern", pattern) if column == "pattern" else column for column in columns))
 
 
 def print_whole(made: Table) -> None:
-    """Print a table without cutting anything: a terminal that is too narrow for it breaks the lines."""
+    """Print a table without shortening any text. A terminal that is too narrow wraps the lines."""
     from rich.console import Console
     from rich.measure import Measurement
 
@@ -88,7 +88,7 @@ def print_whole(made: Table) -> None:
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:
-    """Names and values, one pair a line."""
+    """A table of names and values, one pair per line."""
     from rich.table import Table
 
     made = Table.grid(padding=(0, 2))
@@ -105,14 +105,14 @@ def status_text(status: EventStatus) -> str:
 
 
 def plain(text: str) -> str:
-    """Text from an event, so that it shows as it is and cannot move the cursor."""
+    """Escape text from an event, so that it shows unchanged and cannot move the cursor."""
     from rich.markup import escape
 
     return escape("".join(char if char.isprintable() else " " for char in text))
 
 
 def age(seconds: float) -> str:
-    """A span in the largest unit that gives a whole number."""
+    """A duration in its largest unit, such as 3 h."""
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if abs(seconds) >= size:
             return f"{seconds / size:.0f} {unit}"
@@ -120,13 +120,13 @@ def age(seconds: float) -> str:
 
 
 def iso(instant: float | None) -> str | None:
-    """An instant for programs; None also for what is beyond the calendar."""
+    """A time in ISO 8601 for programs; None if there is none or it is after the year 9999."""
     moment = None if instant is None else _moment(instant)
     return None if moment is None else moment.isoformat(timespec="microseconds")
 
 
 def clock_time(instant: float) -> str:
-    """An instant for people, in local time."""
+    """The local time of day for people."""
     moment = _moment(instant)
     return "--:--:--.---" if moment is None else moment.astimezone().strftime("%H:%M:%S.%f")[:-3]
 
@@ -139,7 +139,7 @@ def _moment(instant: float) -> datetime | None:
 
 
 def payload_text(event: Event) -> str:
-    """The payload for people, as rich markup; with a mark if it is no JSON."""
+    """The payload for people, as rich markup, with a mark if it is not JSON."""
     try:
         decode_payload(event.payload_json)
     except PayloadDecodeError as error:
@@ -148,7 +148,7 @@ def payload_text(event: Event) -> str:
 
 
 def _decoded(name: str, text: str | None, absent: Any = None) -> dict[str, Any]:
-    """A stored JSON text under its name. If it does not decode: null, and beside it the text and the error."""
+    """The decoded value of stored JSON under its name. If it does not decode: null, the text and the error."""
     try:
         return {name: absent if text is None else decode_payload(text)}
     except PayloadDecodeError as error:
@@ -228,10 +228,10 @@ YES = {"y", "yes"}
 
 
 def confirm(question: str, consequence: str) -> None:
-    """Ask on the terminal. Without one, or without a yes, the command ends and nothing was done."""
+    """Ask the user on the terminal. Without a terminal or a yes the command ends and changes nothing."""
     if not sys.stdin.isatty():
-        why = f"{consequence}, and there is no terminal to ask on"
+        why = f"{consequence}, and there is no terminal to ask you on"
         raise CommandFailed("not confirmed", why, "add --yes", code=Exit.USAGE)
     print(question, end="", file=sys.stderr, flush=True)
     if sys.stdin.readline().strip().lower() not in YES:
-        raise CommandFailed("not confirmed", "nothing was done")
+        raise CommandFailed("not confirmed", "nothing was changed")

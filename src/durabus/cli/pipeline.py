@@ -1,4 +1,4 @@
-"""``durabus pipeline``: the event log into tables, and what can be read from them."""
+"""``durabus pipeline``: turns the event log into tables, and reads them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FOLLOW_EVERY = 10.0
 COMPACT_WAITS = 600.0
-"""Seconds until whoever has the lake lets it go: ``run --follow`` does so between its runs."""
+"""Seconds to wait for the lake if another process uses it. ``run --follow`` frees it between its runs."""
 
 pipeline = App(
     name="pipeline", help="The event log as tables, on Spark: run, status, tables, sql, report, replay, trim, compact."
@@ -38,18 +38,16 @@ pipeline = App(
 @pipeline.command
 def run(
     part: Annotated[
-        Literal["archive", "project", "analyze", "all"], Parameter(name="PART", help="What to run.")
+        Literal["archive", "project", "analyze", "all"], Parameter(name="PART", help="The part to run.")
     ] = "all",
     /,
     *,
-    follow: Annotated[
-        bool, Parameter(help="Run again and again until Ctrl-C, or stop after one run.", negative="--once")
-    ] = False,
+    follow: Annotated[bool, Parameter(help="Repeat until Ctrl-C, or stop after one run.", negative="--once")] = False,
     entity: Annotated[
-        str | None, Parameter(help="Field of the payload that names what events are about: adds two projections by it.")
+        str | None, Parameter(help="Payload field that identifies an entity. Adds two projections by this field.")
     ] = None,
     projections: Annotated[
-        str | None, Parameter(name="--projections", help="MODULE:LIST with projections of your own.")
+        str | None, Parameter(name="--projections", help="MODULE:LIST with your own projections.")
     ] = None,
     stale_after: Annotated[
         float, Parameter(help="Seconds after which a claim without an end counts as stale.")
@@ -57,7 +55,7 @@ def run(
     options: LakeOptions = LAKE_DEFAULTS,
     common: Common = DEFAULTS,
 ) -> None:
-    """Archive the log, verify it, bring tables and projections up to date, analyze.
+    """Archive the log, verify the archive, update tables and projections, and analyze.
 
     Example: durabus pipeline run --store sqlite:///bus.db --lake lake
     """
@@ -77,7 +75,7 @@ def run(
                 Pipeline(lake, url, chosen, listener=bars).run(PipelinePart(part), stale_after=stale_after, wait=wait)
             if not follow:
                 break
-            wait = inf  # who has the lake between two runs lets it go again
+            wait = inf  # another process that uses the lake between two runs frees it again
             time.sleep(FOLLOW_EVERY)
         if common.json:
             print_json({"steps": bars.done})
@@ -103,7 +101,7 @@ def status(*, options: LakeOptions = LAKE_DEFAULTS, common: Common = DEFAULTS) -
         return
     facts = {
         "archived": f"{found.archived:,} log entries",
-        "behind the store": "not known: an open transaction holds the log back"
+        "behind the store": "unknown: an open transaction holds back the log"
         if found.behind is None
         else f"{found.behind:,}",
         "not verified": f"{found.unverified:,}",
@@ -147,11 +145,11 @@ def sql(
     query: Annotated[str, Parameter(name="QUERY", help="A SELECT over the tables of the lake.")],
     /,
     *,
-    limit: Annotated[int, Parameter(help="At most so many rows.")] = 100,
+    limit: Annotated[int, Parameter(help="Maximum number of rows to show.")] = 100,
     options: LakeOptions = LAKE_DEFAULTS,
     common: Common = DEFAULTS,
 ) -> None:
-    """Ask the tables a question in SQL.
+    """Query the tables in SQL.
 
     Example: durabus pipeline sql "select type, count(*) from silver.events group by type"
     """
@@ -161,7 +159,7 @@ def sql(
         found = ask_sql(lake, query, limit=limit)
     _print_answer(found, as_json=common.json)
     if len(found.rows) == limit:
-        say(f"the first {limit} rows; --limit shows more")
+        say(f"showing the first {limit} rows; use --limit for more")
 
 
 @pipeline.command
@@ -195,22 +193,23 @@ def replay(
     since: Annotated[datetime | None, Parameter(help="Published at or after this instant (UTC).")] = None,
     until: Annotated[datetime | None, Parameter(help="Published before this instant (UTC).")] = None,
     event_type: Annotated[
-        tuple[str, ...], Parameter(name="--type", help="Glob, as order.*; several times for several.", negative="")
+        tuple[str, ...],
+        Parameter(name="--type", help="Pattern, such as order.*. Repeat the option for several.", negative=""),
     ] = (),
     tag: Annotated[tuple[str, ...], Parameter(help="With at least one of these tags.", negative="")] = (),
     status: Annotated[tuple[EventStatus, ...], Parameter(help="In one of these statuses.", negative="")] = (),
-    where: Annotated[str | None, Parameter(help='SQL condition over silver.events, as "attempts > 2".')] = None,
+    where: Annotated[str | None, Parameter(help='SQL condition on silver.events, such as "attempts > 2".')] = None,
     bus: Annotated[str | None, Parameter(help="Only events of this bus.")] = None,
     to_bus: Annotated[str | None, Parameter(help="Publish on this bus instead of the event's own.")] = None,
-    rate: Annotated[float | None, Parameter(help="At most so many events a second.")] = None,
+    rate: Annotated[float | None, Parameter(help="Maximum number of events per second.")] = None,
     replay_id: Annotated[
-        str | None, Parameter(name="--id", help="Name of this replay; the same name goes on where it was stopped.")
+        str | None, Parameter(name="--id", help="Name of this replay. The same name continues a stopped replay.")
     ] = None,
-    dry_run: Annotated[bool, Parameter(help="Only count and show what would be published.", negative="")] = False,
+    dry_run: Annotated[bool, Parameter(help="Only show what would be published.", negative="")] = False,
     options: LakeOptions = LAKE_DEFAULTS,
     common: Common = DEFAULTS,
 ) -> None:
-    """Publish events of the lake once more.
+    """Publish events of the lake again.
 
     Example: durabus pipeline replay --type 'order.*' --status FAILED --dry-run
     """
@@ -237,10 +236,10 @@ def replay(
                 print_json({"events": total, "groups": _documents(groups)})
                 return
             _print_answer(groups, as_json=False)
-            print(f"dry run: {total:,} events would be published; nothing was")
+            print(f"dry run: {total:,} events would be published")
             return
         name = replay_id or f"{datetime.now(UTC):%Y%m%d}-{new_event_id()[-12:]}"  # clock: a name for people
-        say(f"replay {name}: {total:,} events; if it is stopped, --id {name} goes on without doubles")
+        say(f"replay {name}: {total:,} events; if it is stopped, --id {name} continues it without duplicates")
         with progress_bars() as bars:
             bars.begins("replay", total)
 
@@ -259,16 +258,18 @@ def replay(
     if common.json:
         print_json({"replay_id": name, "chosen": total, "published": done.published, "known": done.known})
     else:
-        print(f"replay {name}: {done.published:,} published, {done.known:,} were there already")
+        print(f"replay {name}: {done.published:,} published, {done.known:,} already published")
 
 
 @pipeline.command
 def trim(
     *,
-    older_than: Annotated[float, Parameter(help="Keep what ended within so many seconds.")] = 86_400.0,
+    older_than: Annotated[
+        float, Parameter(help="Keep entries of events that ended within this many seconds.")
+    ] = 86_400.0,
     common: Common = DEFAULTS,
 ) -> None:
-    """Trim the store's log, as far as its copy in the lake was verified and no further.
+    """Trim the store's log, but only entries whose copy in the lake was verified.
 
     Example: durabus pipeline trim --store sqlite:///bus.db --older-than 604800
     """
@@ -289,11 +290,11 @@ def trim(
 @pipeline.command
 def compact(
     *,
-    keep_days: Annotated[float, Parameter(help="Versions of the tables stay readable for so many days.")] = 7.0,
+    keep_days: Annotated[float, Parameter(help="Days for which older versions of the tables stay readable.")] = 7.0,
     options: LakeOptions = LAKE_DEFAULTS,
     common: Common = DEFAULTS,
 ) -> None:
-    """Make few large files of many small ones, and delete those that only older versions need.
+    """Merge small files into large ones, and delete files that only older versions need.
 
     Example: durabus pipeline compact --lake lake --keep-days 30
     """
@@ -313,7 +314,7 @@ def compact(
 
 
 def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:
-    """The audit trail of an event that the store has forgotten."""
+    """Print the audit trail of an event that the store has trimmed."""
     with opened_lake(LakeOptions(lake=lake)) as found:
         from durabus.pipeline.log_reader import archived_trail
 
@@ -323,7 +324,7 @@ def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:
     if as_json:
         print_json({"event": None, "archived": _documents(trail)})
         return
-    say("the store has trimmed this event; this is what the lake has of it")
+    say("the store has trimmed this event; this is its copy in the lake")
     last = trail.rows[-1]
     shown = {
         name: str(last[name]) for name in ("event_id", "bus", "type", "status", "payload") if last[name] is not None
@@ -340,7 +341,7 @@ def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:
 
 
 def _in_utc(given: datetime | None) -> datetime | None:
-    """As typed, unless an offset was typed with it."""
+    """The time as UTC, unless it has an offset."""
     return given if given is None or given.tzinfo is not None else given.replace(tzinfo=UTC)
 
 
@@ -355,7 +356,7 @@ def _projections(entity: str | None, target: str | None) -> list[Projection]:
 
         found = load_object(target)
         if not isinstance(found, list | tuple) or not all(isinstance(one, Projection) for one in found):
-            raise CommandFailed(f"{target} is no list of projections", code=Exit.USAGE)
+            raise CommandFailed(f"{target} is not a list of projections", code=Exit.USAGE)
         chosen += found
     return chosen
 

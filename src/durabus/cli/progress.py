@@ -1,4 +1,4 @@
-"""How a long command shows that it moves: bars on a terminal, lines elsewhere."""
+"""Shows the progress of long commands: bars on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from durabus.cli.output import say
 
 
 class Bars:
-    """Progress on a terminal; elsewhere one line for each step that ended; neither where ``quiet``."""
+    """Progress bars on a terminal; elsewhere one line for each step that ended. ``quiet`` turns both off."""
 
     def __init__(self, unit: str = "rows", *, quiet: bool = False) -> None:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -42,7 +42,7 @@ class Bars:
         self._started = time.monotonic()  # clock: rows a second
 
     def moves(self, rows: int, total: int | None = None) -> None:
-        """See ``Listener``. ``total`` is for those who learn it on the way."""
+        """See ``Listener``. ``total`` replaces the total, if it is known only now."""
         seconds = time.monotonic() - self._started  # clock: rows a second
         self.progress.update(self._task, completed=rows, total=total, pace=self._pace(rows, seconds))
 
@@ -57,7 +57,7 @@ class Bars:
 
     @contextmanager
     def step(self, name: str, total: int | None) -> Iterator[Callable[..., None]]:
-        """One step; call what it gives with how many are done, and of how many if that was not known before."""
+        """Run one step. Yields a function to call with the number done, and the total if it is known only now."""
         reached = 0
 
         def moved(number: int, total: int | None = None) -> None:
@@ -75,7 +75,7 @@ class Bars:
 
 @contextmanager
 def progress_bars(unit: str = "rows", *, quiet: bool = False) -> Iterator[Bars]:
-    """Bars for as long as the command works."""
+    """Yields progress bars, and removes them at the end."""
     bars = Bars(unit, quiet=quiet)
     with bars.progress:
         yield bars

@@ -1,4 +1,4 @@
-"""``durabus publish``."""
+"""``durabus publish``: publishes one event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from durabus.model.event import DEFAULT_BUS, new_event
 
 
 async def publish(
-    event_type: Annotated[str, Parameter(name="TYPE", help="Event type, as order.placed.")],
+    event_type: Annotated[str, Parameter(name="TYPE", help="Event type, such as order.placed.")],
     /,
     *,
     data: Annotated[
@@ -24,12 +24,12 @@ async def publish(
     ] = "null",
     bus: Annotated[str, Parameter(help="Bus to publish on.")] = DEFAULT_BUS,
     tag: Annotated[
-        tuple[str, ...], Parameter(help="Tag; give it several times for several.", negative="", show_default=False)
+        tuple[str, ...], Parameter(help="A tag. Repeat the option for several.", negative="", show_default=False)
     ] = (),
     delay: Annotated[float, Parameter(help="Seconds before the event may be claimed.")] = 0.0,
-    priority: Annotated[int, Parameter(help="Larger goes first; 0 is normal.", allow_leading_hyphen=True)] = 0,
+    priority: Annotated[int, Parameter(help="Larger numbers go first; 0 is normal.", allow_leading_hyphen=True)] = 0,
     idempotency_key: Annotated[
-        str | None, Parameter(help="A key that was published before stores nothing new.")
+        str | None, Parameter(help="A second publish with the same key stores nothing new.")
     ] = None,
     common: Common = DEFAULTS,
 ) -> None:
@@ -64,7 +64,7 @@ def _payload(data: str) -> Any:
         raise CommandFailed(
             f"{source} is not JSON",
             str(error),
-            """quote it for the shell, as --data '{"order_id": 7}'; text needs quotes inside: --data '"text"'""",
+            """quote it for the shell: --data '{"order_id": 7}'; a text needs inner quotes: --data '"text"'""",
             code=Exit.USAGE,
         ) from error
 
@@ -79,5 +79,8 @@ def _text(data: str) -> tuple[str | bytes, str]:
         return path.read_bytes(), str(path)
     except OSError as error:
         raise CommandFailed(
-            f"cannot read {path}", error.strerror or str(error), "--data @FILE names a file with JSON", code=Exit.USAGE
+            f"cannot read {path}",
+            error.strerror or str(error),
+            "--data @FILE reads a file that contains JSON",
+            code=Exit.USAGE,
         ) from error

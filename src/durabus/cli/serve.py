@@ -1,4 +1,4 @@
-"""``durabus serve``: the HTTP API and the dashboard until a signal asks to stop."""
+"""``durabus serve``: serves the HTTP API and the dashboard until a signal."""
 
 from __future__ import annotations
 
@@ -25,22 +25,25 @@ NEEDED = ("jinja2", "litestar", "prometheus_client", "uvicorn")
 
 async def serve(
     *,
-    host: Annotated[str, Parameter(help="Address to listen on; beyond this machine it needs --tokens.")] = "127.0.0.1",
+    host: Annotated[
+        str, Parameter(help="Address to listen on. Other machines can connect only with --tokens.")
+    ] = "127.0.0.1",
     port: Annotated[int, Parameter(help="Port; 0 takes a free one.")] = DEFAULT_PORT,
     tokens: Annotated[
-        Path | None, Parameter(env_var=TOKENS_VARIABLE, help="File of `durabus tokens`: every request needs one.")
+        Path | None,
+        Parameter(env_var=TOKENS_VARIABLE, help="File of `durabus tokens`. With it every request needs a token."),
     ] = None,
-    bus: Annotated[str, Parameter(help="Bus of requests that name none.")] = DEFAULT_BUS,
-    lease: Annotated[float, Parameter(help="Seconds after which a silent worker has lost its event.")] = 30.0,
+    bus: Annotated[str, Parameter(help="Bus for requests that name none.")] = DEFAULT_BUS,
+    lease: Annotated[float, Parameter(help="Seconds after which a silent worker loses its event.")] = 30.0,
     retry_delay: Annotated[float, Parameter(help="Seconds from a failure to the next attempt.")] = 300.0,
-    max_retries: Annotated[int, Parameter(help="Failures after which an event is FAILED.")] = 3,
-    max_wait: Annotated[float, Parameter(help="Longest time that a claim may wait for work.")] = 30.0,
-    stop_within: Annotated[int, Parameter(help="Seconds for open requests to end.")] = STOP_WITHIN,
+    max_retries: Annotated[int, Parameter(help="Number of failures after which an event is FAILED.")] = 3,
+    max_wait: Annotated[float, Parameter(help="Maximum seconds that a claim waits for work.")] = 30.0,
+    stop_within: Annotated[int, Parameter(help="Seconds that open requests have to end at shutdown.")] = STOP_WITHIN,
     common: Common = DEFAULTS,
 ) -> None:
-    """Serve the HTTP API, and the dashboard at its root. SIGTERM or Ctrl-C: take nothing new, answer what runs.
+    """Serve the HTTP API, and the dashboard at its root.
 
-    A second signal quits at once.
+    SIGTERM or Ctrl-C accepts no new requests and finishes running ones. A second signal quits at once.
 
     Example: durabus serve --port 8484
     """
@@ -54,9 +57,9 @@ async def serve(
 
     if tokens is None and not is_loopback(host):
         raise CommandFailed(
-            f"{host} can be reached from elsewhere",
-            "a server without tokens listens on this machine only",
-            "durabus tokens create NAME --scope admin --tokens tokens.json, then add --tokens tokens.json",
+            f"other machines can reach {host}",
+            "a server without tokens may serve this machine only",
+            "run `durabus tokens create NAME --scope admin --tokens tokens.json`, then add --tokens tokens.json",
             code=Exit.USAGE,
         )
     settings = Settings(bus=bus, lease=lease, retry_delay=retry_delay, max_retries=max_retries, max_wait=max_wait)
@@ -74,9 +77,9 @@ async def serve(
             print_json_line({"url": url, "pid": os.getpid()})
         else:
             print(url, flush=True)
-        say(f"serves bus {bus!r} on {app.api.store.features.scheme}://; Ctrl-C or SIGTERM stops it")
+        say(f"serving bus {bus!r} on {app.api.store.features.scheme}://; Ctrl-C or SIGTERM stops it")
         if not is_loopback(host):
-            say("tokens travel as they are: put TLS in front of it")
+            say("tokens are sent unencrypted: put a TLS proxy in front of this server")
 
     with listening:
         await serve_until_stopped(app, listening, stop_within=stop_within, ready=ready)
@@ -84,7 +87,7 @@ async def serve(
 
 
 def require_server() -> None:
-    """Say what to install before an import fails."""
+    """Refuse a command if the extra ``server`` is not installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         raise CommandFailed(

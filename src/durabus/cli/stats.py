@@ -1,4 +1,4 @@
-"""``durabus stats``, once or again and again."""
+"""``durabus stats``: counts events by status, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 BUSES_SHOWN = 20
 LOG_PAGE = 1_000
 LOG_PAGES = 50
-"""Read of the log between two looks; beyond that a rate is "more than"."""
+"""Maximum number of log pages to read between two updates. If there are more, a rate is a lower bound."""
 SHORTEST = 0.1
 ACTION, BUS = LOG_COLUMNS.index("action"), LOG_COLUMNS.index("bus")
 RATES = {
@@ -55,25 +55,25 @@ RATES = {
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True):
-    """The queue at one moment, and what happened each second since the moment before."""
+    """The queue at one moment, and rates per second since the previous update."""
 
     at_ts: float
     counts: Counts
     rates: dict[str, float]
     capped: bool
-    """There was more in the log than was read: the rates are at least so high."""
+    """Whether the log had more entries than were read, so that the rates are lower bounds."""
 
 
 async def stats(
     *,
-    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
+    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
     watch: Annotated[
-        bool, Parameter(help="Look again and again, with rates, until Ctrl-C.", negative="", show_default=False)
+        bool, Parameter(help="Update repeatedly, with rates, until Ctrl-C.", negative="", show_default=False)
     ] = False,
-    every: Annotated[float, Parameter(help="With --watch: seconds between two looks.")] = 1.0,
+    every: Annotated[float, Parameter(help="With --watch: seconds between two updates.")] = 1.0,
     common: Common = DEFAULTS,
 ) -> None:
-    """Count events by status, and show who serves the buses. With --watch and --json one document a line.
+    """Count events by status, and list the handlers of the buses. --watch --json prints one document per line.
 
     Example: durabus stats
     Example: durabus stats --watch
@@ -112,7 +112,7 @@ async def _once(store: EventStore, bus: str | None, *, as_json: bool) -> None:
         out.print()
         print_whole(made)
     if len(known) > BUSES_SHOWN:
-        say(f"the first {BUSES_SHOWN} buses are shown; --bus NAME shows one")
+        say(f"showing the first {BUSES_SHOWN} buses; --bus NAME shows another one")
 
 
 async def _watch(store: EventStore, bus: str | None, every: float, *, as_json: bool) -> None:
@@ -129,7 +129,7 @@ async def _watch(store: EventStore, bus: str | None, every: float, *, as_json: b
 
 @contextmanager
 def _shown(*, as_json: bool) -> Iterator[Callable[[Look], None]]:
-    """A table that is drawn again on a terminal; elsewhere one line for each look."""
+    """Yields a function that shows one update: as a live table on a terminal, elsewhere as a line."""
     if as_json:
         yield _print_document
     elif sys.stdout.isatty():
@@ -144,7 +144,7 @@ def _shown(*, as_json: bool) -> Iterator[Callable[[Look], None]]:
 
 
 async def _read_on(store: EventStore, position: str, bus: str | None) -> tuple[str, Counter[str], bool]:
-    """Where the log ends now, what is new in it by action, and whether some of that was left out."""
+    """The new end of the log, the number of new entries by action, and whether some were skipped."""
     happened: Counter[str] = Counter()
     for _ in range(LOG_PAGES):
         page = await store.read_log_rows(after=position, limit=LOG_PAGE)
@@ -173,11 +173,11 @@ def _rate(look: Look, name: str) -> str:
 
 def _table(look: Look) -> Table:
     right = {"justify": "right"}
-    made = table("status", ("events", right), "", ("a second", right))
+    made = table("status", ("events", right), "", ("per second", right))
     sides = zip(_rows(look.counts, None), [*RATES, ""], strict=True)
     for (name, number), rate in sides:
         made.add_row(name, number, rate, _rate(look, rate) if rate else "")
-    made.caption = f"{clock_time(look.at_ts)}, Ctrl-C ends it"
+    made.caption = f"{clock_time(look.at_ts)}, Ctrl-C stops it"
     return made
 
 

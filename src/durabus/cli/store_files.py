@@ -1,6 +1,6 @@
-"""What a back end offers beside the contract: where its data is, which schema steps there are and which are applied.
+"""What some stores offer beyond the contract: the path of the file, schema steps, and backups.
 
-Reached by name, as ``durabus.store.connect`` reaches the store itself: no back end is loaded that nobody asked for.
+Modules are imported by name, as ``durabus.store.connect`` does, so only the store that is used gets loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WITH_TABLES = {"sqlite": SQLITE, "postgresql": "durabus.stores.postgresql"}
 
 
 class SchemaStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One numbered migration, and when it was applied to this store (None: not yet)."""
+    """One numbered migration, and when it was applied to this store; None if it was not."""
 
     number: int
     name: str
@@ -30,7 +30,7 @@ class SchemaStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sqlite_file(url: str) -> Path | None:
-    """The file behind a ``sqlite://`` URL; None for every other store."""
+    """The file of a ``sqlite://`` URL; None for other stores."""
     if urlsplit(url).scheme != "sqlite":
         return None
     path: Path = import_module(f"{SQLITE}.address").parse_url(url).path
@@ -38,7 +38,7 @@ def sqlite_file(url: str) -> Path | None:
 
 
 def refuse_absent_file(url: str) -> None:
-    """A mistyped path must not become a new, empty store."""
+    """Refuse a file that does not exist: a mistyped path must not become a new, empty store."""
     if urlsplit(url).scheme == "sharded":
         for part in import_module("durabus.stores.sharded.address").parse_url(url):
             refuse_absent_file(part)
@@ -46,7 +46,7 @@ def refuse_absent_file(url: str) -> None:
     path = sqlite_file(url)
     if path is not None and not path.exists():
         raise CommandFailed(
-            "no store there",
+            "no store found",
             f"{path} does not exist",
             f"check --store, or create it: durabus db migrate --store {url}",
             code=Exit.STORE,
@@ -54,7 +54,7 @@ def refuse_absent_file(url: str) -> None:
 
 
 def warning_of_copy(url: str) -> str:
-    """What to tell of a SQLite file that was copied without its log; empty for every other store."""
+    """A warning if a SQLite file was copied without its write-ahead log; otherwise empty."""
     path = sqlite_file(url)
     if path is None:
         return ""
@@ -63,13 +63,13 @@ def warning_of_copy(url: str) -> str:
 
 
 def schema_steps(url: str) -> list[SchemaStep]:
-    """The migrations of the store's kind, in order."""
+    """The migrations of this kind of store, in order."""
     known = import_module(f"{_package(url)}.schema").migrations()
     return [SchemaStep(number=one.number, name=one.name, up=one.up, down=one.down) for one in known]
 
 
 async def applied_steps(url: str) -> list[SchemaStep]:
-    """The migrations with the instants they were applied at. Changes nothing, not even an outdated store."""
+    """The migrations and when each was applied. Changes nothing, not even an outdated store."""
     steps = schema_steps(url)
     refuse_absent_file(url)
     package = _package(url)
@@ -82,13 +82,13 @@ BackUp = Literal["backup", "restore"]
 
 
 def file_backup(url: str, way: BackUp, file: Path, *, overwrite: bool, moved: Callable[[int, int], None]) -> int:
-    """Copy a SQLite store into a file, or a file into the store; returns how many bytes that is."""
+    """Copy a SQLite store into a file, or a file into the store. Returns the number of bytes."""
     path = sqlite_file(url)
     if path is None:
         raise CommandFailed(
             f"no {way} for {urlsplit(url).scheme or url}",
             "durabus copies SQLite files only",
-            "use the server's own tools, as pg_dump; of sharded:// back up each file by itself",
+            "use the server's own tools, such as pg_dump; for sharded:// back up each file by itself",
             code=Exit.USAGE,
         )
     module = import_module(f"{SQLITE}.backup")
@@ -102,7 +102,7 @@ def _package(url: str) -> str:
     if scheme not in WITH_TABLES:
         raise CommandFailed(
             f"no schema files for {scheme or url}",
-            f"only {' and '.join(f'{one}://' for one in WITH_TABLES)} stores have tables that durabus makes",
+            f"only {' and '.join(f'{one}://' for one in WITH_TABLES)} stores have tables that durabus creates",
             code=Exit.USAGE,
         )
     return WITH_TABLES[scheme]

@@ -1,4 +1,4 @@
-"""``durabus tokens``: who may use the HTTP API."""
+"""``durabus tokens``: creates, lists and revokes tokens of the HTTP API."""
 
 from __future__ import annotations
 
@@ -37,20 +37,24 @@ DEFAULTS = TokenOptions()
 
 @tokens.command
 def create(
-    name: Annotated[str, Parameter(name="NAME", help="Who it is for; shown in lists.")],
+    name: Annotated[str, Parameter(name="NAME", help="Name of the holder, as lists show it.")],
     /,
     *,
     scope: Annotated[
-        tuple[ScopeName, ...], Parameter(help="What it is for; give it several times for several.", negative="")
+        tuple[ScopeName, ...], Parameter(help="What the token allows. Repeat the option for several.", negative="")
     ],
     tag: Annotated[
-        tuple[str, ...], Parameter(help="Only events with such a tag.", negative="", show_default=False)
+        tuple[str, ...],
+        Parameter(help="Only events with this tag. Repeat the option for several.", negative="", show_default=False),
     ] = (),
-    bus: Annotated[tuple[str, ...], Parameter(help="Only this bus.", negative="", show_default=False)] = (),
-    days: Annotated[float | None, Parameter(help="Valid for so long; without it until it is revoked.")] = None,
+    bus: Annotated[
+        tuple[str, ...],
+        Parameter(help="Only this bus. Repeat the option for several.", negative="", show_default=False),
+    ] = (),
+    days: Annotated[float | None, Parameter(help="Days until the token expires. Default: it does not expire.")] = None,
     options: TokenOptions = DEFAULTS,
 ) -> None:
-    """Make a token and print it. It is shown this once: only its hash is kept.
+    """Create a token and print it. It cannot be shown again: the file keeps only its hash.
 
     Example: durabus tokens create mailer --scope claim --tag email --days 90 --tokens tokens.json
     """
@@ -63,12 +67,12 @@ def create(
         print_json({**_document(made), "token": text})
         return
     print(text)
-    say(f"token {made.id} for {made.name!r}: keep it, it is not shown again")
+    say(f"token {made.id} for {made.name!r}: save it now, it cannot be shown again")
 
 
 @tokens.command(name="list")
 def list_tokens(*, options: TokenOptions = DEFAULTS) -> None:
-    """Show which tokens there are, never the tokens themselves.
+    """List the tokens, without the secrets.
 
     Example: durabus tokens list --tokens tokens.json
     """
@@ -77,9 +81,9 @@ def list_tokens(*, options: TokenOptions = DEFAULTS) -> None:
         print_json([_document(one) for one in found])
         return
     now = SystemClock().now()
-    made = table("id", "name", "scopes", "tags", "buses", ("made", {"justify": "right"}), "state")
+    made = table("id", "name", "scopes", "tags", "buses", ("created", {"justify": "right"}), "state")
     for one in found:
-        state = "valid" if one.valid_at(now) else "revoked" if one.revoked_ts is not None else "over"
+        state = "valid" if one.valid_at(now) else "revoked" if one.revoked_ts is not None else "expired"
         row = (one.id, plain(one.name), " ".join(one.scopes), plain(" ".join(one.tags)), plain(" ".join(one.buses)))
         made.add_row(*row, f"{age(now - one.created_ts)} ago", state)
     console().print(made)
@@ -92,14 +96,14 @@ def revoke(
     *,
     options: TokenOptions = DEFAULTS,
 ) -> None:
-    """End a token now. Servers that read the file refuse it from the next request on.
+    """Revoke a token now. Servers that read the file refuse it from the next request on.
 
     Example: durabus tokens revoke 5f0c93a1be27 --tokens tokens.json
     """
     gone = _file(options, must_exist=True).revoke(id_)
     if gone is None:
         raise CommandFailed(
-            "no such token", f"no token has the id {id_!r}", "`durabus tokens list` shows them", code=Exit.NOT_FOUND
+            "no such token", f"no token has the id {id_!r}", "`durabus tokens list` lists them", code=Exit.NOT_FOUND
         )
     if options.json:
         print_json(_document(gone))
@@ -122,7 +126,7 @@ def _file(options: TokenOptions, *, must_exist: bool = False) -> TokenFile:
         raise CommandFailed(
             "no tokens file",
             f"{options.tokens} does not exist",
-            "`durabus tokens create` makes it",
+            "create it with `durabus tokens create`",
             code=Exit.NOT_FOUND,
         )
     return TokenFile(options.tokens)

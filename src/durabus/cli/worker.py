@@ -1,4 +1,4 @@
-"""``durabus worker``: serve a bus until a signal asks to stop."""
+"""``durabus worker``: serves a bus until a signal."""
 
 from __future__ import annotations
 
@@ -29,33 +29,35 @@ T = TypeVar("T")
 
 LAST_WORD = 0.5
 SAME_REQUEST = 0.2
-"""Seconds within which further signals are the same request: timeout(1) and other wrappers send each one twice."""
+"""Seconds within which further signals count as the same request: wrappers such as timeout(1) send each one twice."""
 
 logger = logging.getLogger("durabus.cli")
 
 
 async def worker(
-    target: Annotated[str, Parameter(name="MODULE:BUS", help="Where the bus object is, as shop.app:bus.")],
+    target: Annotated[str, Parameter(name="MODULE:BUS", help="The bus object in your code, such as shop.app:bus.")],
     /,
     *,
     shutdown_timeout: Annotated[
-        float | None, Parameter(help="Seconds for running handlers to finish; without it the bus decides.")
+        float | None, Parameter(help="Seconds for running handlers to finish. Default: the bus's own setting.")
     ] = None,
     log_format: Annotated[
-        LogFormat, Parameter(help="How log records are written to stderr: as lines of text, or one JSON object a line.")
+        LogFormat, Parameter(help="Format of the log on stderr: lines of text, or one JSON object per line.")
     ] = "text",
     json: JsonOption = False,
     store: Annotated[str | None, Parameter(show=False)] = None,
 ) -> None:
-    """Import a bus and serve it. SIGTERM or Ctrl-C: claim nothing new, finish what runs; a second one quits at once.
+    """Import a bus and serve it until SIGTERM or Ctrl-C.
+
+    Then the worker claims no new events and finishes running ones. A second signal quits at once.
 
     Example: durabus worker shop.app:bus
     """
     if store is not None:
         raise CommandFailed(
             "worker takes no --store",
-            f"{target} has a store of its own",
-            f"give the URL to the bus, or give it none and set {STORE_VARIABLE}",
+            f"{target} has its own store",
+            f"give the URL to the bus in your code, or give it none and set {STORE_VARIABLE}",
             code=Exit.USAGE,
         )
     found = load_bus(target)
@@ -69,7 +71,7 @@ async def worker(
     tell(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")
     try:
         await stop.wait()
-        tell(f"stopping: {await _call(found, lambda: _work(bus))}; again = quit at once")
+        tell(f"stopping: {await _call(found, lambda: _work(bus))}; a second signal quits at once")
     finally:
         await _call(found, lambda: bus.shutdown(shutdown_timeout))
     done = bus.metrics.snapshot()
@@ -88,16 +90,16 @@ async def worker(
 
 
 async def _work(bus: EventBus) -> str:
-    """What there is to do on the bus, for a last word: not worth waiting for a store that is away."""
+    """How many events the bus has, for the last message. Does not wait long for the store."""
     try:
         counts = await in_time(bus.store.counts(bus.name), LAST_WORD)
     except (DurabusError, TimeoutError):
-        return "the store does not answer"
+        return "the store does not respond"
     return f"{counts.processing} in progress on all workers, {counts.pending} waiting"
 
 
 async def _call(found: EventBus | SyncEventBus, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What the bus does: a ``SyncEventBus`` in its own thread, where its plain handlers call it."""
+    """Run a coroutine of the bus: for a ``SyncEventBus`` in the thread of its event loop."""
     return await work() if isinstance(found, EventBus) else await asyncio.wrap_future(found.submit(work))
 
 
@@ -110,7 +112,7 @@ def load_bus(target: str) -> EventBus | SyncEventBus:
 
 
 def load_object(target: str) -> object:
-    """What ``MODULE:NAME`` names; modules of the present folder are found first."""
+    """The object that ``MODULE:NAME`` names. Modules in the working folder are found first."""
     module_name, _, attribute = target.partition(":")
     if not module_name or not attribute:
         raise _refused(target, "it must be a module and an attribute with a colon between them")
@@ -144,12 +146,12 @@ def _not_imported(target: str, error: Exception) -> CommandFailed:
 
 
 def _refused(target: str, why: str) -> CommandFailed:
-    hint = "start it in the folder of your module, as: durabus worker app:bus"
+    hint = "run it in the folder of your module, for example: durabus worker app:bus"
     return CommandFailed(f"cannot load {target!r}", why, hint, code=Exit.USAGE)
 
 
 def _end_soon() -> None:
-    """Do not let threads and connections that still wait for a server keep this process from its end."""
+    """End the process soon, even if threads or connections still wait for a server."""
     sys.stdout.flush()
     ending = threading.Timer(LAST_WORD, os._exit, (Exit.OK,))
     ending.daemon = True
@@ -166,7 +168,7 @@ def _listen_for_signals() -> asyncio.Event:
             asked_at = loop.time()
             stop.set()
         elif loop.time() - asked_at > SAME_REQUEST:
-            say("quitting at once: what ran here is taken over when its lease is over")
+            say("quitting at once: other workers take over running events when their leases expire")
             os._exit(128 + number)
 
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""``durabus workers`` and ``durabus locks``: who holds what."""
+"""``durabus workers`` and ``durabus locks``: which process holds which events and locks."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ STATE_STYLES = {"live": "green", "late": "bold red", "gone": "dim"}
 @workers.command(name="list")
 async def list_workers(
     *,
-    bus: Annotated[str | None, Parameter(help="Only this bus; without it all.")] = None,
-    gone: Annotated[bool, Parameter(help="Also those gone for ten minutes.", negative="", show_default=False)] = False,
+    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
+    gone: Annotated[
+        bool, Parameter(help="Also show workers gone for ten minutes.", negative="", show_default=False)
+    ] = False,
     common: Common = DEFAULTS,
 ) -> None:
-    """List worker processes: live, late (silent, or with events whose lease is over) or gone, and what they hold.
+    """List worker processes and what they hold: live, late (silent, or with an expired lease) or gone.
 
     Example: durabus workers list
     """
@@ -44,7 +46,7 @@ async def list_workers(
         say("no workers" + ("" if len(lines) == len(shown) else f"; --gone shows {len(lines)} that are gone"))
         return
     right = {"justify": "right"}
-    made = table("worker", "state", ("heard", right), ("holds", right), ("overdue", right), ("handlers", right))
+    made = table("worker", "state", ("last seen", right), ("holding", right), ("overdue", right), ("handlers", right))
     for line in shown:
         made.add_row(
             plain(line.worker_id),
@@ -59,14 +61,14 @@ async def list_workers(
 
 @workers.command
 async def release(
-    worker: Annotated[str, Parameter(name="WORKER", help="As `durabus workers list` shows it: host:pid.")],
+    worker: Annotated[str, Parameter(name="WORKER", help="The worker as `durabus workers list` shows it: host:pid.")],
     /,
     *,
-    bus: Annotated[str | None, Parameter(help="Only events of this bus; without it of all.")] = None,
-    reason: Annotated[str, Parameter(help="For the log.")] = "worker released on the command line",
+    bus: Annotated[str | None, Parameter(help="Only events of this bus. Default: of all buses.")] = None,
+    reason: Annotated[str, Parameter(help="Reason to record in the log.")] = "worker released on the command line",
     common: Common = DEFAULTS,
 ) -> None:
-    """Take all events from a worker: back in the queue, the attempt not counted; what it still writes is refused.
+    """Return all events of a worker to the queue. The attempt does not count; later writes of the worker are refused.
 
     Example: durabus workers release web-1:4242
     """
@@ -78,25 +80,25 @@ async def release(
     if not known:
         raise CommandFailed(
             "no such worker",
-            f"{worker!r} holds no event, and no bus knows it",
-            "`durabus workers list` shows them",
+            f"{worker!r} holds no event and has no handler on any bus",
+            "`durabus workers list` lists the workers",
             code=Exit.NOT_FOUND,
         )
     if common.json:
         print_json({"worker_id": worker, "released": released})
     else:
-        print(f"{released} events of {worker} are back in the queue")
+        print(f"{released} events of {worker} returned to the queue")
     if released == MAX_RELEASED:
-        say("it may hold more: release it again")
+        say("the worker may hold more events: run the command again")
 
 
 async def locks(
     *,
-    after: Annotated[str, Parameter(help="Only keys above this one: the next page.", show_default=False)] = "",
-    limit: Annotated[int, Parameter(help="At most so many.")] = 100,
+    after: Annotated[str, Parameter(help="Only keys after this one, to show the next page.", show_default=False)] = "",
+    limit: Annotated[int, Parameter(help="Maximum to show.")] = 100,
     common: Common = DEFAULTS,
 ) -> None:
-    """List held locks in order of their keys: who has them, their fences, and for how long.
+    """List held locks by key, with their holders, fences and remaining time.
 
     Example: durabus locks
     """
@@ -113,7 +115,7 @@ async def locks(
     if not held:
         say("no locks are held")
         return
-    made = table("key", "held by", ("fence", {"justify": "right"}), ("ends in", {"justify": "right"}))
+    made = table("key", "held by", ("fence", {"justify": "right"}), ("expires in", {"justify": "right"}))
     for one in held:
         made.add_row(plain(one.key), plain(one.worker_id), str(one.fence), age(max(one.expires_ts - now, 0.0)))
     console().print(made)
@@ -122,7 +124,7 @@ async def locks(
 
 
 async def _handlers(store: EventStore, bus: str | None) -> list[HandlerInfo]:
-    """What the nodes of one bus, or of all buses, have announced."""
+    """The handlers that nodes have registered on one bus, or on all buses."""
     if bus is not None:
         return (await store.list_handlers(bus)).handlers
     found: list[HandlerInfo] = []
