@@ -53,7 +53,7 @@ class Recorder(LiveScreen):
 
     def show(self, progress: Progress) -> None:
         self._progress = progress
-        told = len(self._happenings)
+        told = len(self._messages)
         if told > self._told or not self.frames or progress.seconds - self.frames[-1][0] >= EVERY:
             self.frames.append((progress.seconds, self._picture(progress)))
         self._told = told
