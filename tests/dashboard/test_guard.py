@@ -7,6 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.api.support import ELSEWHERE, Desk
+from tests.dashboard.shop import bury, publish
 
 from durabus import EventStore, ManualClock, new_event, open_store
 from durabus.http import TokenFile, create_app
@@ -351,10 +352,10 @@ async def test_mounted_somewhere_every_link_stays_there(tmp_path: Path) -> None:
     await app.close()
 
 
-async def test_figures_that_are_old_say_so(
+async def test_counts_that_are_old_say_so(
     store: EventStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "AT_LEAST_EVERY", 3600.0)  # nobody counts again during this test
+    monkeypatch.setattr(counts, "AT_LEAST_EVERY", 3600.0)  # the server does not count again during this test
     async with Desk(store, clock) as local:
         page = ""
         while not re.search(r"Waiting</dt><dd><a[^>]*>0<", page):
@@ -362,4 +363,8 @@ async def test_figures_that_are_old_say_so(
         assert "were counted" not in page
         clock.advance(40)
         page = (await local.get("/")).text
+        await publish(store, "default", 2)
+        await bury(store, "default")
+        letters = (await local.get("/dashboard/dead-letters")).text
     assert "dead letters were counted 40 s ago" in page
+    assert re.search(r"<h1>Dead letters <span[^>]*>2<", letters), "the groups below it hold all of them"

@@ -88,9 +88,9 @@ async def overview(request: AnyRequest) -> Page:
 def latencies(total: ActivityCounts) -> list[tuple[str, Percentiles]]:
     """Percentiles of the time an event waits, of one attempt, and from publish to done."""
     return [
-        ("waiting: publish to first attempt", percentiles(total.waiting)),
-        ("running: one attempt", percentiles(total.running)),
-        ("publish to done", percentiles(total.whole)),
+        ("Waiting: publish to first attempt", percentiles(total.waiting)),
+        ("Running: one attempt", percentiles(total.running)),
+        ("Publish to done", percentiles(total.whole)),
     ]
 
 
