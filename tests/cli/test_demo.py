@@ -107,7 +107,7 @@ async def test_a_lost_event_makes_the_demo_fail(capsys: pytest.CaptureFixture[st
         assert await store.remove_event(7)
 
     assert await run_demo(DemoOptions(orders=20), before_report=lose_one) == 1
-    assert "1 events were published and are not in the store" in capsys.readouterr().out
+    assert "1 events were published but are not in the store" in capsys.readouterr().out
 
 
 async def test_an_event_that_is_left_makes_the_demo_fail(capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_a_signal_leaves_nothing_behind(
     with subprocess.Popen(command, env=temporary, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
-            if "are up" in line:
+            if "are running" in line:
                 break
         assert demo_processes(tmp_path) != []
         demo.send_signal(number)
@@ -145,7 +145,7 @@ def test_nobody_outlives_a_killed_demo(tmp_path: Path, kind: str) -> None:
     with subprocess.Popen([*DEMO, "--store", kind], env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None
         for line in demo.stdout:
-            if "are up" in line:
+            if "are running" in line:
                 break
         assert len(re.findall(r"pid (\d+)", line)) == 2
         assert len(demo_processes(tmp_path)) >= (3 if kind == "sqlite" else 6)
