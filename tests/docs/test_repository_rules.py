@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "durabus"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-LINE_LIMIT = 500
+LINE_LIMIT = 400
 LEFTOVER_NAMES = {"base", "common", "helper", "helpers", "misc", "util", "utils"}
 
 CLOCK_READINGS = {
@@ -134,8 +134,8 @@ def test_no_module_is_a_home_for_leftovers() -> None:
 def test_every_source_file_stays_readable_in_one_sitting() -> None:
     sources = [path for path in files_to_publish() if path.is_relative_to(ROOT / "src")]
     lengths = {relative(path): len(path.read_bytes().splitlines()) for path in sources}
-    offences = {name: length for name, length in lengths.items() if length >= LINE_LIMIT}
-    assert not offences, f"split these along their parts (under {LINE_LIMIT} lines): {offences}"
+    offences = {name: length for name, length in lengths.items() if length > LINE_LIMIT}
+    assert not offences, f"split these along their parts (at most {LINE_LIMIT} lines): {offences}"
 
 
 @pytest.mark.parametrize("rule", [MACHINE_PATH, REGISTRY_HOST], ids=["machine path", "registry host"])

@@ -1,31 +1,24 @@
-"""The bus of seeds 002 and 003: publish, emit, subscribe, start, shut down."""
+"""The event bus: publish and emit events, subscribe handlers, start and shut down."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
 from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder, FindRequest, Where
-from durabus.bus.forwarding import (
-    MAX_DEPTH,
-    check_max_depth,
-    child_metadata,
-    copy_for,
-    first_metadata,
-    refuse_behind_itself,
-    refuse_itself,
-)
+from durabus.bus.forwarding import MAX_DEPTH, check_max_depth, copy_for, refuse_itself
 from durabus.bus.handle import Handle
-from durabus.bus.history import HistoryLimit, check_archive_after, leave
-from durabus.bus.naming import choice, pattern_of, result_type, typed_event
+from durabus.bus.history import HistoryLimit, check_archive_after
+from durabus.bus.naming import choice, pattern_of, result_type
+from durabus.bus.new_events import add_to_parent, make_event
 from durabus.bus.publisher import Publisher
+from durabus.bus.shutdown import Shutdown
 from durabus.bus.subscribing import Subscribing
 from durabus.errors import ConfigurationError, EventBusShutdownError
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
-from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions, new_event
+from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions
 from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
@@ -33,45 +26,38 @@ from durabus.model.settlement import Settled, Settlement
 from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode, OnUnhandled
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
-from durabus.worker.children.waiting import event_lock, handled_here
+from durabus.worker.children.waiting import event_lock
 from durabus.worker.context import check_options
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.heartbeat import in_time
 from durabus.worker.metrics import Metrics
 from durabus.worker.poller import POLL_FLOOR
 from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry, check_kept_for
 from durabus.worker.threads import HandlerThreads
-from durabus.worker.tracing import Tracing, metadata_of, tell_settled
+from durabus.worker.tracing import Tracing, tell_settled
 from durabus.worker.unhandled import Unhandled
 from durabus.worker.worker import Worker
 
-logger = logging.getLogger("durabus.bus")
-
 ARCHIVE_AFTER = 86_400.0
-"""How long a bus that nobody serves any more is remembered."""
-GOODBYE = 2.0
-"""How long a shutdown waits for the store to note it."""
-AWAY_CLOSE = 1.0
-"""How long a shutdown waits for a store to close whose server does not answer."""
+"""Seconds that the store remembers a bus that no node serves any more."""
 
 
 class EventBus(Subscribing):
     """A named queue with the handlers that this process adds to it.
 
-    Processes that open the same store and ``name`` form one fleet: every event is claimed by one of them. If they have
-    different handlers, an event ends when each of them had it. For the handlers of a process that is not heard of any
-    more it waits ``handlers_kept_for`` seconds, after a shutdown 30 s at most; None: until they are unregistered.
+    Processes that open the same store and ``name`` form one fleet: one of them claims each event. An event completes
+    once every handler registered by any running process has finished. It waits ``handlers_kept_for`` seconds for the
+    handlers of a process that announces itself no more (None: until they are unregistered), 30 s after a shutdown.
 
     ``serve=False`` is for processes that only publish, as a web app that imports the module with the handlers: the bus
-    stores events and neither claims any nor announces its handlers. ``start(serve=True)`` serves it all the same, and
-    so does ``durabus worker``.
+    stores events and neither claims any nor announces its handlers. ``start(serve=True)`` and ``durabus worker`` serve
+    it nevertheless.
 
-    Without a ``store`` it is the environment variable ``DURABUS_STORE``, or else ``sqlite:///durabus.db``.
+    Without a ``store``, the environment variable ``DURABUS_STORE`` names it; without that, ``sqlite:///durabus.db``.
 
-    ``mode`` says which events exclude each other, in every process that serves the bus; ``handler_mode`` whether the
-    handlers of one event run one by one or side by side; ``completion`` whether it needs all of them or the first
-    answer. ``event_timeout`` bounds one attempt of an event, all its handlers together; ``max_depth`` how many levels
-    of children a chain of events may have. docs/proof/runtime.md tells the rest.
+    ``mode`` says which events exclude each other, in every process that serves the bus. ``handler_mode`` says whether
+    the handlers of one event run one by one or side by side, and ``completion`` whether the event needs all of them or
+    the first value. ``event_timeout`` bounds one attempt of an event, all its handlers together. ``max_depth`` bounds
+    the levels of children in a chain of events. docs/proof/runtime.md describes the rest.
     """
 
     def __init__(
@@ -126,7 +112,6 @@ class EventBus(Subscribing):
             breaker_policy(breaker, BreakerPolicy()),
         )
         self._tracing = tracing
-        self._archive_after = check_archive_after(seconds(archive_after, "archive_after"))
         self._worker_options: dict[str, Any] = {
             "concurrency": concurrency,
             "lease": seconds(lease, "lease", allow_zero=False),
@@ -162,19 +147,30 @@ class EventBus(Subscribing):
         self._started = False
         self._shut = False
         self._shutting_down: asyncio.Task[None] | None = None
-        self._closing: asyncio.Future[None] | None = None
-        self.store_is_away = False
-        """Whether the bus was shut down and could not reach its store any more."""
+        self._shutdown = Shutdown(
+            self.store,
+            self.name,
+            publisher=self._publisher,
+            finder=self._finder,
+            registry=self._registry,
+            history=self._history,
+            archive_after=check_archive_after(seconds(archive_after, "archive_after")),
+        )
+
+    @property
+    def store_is_away(self) -> bool:
+        """Whether the bus could not reach its store when it was shut down."""
+        return self._shutdown.store_is_away
 
     @property
     def in_flight(self) -> int:
-        """Events that this process has claimed and not yet settled."""
+        """The number of events that this process has claimed and not yet settled."""
         return 0 if self._worker is None else self._worker.in_flight
 
     def forward(self, target: EventBus, pattern: str | type = ANY, *, id: str | None = None) -> str:  # noqa: A002
-        """Hand every event that the pattern covers on to another bus, as a child of itself; answers a subscription.
+        """Copy every event that the pattern covers to another bus, as its child; returns the subscription's id.
 
-        An event visits each bus once, so circles end: ``metadata["event_path"]`` names those it came through.
+        An event visits each bus once, so circles end: ``metadata["event_path"]`` names the buses it came through.
         """
         refuse_itself(self.name, target.name)
 
@@ -190,9 +186,9 @@ class EventBus(Subscribing):
         return self.subscribe(pattern, hand_on, id=subscription_id)
 
     async def start(self, *, serve: bool = False) -> Self:
-        """Open the store and begin to claim. What a crash left behind is taken up again once its lease is over.
+        """Open the store and begin to claim. It claims what a crash left behind once the lease is over.
 
-        ``serve=True``: claim also if the bus was made to publish only.
+        ``serve=True`` makes a bus claim that was created to publish only.
         """
         self._refuse_if_shut("start")
         if self._started:
@@ -203,7 +199,7 @@ class EventBus(Subscribing):
                 self._subscriptions_changed()
             await self._open()
             if not self._started:
-                # Only now: between the bus and its start the process may have been forked.
+                # Only now: the process may have forked between the creation of the bus and its start.
                 self._dispatcher.worker_id = default_worker_id()
                 self._registry.name_node()
                 await self._registry.announced()
@@ -214,7 +210,7 @@ class EventBus(Subscribing):
         return self
 
     async def open(self) -> None:
-        """Open the store and start nothing: enough for ``publish(connection=…)``, which does it by itself."""
+        """Open the store and start nothing. ``publish(connection=…)`` needs no more, and does it by itself."""
         if not self._opened:
             async with self._opening:
                 self._refuse_if_shut("open")
@@ -234,16 +230,16 @@ class EventBus(Subscribing):
         connection: object | None = None,
         **options: Unpack[PublishOptions],
     ) -> str:
-        """Store an event, wait until this bus has dispatched it to its end, and answer its ``event_id``.
+        """Store an event, wait for its end, retries included, and return its ``event_id``.
 
-        Retries included: after it returns, the event is COMPLETED or a dead letter. It only stores the event, and waits
-        for nothing else, if the event has a ``delay``, if this bus has no subscriptions or does not serve, or if it
-        publishes on the caller's own ``connection``. The latter does not start the bus either.
+        After it returns, the event is COMPLETED or a dead letter. It only stores the event, and does not wait, if the
+        event has a ``delay``, if this bus has no subscriptions or does not serve, or if it publishes on the caller's
+        own ``connection``. The latter does not start the bus either.
         """
         self._refuse_if_shut("publish")
         new = self._new(event_type, payload, metadata, options)
         if connection is not None:
-            # Nothing is announced first: that write would wait for the caller's own transaction.
+            # It announces no handlers first: that write would wait for the caller's own transaction.
             await self.open()
             return (await self.store.add_events([new], connection=connection))[0].event_id
         if not self._started:
@@ -264,9 +260,9 @@ class EventBus(Subscribing):
         metadata: Mapping[str, Any] | None = None,
         **options: Unpack[PublishOptions],
     ) -> Handle:
-        """Hand an event over and return at once. Everything emitted in one turn of the loop is stored in one step.
+        """Emit an event and return at once. The bus stores all events of one turn of the loop in one step.
 
-        Await ``handle.stored()`` before you rely on it being durable.
+        The event is durable once ``await handle.stored()`` has returned.
         """
         if self._shut:
             self._refuse_if_shut("emit")
@@ -285,46 +281,29 @@ class EventBus(Subscribing):
         future: bool | Duration = False,
         **fields: Any,
     ) -> Event | None:
-        """The newest event of this bus that is known, or else the next one that any node publishes.
+        """Return the newest stored event of this bus that matches, or else the next one that any node publishes.
 
-        ``past``: True, or not older than so many seconds. ``future``: True waits for ever, a number so many seconds,
-        and not for handlers. ``fields`` must be equal in the payload; ``child_of`` also finds grandchildren. None if
-        there is none, if the time is over, or after a shutdown. What this bus has emitted and not stored yet is found,
-        as soon as it is stored.
+        ``past`` is True, or the greatest age in seconds. ``future`` is True to wait for ever, or a number of seconds;
+        it does not wait for handlers. ``fields`` must be equal in the payload; ``child_of`` also finds grandchildren.
+        Returns None if there is no such event, if the time is over, or after a shutdown. It also finds events that
+        this bus has emitted and not stored yet, as soon as they are stored.
         """
         self._refuse_if_shut("find")
         if not self._started:
             await self.start()
         ancestor = child_of if isinstance(child_of, str | None) else child_of.event_id
         wanted = FindRequest(pattern_of(event_type), where, ancestor, fields, self.name)
-        # It begins to listen before it looks back, so that nothing can fall in between.
-        next_one = await self._finder.begin(wanted) if future is not False else None
-        try:
-            if past is not False:
-                with self._publisher.watch() as sent:
-                    found = await self._finder.past(wanted, None if past is True else seconds(past, "past"), sent)
-                if found is not None or next_one is None:
-                    return found
-            if next_one is None:
-                return None
-            scope = asyncio.timeout(None if future is True else seconds(future, "future"))
-            try:
-                async with scope:
-                    return await next_one
-            except TimeoutError:
-                if not scope.expired():
-                    raise  # of a condition, not ours
-                return None
-        finally:
-            if next_one is not None:
-                next_one.cancel()
+        return await self._finder.find(wanted, self._publisher.watch, past=past, future=future)
 
-    async def wait_until_idle(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109  (answers, does not raise)
+    async def wait_until_idle(self, timeout: Duration | None = None) -> bool:  # noqa: ASYNC109  (returns, does not raise)
         """Wait until everything this bus emitted or published has ended; False if ``timeout`` came first."""
         return await self._publisher.wait_until_empty(None if timeout is None else seconds(timeout, "timeout"))
 
     async def shutdown(self, timeout: Duration | None = None) -> None:  # noqa: ASYNC109  (passed on to the worker)
-        """Take nothing new, finish what runs, give back what does not finish in time, close the store. Repeatable."""
+        """Take nothing new, finish what runs, give back what does not finish in time, close the store.
+
+        It may be called twice.
+        """
         if self._started:
             self._publisher.bind()
         if self._shutting_down is None:
@@ -335,41 +314,13 @@ class EventBus(Subscribing):
         await asyncio.shield(self._shutting_down)
 
     async def _shut_down(self, limit: float) -> None:
-        async with self._opening:  # a start that is under way ends first, and refuses to go on
+        async with self._opening:  # a start that is under way ends first, and raises
             try:
-                await self._publisher.flush(limit)
-                if self._worker is not None:
-                    await self._worker.stop(limit)
-                    self.store_is_away = self._worker.store_is_away
-                self._publisher.close(EventBusShutdownError(f"bus {self.name!r} was shut down before this event ended"))
-                self._finder.close()
-                served = await self._close_registry()
-                if not self.store_is_away:
-                    await self._history.close()
-                    if served:
-                        await leave(self.store, self.name, archive_after=self._archive_after)
+                await self._shutdown.run(self._worker, limit)
             finally:
                 self._dispatcher.close()
                 if self._owns_store:
-                    await self._close_store()
-
-    async def _close_registry(self) -> bool:
-        """The first call of an idle bus that goes: this is where it learns that its store is away."""
-        try:
-            return await in_time(self._registry.close(tell=not self.store_is_away), GOODBYE)
-        except TimeoutError:
-            logger.warning("the store is away: the shutdown of a node of bus %r was not announced", self.name)
-            self.store_is_away = True
-            return False
-
-    async def _close_store(self) -> None:
-        """A store whose server does not answer may wait long for it: that goes on without us."""
-        self._closing = asyncio.ensure_future(self.store.close())
-        await asyncio.wait({self._closing}, timeout=AWAY_CLOSE if self.store_is_away else None)
-        if self._closing.done():
-            self._closing.result()
-        else:
-            logger.warning("the store is away: its connections are closed in the background")
+                    await self._shutdown.close_store()
 
     async def __aenter__(self) -> Self:
         """Start."""
@@ -395,7 +346,7 @@ class EventBus(Subscribing):
             self._start_worker()
 
     def _start_worker(self) -> None:
-        """A bus without handlers, or that does not serve, claims nothing: its events are for those who do."""
+        """Start the worker. A bus without handlers, or that does not serve, has none: other nodes claim its events."""
         self._registry.start()
         if self._serve and self._worker is None and self._dispatcher:
             self._worker = Worker(
@@ -425,41 +376,17 @@ class EventBus(Subscribing):
                 handle.settle(claim, settlement, settled)
 
     def _new(
-        self,
-        event_type: str | object,
-        payload: Any,
-        metadata: Mapping[str, Any] | None,
-        options: PublishOptions,
+        self, event_type: str | object, payload: Any, metadata: Mapping[str, Any] | None, options: PublishOptions
     ) -> NewEvent:
-        """Inside a handler it is a child of the event that is handled, unless the caller says otherwise.
-
-        Not so a delayed one: it would keep its parent open for as long, and so would each event of a chain.
-        """
-        if not isinstance(event_type, str):
-            event_type, payload = typed_event(event_type, payload)
-        parent = handled_here()
-        if parent is not None and "parent_id" not in options and not options.get("delay"):
-            options["parent_id"] = parent.claim.event.event_id
-        if self._tracing is not None:
-            metadata = metadata_of(self._tracing, event_type, metadata)
-        if parent is not None and options.get("parent_id") == parent.claim.event.event_id:
-            metadata = child_metadata(metadata or {}, parent.claim.event, event_type, self._max_depth)
-        elif metadata:
-            metadata = first_metadata(metadata)
-        new = new_event(event_type, payload, bus=self.name, metadata=metadata, **options)
-        if new.metadata_json is not None and parent is not None and new.parent_id is not None:
-            refuse_behind_itself(new.metadata_json, self.name, parent.claim.event)
-        return new
+        return make_event(
+            self.name, event_type, payload, metadata, options, tracing=self._tracing, max_depth=self._max_depth
+        )
 
     def _send(self, new: NewEvent, expected: Any) -> Handle:
         handle = Handle(new, expected)
         self._publisher.send(handle)
         if new.parent_id is not None:
-            parent = handled_here()
-            if parent is not None and parent.claim.event.event_id == new.parent_id:
-                if parent.children is None:
-                    parent.children = []
-                parent.children.append(handle)
+            add_to_parent(handle)
         return handle
 
     def _refuse_if_shut(self, verb: str) -> None:

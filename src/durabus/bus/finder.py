@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from durabus.bus.handle import Handle
 from durabus.errors import StoreClosedError, StoreError
 from durabus.model.event import Event
+from durabus.model.limits import Duration, seconds
 from durabus.model.pattern import matches
 from durabus.model.query import EventQuery
 from durabus.model.statuses import Action
@@ -71,6 +73,37 @@ class Finder:
     def __bool__(self) -> bool:
         """Whether a search waits."""
         return bool(self._waiting)
+
+    async def find(
+        self,
+        wanted: FindRequest,
+        watch: Callable[[], AbstractContextManager[list[Handle]]],
+        *,
+        past: bool | Duration,
+        future: bool | Duration,
+    ) -> Event | None:
+        """Search the past, then wait for the future, as ``EventBus.find`` does; ``watch`` gives the unstored events."""
+        # It begins to listen before it searches the past, so that it misses nothing in between.
+        next_one = await self.begin(wanted) if future is not False else None
+        try:
+            if past is not False:
+                with watch() as sent:
+                    found = await self.past(wanted, None if past is True else seconds(past, "past"), sent)
+                if found is not None:
+                    return found
+            if next_one is None:
+                return None
+            scope = asyncio.timeout(None if future is True else seconds(future, "future"))
+            try:
+                async with scope:
+                    return await next_one
+            except TimeoutError:
+                if not scope.expired():
+                    raise  # a condition of the search raised it
+                return None
+        finally:
+            if next_one is not None:
+                next_one.cancel()
 
     async def past(self, wanted: FindRequest, within: float | None, sent: list[Handle]) -> Event | None:
         """The newest event that meets the conditions, whatever its status, published at most ``within`` seconds ago.
