@@ -9,7 +9,7 @@ import pytest
 from durabus import EventStore, ManualClock, new_event, open_store
 from durabus.errors import StoreUnavailableError
 from durabus.http.api import Api
-from durabus.http.auth.access import EVERYBODY, Principal, Scope
+from durabus.http.auth.access import LOCAL_SENDER, Principal, Scope
 from durabus.http.dashboard import activity as activity_module
 from durabus.http.dashboard.activity import ActivityByBus, BusActivity
 from durabus.http.dashboard.activity_counts import MAX_TAG_SETS, SlotCounts, percentiles, step_of
@@ -201,10 +201,10 @@ async def test_the_queue_is_told_as_it_was_at_one_moment(
         return answers.pop() if answers else await real(bus)
 
     monkeypatch.setattr(store, "counts", counts)
-    found = await count_queue(api, EVERYBODY, BUS)
+    found = await count_queue(api, LOCAL_SENDER, BUS)
     assert (found.counts.pending, found.counts.processing, found.oldest) == (0, 3, None)
     answers += [stale] * 10  # emptied by somebody at every look
-    found = await count_queue(api, EVERYBODY, BUS)
+    found = await count_queue(api, LOCAL_SENDER, BUS)
     assert (found.counts.pending, found.oldest) == (3, None)
 
 
@@ -212,7 +212,7 @@ async def test_the_oldest_comes_with_its_number(api: Api, store: EventStore, clo
     events = await store.add_events([new_event("a.b") for _ in range(3)])
     await claim(store, 1)
     clock.advance(5)
-    found = await count_queue(api, EVERYBODY, BUS)
+    found = await count_queue(api, LOCAL_SENDER, BUS)
     assert found.oldest is not None
     assert (found.counts.pending, found.oldest.id, found.oldest.age) == (2, events[1].id, 5.0)
 
@@ -247,7 +247,7 @@ async def test_dead_letters_are_grouped_by_type_and_error(api: Api, store: Event
     clock.advance(10)
     ids = await bury(store, 2, error="boom 8")
     await bury(store, 1, "c.d")
-    grouped = await group_dead_letters(api, EVERYBODY, Selection(bus=BUS))
+    grouped = await group_dead_letters(api, LOCAL_SENDER, Selection(bus=BUS))
     assert [(group.type, group.error, group.count) for group in grouped.groups] == [
         ("a.b", "boom …", 5),
         ("c.d", "boom …", 1),
@@ -260,19 +260,19 @@ async def test_dead_letters_are_grouped_by_type_and_error(api: Api, store: Event
 async def test_steps_visit_every_selected_one_once_and_no_other(api: Api, store: EventStore) -> None:
     await bury(store, 700)
     others = await bury(store, 2, "c.d")
-    (group, _) = (await group_dead_letters(api, EVERYBODY, Selection(bus=BUS))).groups
+    (group, _) = (await group_dead_letters(api, LOCAL_SENDER, Selection(bus=BUS))).groups
     selection = Selection(bus=BUS, type="a.b", group=group.key)
-    assert (await count_selected(api, EVERYBODY, selection))[:2] == (700, False)
-    steps = [await take_step(api, EVERYBODY, selection, "retry", None)]
+    assert (await count_selected(api, LOCAL_SENDER, selection))[:2] == (700, False)
+    steps = [await take_step(api, LOCAL_SENDER, selection, "retry", None)]
     while steps[-1].before is not None:
         # What comes back meanwhile with a larger id than the next one is not visited again.
         await bury(store, 0)
-        steps.append(await take_step(api, EVERYBODY, selection, "retry", steps[-1].before))
+        steps.append(await take_step(api, LOCAL_SENDER, selection, "retry", steps[-1].before))
     assert len(steps) == 2
     assert sum(step.done for step in steps) == 700
     counts = await store.counts()
     assert (counts.pending, counts.failed) == (700, 2)
-    assert (await take_step(api, EVERYBODY, Selection(bus=BUS), "purge", None)).done == 2
+    assert (await take_step(api, LOCAL_SENDER, Selection(bus=BUS), "purge", None)).done == 2
     assert [await store.has_event(id_) for id_ in others] == [False, False]
     assert (await store.counts()).pending == 700
 
@@ -290,7 +290,7 @@ async def test_a_step_leaves_alone_what_somebody_else_dealt_with(
         return page
 
     monkeypatch.setattr(store, "find", find_then_somebody_acts)
-    step = await take_step(api, EVERYBODY, Selection(bus=BUS), "purge", None)
+    step = await take_step(api, LOCAL_SENDER, Selection(bus=BUS), "purge", None)
     assert step.done == 1
     assert [await store.has_event(id_) for id_ in (purged, requeued, third)] == [False, True, False]
 
@@ -307,13 +307,13 @@ async def test_a_retry_does_without_one_that_is_gone(
         return page
 
     monkeypatch.setattr(store, "find", find_then_somebody_purges)
-    assert (await take_step(api, EVERYBODY, Selection(bus=BUS), "retry", None)).done == 2
+    assert (await take_step(api, LOCAL_SENDER, Selection(bus=BUS), "retry", None)).done == 2
     assert (await store.counts()).pending == 2
 
 
 async def test_a_step_on_one_event_touches_no_other(api: Api, store: EventStore) -> None:
     ids = await bury(store, 3)
-    assert (await take_step(api, EVERYBODY, Selection(bus=BUS, id=ids[1]), "purge", None)).before is None
+    assert (await take_step(api, LOCAL_SENDER, Selection(bus=BUS, id=ids[1]), "purge", None)).before is None
     assert [await store.has_event(id_) for id_ in ids] == [True, False, True]
     nobody = Principal(name="blue", scopes=frozenset({Scope.ADMIN}), tags=frozenset({"blue"}))
     assert (await take_step(api, nobody, Selection(bus=BUS, id=ids[0]), "purge", None)).done == 0

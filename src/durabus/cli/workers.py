@@ -142,7 +142,7 @@ def _document(line: WorkerView) -> dict[str, object]:
     return {
         "worker_id": line.worker_id,
         "state": line.state,
-        "heard_at": iso(line.heard_ts),
+        "last_seen_at": iso(line.heard_ts),
         "holds": [event.id for event in line.held],
         "overdue": line.overdue,
         "handlers": line.handlers,

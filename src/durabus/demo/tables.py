@@ -39,7 +39,7 @@ ROWS = 5
 JAVA = "spark.driver.extraJavaOptions"
 
 
-class Told:
+class StepReporter:
     """Reports each step when it begins."""
 
     def begins(self, step: str, total: int | None) -> None:  # noqa: ARG002  (the demo shows the step alone)
@@ -83,7 +83,7 @@ def main() -> int:
             return 1
         task = msgspec.json.decode(line, type=PipelineTask)
         lake = Lake(spark, task.lake)
-        Pipeline(lake, task.url, [hourly_counters()], listener=Told()).run()
+        Pipeline(lake, task.url, [hourly_counters()], listener=StepReporter()).run()
         tell(News(step="report"))
         page = report(lake, made_at=datetime.now(UTC))  # clock: printed on the page
         Path(task.report).parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from itertools import accumulate
 from durabus.clock import perf_counter
 from durabus.http.api import Api
 from durabus.http.asgi import App, Message, Receive, Scope, Send
-from durabus.http.auth.access import EVERYBODY, Principal
+from durabus.http.auth.access import LOCAL_SENDER, Principal
 from durabus.http.auth.peers import check_local
 from durabus.http.auth.tokens import TokenFile
 from durabus.http.dashboard import browser
@@ -93,15 +93,15 @@ class RequestMiddleware:
 
     def _principal(self, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
         if scope["path"] in EXEMPT:
-            return Principal(name="anybody", scopes=frozenset())
+            return Principal(name="anonymous", scopes=frozenset())
         page = browser.is_page(scope["path"])
         if page and scope["method"] not in SAFE_METHODS:
             browser.check_same_origin(headers)
         if self._tokens is None:
             check_local(scope, headers, navigates=page and browser.navigates(scope["method"], headers))
-            return EVERYBODY
+            return LOCAL_SENDER
         if scope["path"] in browser.OPEN:
-            return Principal(name="anybody", scopes=frozenset())
+            return Principal(name="anonymous", scopes=frozenset())
         text = bearer_token(headers) or (browser.cookie_token(headers) if page else "")
         try:
             return self._holder(text, (scope.get("client") or ("",))[0])

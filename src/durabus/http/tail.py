@@ -26,7 +26,7 @@ async def tail(
 ) -> AsyncIterator[bytes]:
     """Yield the entries of one bus after ``position``, until the reader leaves, loses access or the server stops."""
     known: dict[int, bool] = {}
-    heard = monotonic()
+    last_sent = monotonic()
     yield b": durabus\n\n"
     while not api.stopping.is_set() and allowed():
         try:
@@ -39,10 +39,10 @@ async def tail(
         position = page.next
         if lines:
             yield b"".join(map(_frame, lines))
-            heard = monotonic()
-        elif monotonic() - heard >= SIGN_OF_LIFE:
+            last_sent = monotonic()
+        elif monotonic() - last_sent >= SIGN_OF_LIFE:
             yield b": still here\n\n"
-            heard = monotonic()
+            last_sent = monotonic()
         if len(page.entries) < PAGE:
             await _pause(api)
 

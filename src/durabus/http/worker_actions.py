@@ -68,9 +68,9 @@ async def _wait(
 ) -> list[Claim]:
     pause = FIRST_PAUSE
     while (left := deadline - monotonic()) > 0:
-        heard = asyncio.create_task(api.store.wait_for_work(request.bus, timeout=min(left, LOOK_EVERY)))
+        hint = asyncio.create_task(api.store.wait_for_work(request.bus, timeout=min(left, LOOK_EVERY)))
         try:
-            await asyncio.wait({heard, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({hint, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if any(end.done() for end in ends):
                 return []
             if not allowed():
@@ -79,9 +79,9 @@ async def _wait(
             if claims:
                 return claims
             # The bus has work, but none with these tags. Hints then come at once, so pause longer each time.
-            pause = min(2 * pause, LOOK_EVERY) if await heard else FIRST_PAUSE
+            pause = min(2 * pause, LOOK_EVERY) if await hint else FIRST_PAUSE
         finally:
-            await _end(heard)
+            await _end(hint)
         await asyncio.wait(
             ends, timeout=min(pause, max(deadline - monotonic(), 0)), return_when=asyncio.FIRST_COMPLETED
         )

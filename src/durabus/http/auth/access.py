@@ -82,7 +82,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
-EVERYBODY = Principal(name="loopback", scopes=frozenset(Scope))
+LOCAL_SENDER = Principal(name="loopback", scopes=frozenset(Scope))
 """The sender of every request from this machine, on a server without tokens."""
 
 

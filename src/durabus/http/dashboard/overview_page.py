@@ -100,7 +100,7 @@ def charts(series: list[ActivityCounts], begin: float, step: float, since: float
     known = [begin + step * n >= since for n in range(len(series))]
 
     def pace(what: str) -> list[float | None]:
-        return [getattr(counts, what) / step if told else None for counts, told in zip(series, known, strict=True)]
+        return [getattr(counts, what) / step if read else None for counts, read in zip(series, known, strict=True)]
 
     return [
         chart(

@@ -10,7 +10,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from durabus.stores.redis.connection import Connector, command, disconnect, moved_to, refused, unreachable
 
-EVERYBODY = ""
+LOCAL_SENDER = ""
 """The channel that speaks to all buses: the global lock became free."""
 MOST_CHANNELS = 1000
 """Subscriptions that are kept although nobody waits."""
@@ -37,7 +37,7 @@ class RedisHints:
 
         The future must be handed back to ``forget``. Raises ``StoreError``.
         """
-        wanted = [self._name(bus), self._name(EVERYBODY)]
+        wanted = [self._name(bus), self._name(LOCAL_SENDER)]
         async with self._connecting:
             if self._task is None or self._task.done():
                 self._connection = await self._connect(wanted)
@@ -63,7 +63,7 @@ class RedisHints:
         """End now, and wake everybody."""
         if self._task is not None:
             self._task.cancel()
-        self._wake(EVERYBODY)
+        self._wake(LOCAL_SENDER)
 
     async def close(self) -> None:
         """Hang up and wait until the connection is closed."""
@@ -114,7 +114,7 @@ class RedisHints:
             while True:
                 self._take(await connection.read_response(disconnect_on_error=False))
                 if len(self._heard) > MOST_CHANNELS + len(self._waiting):
-                    idle = self._heard - {self._name(bus) for bus in (*self._waiting, EVERYBODY)}
+                    idle = self._heard - {self._name(bus) for bus in (*self._waiting, LOCAL_SENDER)}
                     await connection.send_packed_command([command("SUNSUBSCRIBE", *idle)], check_health=False)
         except (RedisError, OSError):
             # the next wait connects anew
@@ -122,7 +122,7 @@ class RedisHints:
         finally:
             self._heard = set()
             self._connection = None
-            self._wake(EVERYBODY)
+            self._wake(LOCAL_SENDER)
             self._confirmed.set()
             await disconnect(connection)
 
@@ -139,7 +139,7 @@ class RedisHints:
                 self._wake(name[len(self._channel) :].decode())
 
     def _wake(self, bus: str) -> None:
-        for woken in list(self._waiting) if bus == EVERYBODY else [bus]:
+        for woken in list(self._waiting) if bus == LOCAL_SENDER else [bus]:
             for future in self._waiting.get(woken, ()):
                 if not future.done():
                     future.set_result(None)

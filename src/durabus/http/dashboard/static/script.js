@@ -195,7 +195,7 @@ const followLog = (table) => {
     if (!drawing.length) requestAnimationFrame(draw);
     drawing.push(entry);
   };
-  const heard = (message) => {
+  const onEntry = (message) => {
     const entry = JSON.parse(message.data);
     if (!wanted(entry)) return;
     if (!held) { show(entry); return; }
@@ -204,7 +204,7 @@ const followLog = (table) => {
     state.textContent = `paused, ${waiting.length}${waiting.length === MOST_ROWS ? "+" : ""} waiting`;
   };
 
-  for (const option of filter.elements.action.options) if (option.value) source.addEventListener(option.value, heard);
+  for (const option of filter.elements.action.options) if (option.value) source.addEventListener(option.value, onEntry);
   source.addEventListener("open", () => { if (!held) state.textContent = "following"; });
   source.addEventListener("error", () => { state.textContent = "disconnected, reconnecting"; });
   button.addEventListener("click", () => {
