@@ -54,7 +54,7 @@ RATES = {
 }
 
 
-class Look(msgspec.Struct, frozen=True, kw_only=True):
+class StatsUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """The queue at one moment, and rates per second since the previous update."""
 
     at_ts: float
@@ -124,11 +124,11 @@ async def _watch(store: EventStore, bus: str | None, every: float, *, as_json: b
             position, happened, capped = await _read_on(store, position, bus)
             spent, begun = monotonic() - begun, monotonic()
             rates = {name: round(sum(happened[one] for one in of) / spent, 1) for name, of in RATES.items()}
-            show(Look(at_ts=at_ts, counts=counts, rates=rates, capped=capped))
+            show(StatsUpdate(at_ts=at_ts, counts=counts, rates=rates, capped=capped))
 
 
 @contextmanager
-def _shown(*, as_json: bool) -> Iterator[Callable[[Look], None]]:
+def _shown(*, as_json: bool) -> Iterator[Callable[[StatsUpdate], None]]:
     """Yields a function that shows one update: as a live table on a terminal, elsewhere as a line."""
     if as_json:
         yield _print_document
@@ -136,7 +136,7 @@ def _shown(*, as_json: bool) -> Iterator[Callable[[Look], None]]:
         from rich.live import Live
 
         with Live(console=console(), auto_refresh=False) as live:
-            yield lambda look: live.update(_table(look), refresh=True)
+            yield lambda update: live.update(_table(update), refresh=True)
     else:
         heads = ("pending", "in flight", "dead", *(f"{name}/s" for name in RATES))
         print("time          " + "".join(f"{head:>12}" for head in heads), flush=True)
@@ -155,29 +155,31 @@ async def _read_on(store: EventStore, position: str, bus: str | None) -> tuple[s
     return await store.log_head(), happened, True
 
 
-def _print_document(look: Look) -> None:
-    print_json_line({"at": iso(look.at_ts), "counts": look.counts, "per_second": look.rates, "capped": look.capped})
+def _print_document(update: StatsUpdate) -> None:
+    print_json_line(
+        {"at": iso(update.at_ts), "counts": update.counts, "per_second": update.rates, "capped": update.capped}
+    )
 
 
-def _print_line(look: Look) -> None:
-    counts = look.counts
+def _print_line(update: StatsUpdate) -> None:
+    counts = update.counts
     numbers = (counts.pending, counts.processing, counts.failed + counts.completed_with_errors)
-    rates = (_rate(look, name) for name in RATES)
+    rates = (_rate(update, name) for name in RATES)
     line = "".join(f"{number:>12,}" for number in numbers) + "".join(f"{rate:>12}" for rate in rates)
-    print(f"{clock_time(look.at_ts):<14}{line}", flush=True)
+    print(f"{clock_time(update.at_ts):<14}{line}", flush=True)
 
 
-def _rate(look: Look, name: str) -> str:
-    return f"{'>' if look.capped else ''}{look.rates[name]:,.1f}"
+def _rate(update: StatsUpdate, name: str) -> str:
+    return f"{'>' if update.capped else ''}{update.rates[name]:,.1f}"
 
 
-def _table(look: Look) -> Table:
+def _table(update: StatsUpdate) -> Table:
     right = {"justify": "right"}
     made = table("status", ("events", right), "", ("per second", right))
-    sides = zip(_rows(look.counts, None), [*RATES, ""], strict=True)
+    sides = zip(_rows(update.counts, None), [*RATES, ""], strict=True)
     for (name, number), rate in sides:
-        made.add_row(name, number, rate, _rate(look, rate) if rate else "")
-    made.caption = f"{clock_time(look.at_ts)}, Ctrl-C stops it"
+        made.add_row(name, number, rate, _rate(update, rate) if rate else "")
+    made.caption = f"{clock_time(update.at_ts)}, Ctrl-C stops it"
     return made
 
 

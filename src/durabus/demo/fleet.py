@@ -15,7 +15,7 @@ from typing import Self
 import msgspec
 
 from durabus.demo.screen import WorkerRow
-from durabus.demo.worker import GRACE, Farewell
+from durabus.demo.worker import GRACE, WorkerTotals
 
 START_WITHIN = 30.0
 LOG_TAIL = 1500
@@ -82,7 +82,7 @@ class WorkerProcess:
         os.kill(self.pid, signal.SIGKILL)
         await self._process.wait()
 
-    async def send_home(self) -> Farewell | None:
+    async def stop(self) -> WorkerTotals | None:
         """Stop the worker by closing its stdin. Returns its last line; None if there is none."""
         if self._process.stdin is not None:
             self._process.stdin.close()
@@ -93,7 +93,7 @@ class WorkerProcess:
         except TimeoutError:
             return None
         with suppress(msgspec.DecodeError):
-            return msgspec.json.decode(words, type=Farewell)
+            return msgspec.json.decode(words, type=WorkerTotals)
         return None
 
     async def end(self) -> None:

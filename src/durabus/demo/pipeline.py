@@ -45,7 +45,7 @@ class SmallTable(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[list[str]]
 
 
-class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class PipelineNews(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One line that the process prints: the step that begins, or at the end the tables or the error."""
 
     step: str | None = None
@@ -53,7 +53,7 @@ class News(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: str | None = None
 
 
-class LastAct:
+class PipelineProcess:
     """The pipeline process that waits for its task, or the reason why it cannot run. Without either it does nothing."""
 
     def __init__(self, folder: Path, *, keep: bool, process: Process | None = None, missing: str | None = None) -> None:
@@ -64,7 +64,7 @@ class LastAct:
         self._process = process
         self._missing = missing
 
-    async def play(self, url: str, console: Console) -> bool:
+    async def run(self, url: str, console: Console) -> bool:
         """Run the pipeline, and print three tables and the path of the report. Returns False if it failed."""
         if self._process is not None:
             console.print("\n[bold]the same events, in tables[/]  the pipeline runs on Spark", soft_wrap=True)
@@ -83,18 +83,18 @@ class LastAct:
         console.print(f"\n✗ the pipeline failed: {self._missing}", style="bold red", soft_wrap=True, markup=False)
         return False
 
-    async def _news(self, process: Process, task: PipelineTask, status: Status) -> News:
+    async def _news(self, process: Process, task: PipelineTask, status: Status) -> PipelineNews:
         assert process.stdin is not None  # noqa: S101  (they are pipes)
         assert process.stdout is not None  # noqa: S101
         with suppress(ConnectionError):  # if the process has ended, its last line or its log says why
             process.stdin.write(msgspec.json.encode(task) + b"\n")
             await process.stdin.drain()
         async for line in process.stdout:
-            news = msgspec.json.decode(line, type=News)
+            news = msgspec.json.decode(line, type=PipelineNews)
             if news.step is None:
                 return news
             status.update(news.step)
-        return News(error=f"its process ended with code {await process.wait()}{self._last_words()}")
+        return PipelineNews(error=f"its process ended with code {await process.wait()}{self._last_words()}")
 
     def _last_words(self) -> str:
         lines = [line for line in self._log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
@@ -102,11 +102,11 @@ class LastAct:
 
 
 @asynccontextmanager
-async def last_act(folder: Path, *, wanted: bool, keep: bool) -> AsyncIterator[LastAct]:
+async def pipeline_process(folder: Path, *, wanted: bool, keep: bool) -> AsyncIterator[PipelineProcess]:
     """Start Spark in the background if ``wanted``. The process is killed at the end in any case."""
     missing = why_not() if wanted else None
     if missing is not None or not wanted:
-        yield LastAct(folder, keep=keep, missing=missing)
+        yield PipelineProcess(folder, keep=keep, missing=missing)
         return
     scratch = folder / "spark"
     scratch.mkdir()
@@ -121,7 +121,7 @@ async def last_act(folder: Path, *, wanted: bool, keep: bool) -> AsyncIterator[L
             start_new_session=True,
         )
     try:
-        yield LastAct(folder, keep=keep, process=process)
+        yield PipelineProcess(folder, keep=keep, process=process)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # also ends Java

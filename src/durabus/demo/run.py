@@ -17,7 +17,7 @@ from rich.console import Console
 from durabus.clock import monotonic
 from durabus.demo.dashboard import Dashboard
 from durabus.demo.fleet import WorkerDied, WorkerProcess
-from durabus.demo.pipeline import last_act
+from durabus.demo.pipeline import pipeline_process
 from durabus.demo.place import TITLES, StoreKind, how_to_look, store_in
 from durabus.demo.report import Report, read_report, render
 from durabus.demo.screen import WIDTH, Progress, Screen, screen_for
@@ -101,7 +101,7 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
     try:
         with store_in(folder, options.store) as url:
             async with (
-                last_act(folder, wanted=options.pipeline, keep=options.keep) as act,
+                pipeline_process(folder, wanted=options.pipeline, keep=options.keep) as process,
                 _dashboard(options, url, folder, console) as dashboard,
             ):
                 found = await _run(options, url, folder, console, before_report)
@@ -109,7 +109,7 @@ async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> in
                     sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
                 console.print()
                 console.print(render(found))
-                complete = await act.play(url, console)
+                complete = await process.run(url, console)
                 if dashboard:
                     await stay_up(url, folder, console, placed=options.orders, lease=LEASE, dashboard=dashboard)
                 else:
@@ -149,17 +149,17 @@ async def _run(options: DemoOptions, url: str, folder: Path, console: Console, b
         for worker in workers:
             await worker.ready()
         with screen_for(console) as screen:
-            story = Story(store, options.orders, workers, screen)
-            await story.play()
-        farewells = [await worker.send_home() for worker in workers if worker.alive]
+            run = DemoRun(store, options.orders, workers, screen)
+            await run.play()
+        totals = [await worker.stop() for worker in workers if worker.alive]
         if before_report is not None:
             await before_report(store)
-        known = [farewell.lease_lost for farewell in farewells if farewell is not None]
+        known = [total.lease_lost for total in totals if total is not None]
         return await read_report(
             store,
             orders=options.orders,
             orders_per_second=ORDERS_PER_SECOND,
-            killed_ts=story.killed_ts,
+            killed_ts=run.killed_ts,
             late_writes_refused=sum(known) if known else None,
         )
     finally:
@@ -168,7 +168,7 @@ async def _run(options: DemoOptions, url: str, folder: Path, console: Console, b
         await store.close()
 
 
-class Story:
+class DemoRun:
     """Places orders, kills a worker, and waits until the other worker has finished all events."""
 
     def __init__(self, store: EventStore, orders: int, workers: list[WorkerProcess], screen: Screen) -> None:

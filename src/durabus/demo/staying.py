@@ -47,6 +47,6 @@ async def stay_up(url: str, folder: Path, console: Console, *, placed: int, leas
     finally:
         for worker in workers:
             if worker.alive:
-                await worker.send_home()
+                await worker.stop()
             await worker.end()
         await store.close()

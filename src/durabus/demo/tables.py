@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from durabus.demo.pipeline import News, PipelineTask, SmallTable
+from durabus.demo.pipeline import PipelineNews, PipelineTask, SmallTable
 from durabus.errors import DurabusError
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.log_reader import ask_sql
@@ -44,7 +44,7 @@ class StepReporter:
 
     def begins(self, step: str, total: int | None) -> None:  # noqa: ARG002  (the demo shows the step alone)
         """See ``Listener``."""
-        tell(News(step=step))
+        tell(PipelineNews(step=step))
 
     def moves(self, rows: int) -> None:
         """See ``Listener``."""
@@ -53,7 +53,7 @@ class StepReporter:
         """See ``Listener``."""
 
 
-def tell(news: News) -> None:
+def tell(news: PipelineNews) -> None:
     """Print one line of JSON."""
     sys.stdout.write(msgspec.json.encode(news).decode() + "\n")
     sys.stdout.flush()
@@ -84,19 +84,19 @@ def main() -> int:
         task = msgspec.json.decode(line, type=PipelineTask)
         lake = Lake(spark, task.lake)
         Pipeline(lake, task.url, [hourly_counters()], listener=StepReporter()).run()
-        tell(News(step="report"))
+        tell(PipelineNews(step="report"))
         page = report(lake, made_at=datetime.now(UTC))  # clock: printed on the page
         Path(task.report).parent.mkdir(parents=True, exist_ok=True)
         Path(task.report).write_text(page, encoding="utf-8")
-        tell(News(tables=[small_table(lake, title) for title in QUESTIONS]))
+        tell(PipelineNews(tables=[small_table(lake, title) for title in QUESTIONS]))
     except DurabusError as error:
-        tell(News(error=str(error)))
+        tell(PipelineNews(error=str(error)))
         return 1
     except SPARK_ERRORS as error:
-        tell(News(error=root_cause(error)))
+        tell(PipelineNews(error=root_cause(error)))
         return 1
     except OSError as error:
-        tell(News(error=f"the report cannot be written: {error}"))
+        tell(PipelineNews(error=f"the report cannot be written: {error}"))
         return 1
     return 0
 

@@ -19,7 +19,7 @@ GRACE = 10.0
 """Seconds that a worker may take to stop after its stdin has closed."""
 
 
-class Farewell(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerTotals(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers that a worker reports when it stops."""
 
     completed: int
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 async def serve(url: str, lease: float) -> None:
-    """Print ``ready``, serve the bus, then print a ``Farewell``."""
+    """Print ``ready``, serve the bus, then print a ``WorkerTotals``."""
     stdin_closed = _stdin_closed()
     bus = EventBus(url, name=BUS, retry=RETRY, lease=lease, concurrency=CONCURRENCY, poll_interval=0.25)
     Shop(bus)
@@ -47,8 +47,8 @@ async def serve(url: str, lease: float) -> None:
         print("ready", flush=True)
         await stdin_closed.wait()
     done = bus.metrics.snapshot()
-    farewell = Farewell(completed=sum(done.completed.values()), lease_lost=sum(done.lease_lost.values()))
-    print(msgspec.json.encode(farewell).decode(), flush=True)
+    total = WorkerTotals(completed=sum(done.completed.values()), lease_lost=sum(done.lease_lost.values()))
+    print(msgspec.json.encode(total).decode(), flush=True)
 
 
 def _stdin_closed() -> asyncio.Event:

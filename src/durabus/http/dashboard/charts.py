@@ -61,7 +61,7 @@ def chart(
         lines=tuple(_line(name, style, values, top, show) for name, style, values in rows),
         marks=tuple(_mark(begin, step, count, n) for n in range(LABELS)),
         hints=tuple(
-            ChartMark(n * WIDTH / count, WIDTH / count, f"{clock(begin + n * step)[:8]} UTC: {_told(rows, n, show)}")
+            ChartMark(n * WIDTH / count, WIDTH / count, f"{clock(begin + n * step)[:8]} UTC: {_tooltip(rows, n, show)}")
             for n in range(count)
         ),
         empty=not any(known),
@@ -110,5 +110,5 @@ def _mark(begin: float, step: float, count: int, n: int) -> ChartMark:
     return ChartMark(share * WIDTH, 0, clock(begin + share * step * count)[:8])
 
 
-def _told(rows: Sequence[tuple[str, str, Values]], n: int, show: Callable[[float | None], str]) -> str:
+def _tooltip(rows: Sequence[tuple[str, str, Values]], n: int, show: Callable[[float | None], str]) -> str:
     return ", ".join(f"{name} {show(values[n])}" for name, _, values in rows)
