@@ -1,1 +1,1 @@
-"""The one read service: typed answers about events, workers and activity, for CLI, dashboard, demo and metrics."""
+"""The one read service: typed views of events, workers and activity for CLI, dashboard, demo and metrics."""

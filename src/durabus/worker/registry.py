@@ -30,7 +30,7 @@ LIVE = 1.5 * REFRESH
 LOOK = 1.0
 """Seconds between two reads of the other nodes' handlers, while events wait for one that no live node has."""
 MAX_TYPES = 10_000
-"""Types made up at run time must not fill the memory."""
+"""Maximum number of types to remember: types made up at run time must not fill the memory."""
 ANNOUNCING = "to note handlers"
 RESTART = 30.0
 """Seconds that events wait for the handlers of a node that was shut down: it may restart with or without them."""
@@ -134,7 +134,7 @@ class Registry:
                 await self._tell(RESTART)
         except DurabusError as error:
             logger.warning("the shutdown of a node of bus %r was not announced: %s", self._bus, error)
-        self._told = 0  # it may be started again
+        self._told = 0  # after another start it announces everything again
         return self._changes > 0
 
     def remote_handlers(self, event_type: str, revision: str) -> tuple[str, ...] | None:

@@ -170,7 +170,7 @@ def _take_notice(future: asyncio.Future[Any]) -> None:
 
 
 class ThreadCall:
-    """A plain function on its way into a thread, and what is known of it outside."""
+    """One call of a plain function in a thread."""
 
     def __init__(self, handler: Handler, context: Context, threads: HandlerThreads) -> None:
         self.started: float | None = None

@@ -234,7 +234,7 @@ class Worker:
         """A slot is done with the event: settle it in the next call."""
         self._completer.add(claimed, settlement)
         if claimed.left_to_others and isinstance(settlement, Release) and settlement.delay <= LONGEST_DELAY:
-            self._poller.rest(settlement.delay)  # after a longer delay no live node has the handler, and none is first
+            self._poller.rest(settlement.delay)  # a longer delay means that no live node has the handler
         if self._serial is None:
             return
         if not claimed.returning:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.worker.support import WatchedStore
 
 from durabus import Event, EventBusShutdownError, EventStatus
-from durabus.bus import publisher as outbox_module
+from durabus.bus import publisher as publisher_module
 from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle
@@ -28,7 +28,7 @@ class SharedStore(WatchedStore):
     features = replace(FEATURES, shared_between_processes=True)
 
 
-def make_outbox(store: WatchedStore, runs_here: Callable[[int], bool]) -> Publisher:
+def make_publisher(store: WatchedStore, runs_here: Callable[[int], bool]) -> Publisher:
     return Publisher(
         store,
         "default",
@@ -46,21 +46,21 @@ def store() -> SharedStore:
 
 
 @pytest.fixture
-async def outbox(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publisher]:
-    monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
-    outbox = make_outbox(store, lambda _id: False)
-    yield outbox
-    outbox.close(EventBusShutdownError("end of the test"))
+async def publisher(store: SharedStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Publisher]:
+    monkeypatch.setattr(publisher_module, "LOOK_EVERY", 0.01)
+    publisher = make_publisher(store, lambda _id: False)
+    yield publisher
+    publisher.close(EventBusShutdownError("end of the test"))
 
 
 async def nothing_first() -> None:
     pass
 
 
-def send(outbox: Publisher, count: int = 1) -> list[Handle]:
+def send(publisher: Publisher, count: int = 1) -> list[Handle]:
     handles = [Handle(new_event("user.created", {"n": n})) for n in range(count)]
     for handle in handles:
-        outbox.send(handle)
+        publisher.send(handle)
     return handles
 
 
@@ -70,61 +70,63 @@ async def end_elsewhere(store: SharedStore, *, after: int = 0) -> None:
     await store.settle_events([Complete(claim.ref) for claim in claims[after:]])
 
 
-async def test_what_is_sent_in_one_turn_of_the_loop_is_one_write(store: SharedStore, outbox: Publisher) -> None:
-    handles = send(outbox, 100)
+async def test_what_is_sent_in_one_turn_of_the_loop_is_one_write(store: SharedStore, publisher: Publisher) -> None:
+    handles = send(publisher, 100)
     events = [await handle.stored() for handle in handles]
     assert store.added == [100]
     assert [event.payload["n"] for event in events] == list(range(100))
     assert [event.id for event in events] == sorted(event.id for event in events)
 
 
-async def test_what_is_sent_in_two_turns_is_two_writes(store: SharedStore, outbox: Publisher) -> None:
+async def test_what_is_sent_in_two_turns_is_two_writes(store: SharedStore, publisher: Publisher) -> None:
     for _ in range(2):
-        (handle,) = send(outbox)
+        (handle,) = send(publisher)
         await handle.stored()
     assert store.added == [1, 1]
 
 
-async def test_no_write_is_larger_than_the_store_takes(store: SharedStore, outbox: Publisher) -> None:
-    handles = send(outbox, MAX_BATCH + 1)
-    await outbox.flush()
+async def test_no_write_is_larger_than_the_store_takes(store: SharedStore, publisher: Publisher) -> None:
+    handles = send(publisher, MAX_BATCH + 1)
+    await publisher.flush()
     assert store.added == [MAX_BATCH, 1]
     assert (await handles[-1].stored()).payload == {"n": MAX_BATCH}
 
 
-async def test_a_write_that_was_refused_is_told_to_each_of_its_handles(store: SharedStore, outbox: Publisher) -> None:
+async def test_each_handle_learns_that_its_write_was_refused(
+    store: SharedStore, publisher: Publisher
+) -> None:
     store.failing["add"] = 1
-    handles = send(outbox, 3)
+    handles = send(publisher, 3)
     for handle in handles:
         with pytest.raises(StoreUnavailableError, match="disk full"):
             await handle.stored()
         with pytest.raises(StoreUnavailableError, match="disk full"):
             await handle.completed()
-    assert await outbox.wait_until_empty(20)
-    (next_one,) = send(outbox)
+    assert await publisher.wait_until_empty(20)
+    (next_one,) = send(publisher)
     assert (await next_one.stored()).status is EventStatus.PENDING
 
 
-async def test_flush_returns_when_everything_is_stored(store: SharedStore, outbox: Publisher) -> None:
-    send(outbox, 5)
-    await outbox.flush()
+async def test_flush_returns_when_everything_is_stored(store: SharedStore, publisher: Publisher) -> None:
+    send(publisher, 5)
+    await publisher.flush()
     assert (await store.counts()).pending == 5
 
 
-async def test_an_end_in_another_process_is_noticed(store: SharedStore, outbox: Publisher) -> None:
-    (handle,) = send(outbox)
+async def test_an_end_in_another_process_is_noticed(store: SharedStore, publisher: Publisher) -> None:
+    (handle,) = send(publisher)
     await handle.stored()
     await end_elsewhere(store)
     async with asyncio.timeout(20):
         assert (await handle).status is EventStatus.COMPLETED
-    assert await outbox.wait_until_empty(20)
+    assert await publisher.wait_until_empty(20)
 
 
 async def test_an_end_in_another_process_is_noticed_behind_many_that_do_not_end(
-    store: SharedStore, outbox: Publisher
+    store: SharedStore, publisher: Publisher
 ) -> None:
-    handles = send(outbox, 300)
-    await outbox.flush()
+    handles = send(publisher, 300)
+    await publisher.flush()
     await end_elsewhere(store, after=250)
     async with asyncio.timeout(20):
         assert (await handles[-1]).status is EventStatus.COMPLETED
@@ -133,36 +135,36 @@ async def test_an_end_in_another_process_is_noticed_behind_many_that_do_not_end(
 async def test_an_end_in_another_process_is_noticed_behind_many_that_run_here(
     store: SharedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(publisher_module, "LOOK_EVERY", 0.01)
     here: set[int] = set()
-    outbox = make_outbox(store, here.__contains__)
-    many = send(outbox, outbox_module.LOOK_AT_ONCE + 1)
+    publisher = make_publisher(store, here.__contains__)
+    many = send(publisher, publisher_module.LOOK_AT_ONCE + 1)
     here.update([(await handle.stored()).id for handle in many])
-    (elsewhere,) = send(outbox)
+    (elsewhere,) = send(publisher)
     await elsewhere.stored()
     await end_elsewhere(store, after=len(many))
     async with asyncio.timeout(20):
         assert (await elsewhere).status is EventStatus.COMPLETED
-    outbox.close(EventBusShutdownError("end of the test"))
+    publisher.close(EventBusShutdownError("end of the test"))
 
 
 async def test_many_ends_in_other_processes_are_caught_up_with(
-    store: SharedStore, outbox: Publisher, monkeypatch: pytest.MonkeyPatch
+    store: SharedStore, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All in one round: the second one is an hour away."""
-    monkeypatch.setattr(outbox_module, "LOOK_EVERY", 0.5)
-    handles = send(outbox, 5 * outbox_module.LOOK_AT_ONCE)
-    await outbox.flush()
+    monkeypatch.setattr(publisher_module, "LOOK_EVERY", 0.5)
+    handles = send(publisher, 5 * publisher_module.LOOK_AT_ONCE)
+    await publisher.flush()
     await end_elsewhere(store)
     await asyncio.sleep(0)  # the first round has its time
-    monkeypatch.setattr(outbox_module, "LOOK_EVERY", 3600)
+    monkeypatch.setattr(publisher_module, "LOOK_EVERY", 3600)
     async with asyncio.timeout(20):
         for handle in handles:
             assert (await handle).status is EventStatus.COMPLETED
 
 
-async def test_an_event_that_vanished_is_not_waited_for_without_end(store: SharedStore, outbox: Publisher) -> None:
-    (handle,) = send(outbox)
+async def test_an_event_that_vanished_is_not_waited_for_without_end(store: SharedStore, publisher: Publisher) -> None:
+    (handle,) = send(publisher)
     event = await handle.stored()
     await store.remove_event(event.id)
     waiting = asyncio.create_task(handle.completed())
@@ -172,50 +174,50 @@ async def test_an_event_that_vanished_is_not_waited_for_without_end(store: Share
     assert done
 
 
-async def test_close_tells_those_who_still_wait(store: SharedStore, outbox: Publisher) -> None:
-    (handle,) = send(outbox)
+async def test_close_tells_those_who_still_wait(store: SharedStore, publisher: Publisher) -> None:
+    (handle,) = send(publisher)
     await handle.stored()
     waiting = asyncio.create_task(handle.completed())
     await asyncio.sleep(0)
-    outbox.close(EventBusShutdownError("shut down"))
+    publisher.close(EventBusShutdownError("shut down"))
     with pytest.raises(EventBusShutdownError, match="shut down"):
         await waiting
 
 
-async def test_close_tells_those_who_wait_for_the_end_of_everything(store: SharedStore, outbox: Publisher) -> None:
-    send(outbox)
-    await outbox.flush()
-    waiting = asyncio.create_task(outbox.wait_until_empty(None))
+async def test_close_tells_those_who_wait_for_the_end_of_everything(store: SharedStore, publisher: Publisher) -> None:
+    send(publisher)
+    await publisher.flush()
+    waiting = asyncio.create_task(publisher.wait_until_empty(None))
     await asyncio.sleep(0)
-    outbox.close(EventBusShutdownError("shut down"))
+    publisher.close(EventBusShutdownError("shut down"))
     with pytest.raises(EventBusShutdownError, match="shut down"):
         await waiting
 
 
-async def test_a_close_that_cuts_nothing_off_leaves_it_idle(store: SharedStore, outbox: Publisher) -> None:
-    outbox.close(EventBusShutdownError("shut down"))
-    assert await outbox.wait_until_empty(20)
+async def test_a_close_that_cuts_nothing_off_leaves_it_idle(store: SharedStore, publisher: Publisher) -> None:
+    publisher.close(EventBusShutdownError("shut down"))
+    assert await publisher.wait_until_empty(20)
 
 
-async def test_nothing_is_taken_after_close(store: SharedStore, outbox: Publisher) -> None:
-    outbox.close(EventBusShutdownError("shut down"))
+async def test_nothing_is_taken_after_close(store: SharedStore, publisher: Publisher) -> None:
+    publisher.close(EventBusShutdownError("shut down"))
     with pytest.raises(EventBusShutdownError, match="shut down"):
-        send(outbox)
+        send(publisher)
     assert store.added == []
 
 
 async def test_what_was_on_its_way_to_the_store_at_close_does_not_open_it_again(
-    store: SharedStore, outbox: Publisher
+    store: SharedStore, publisher: Publisher
 ) -> None:
     await store.add_events([new_event("user.created", idempotency_key="k")])
     handle = Handle(new_event("user.created", idempotency_key="k"))
-    outbox.send(handle)
-    flushing = asyncio.create_task(outbox.flush())
-    outbox.close(EventBusShutdownError("shut down"))
+    publisher.send(handle)
+    flushing = asyncio.create_task(publisher.flush())
+    publisher.close(EventBusShutdownError("shut down"))
     await flushing
     with pytest.raises(EventBusShutdownError, match="shut down"):
         await handle.completed()
-    assert outbox._open == {}
+    assert publisher._open == {}
 
 
 async def test_a_flush_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
@@ -224,16 +226,16 @@ async def test_a_flush_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
             await asyncio.Event().wait()
             raise AssertionError
 
-    outbox = make_outbox(HangingStore(), lambda _id: False)
-    (handle,) = send(outbox)
-    await outbox.flush(0.01)
-    outbox.close(EventBusShutdownError("shut down"))
+    publisher = make_publisher(HangingStore(), lambda _id: False)
+    (handle,) = send(publisher)
+    await publisher.flush(0.01)
+    publisher.close(EventBusShutdownError("shut down"))
     with pytest.raises(EventBusShutdownError, match="shut down"):
         await handle.stored()
 
 
-async def test_a_handle_may_be_awaited_by_many(store: SharedStore, outbox: Publisher) -> None:
-    (handle,) = send(outbox)
+async def test_a_handle_may_be_awaited_by_many(store: SharedStore, publisher: Publisher) -> None:
+    (handle,) = send(publisher)
     await handle.stored()
     waiting = [asyncio.create_task(handle.completed()) for _ in range(3)]
     impatient = asyncio.create_task(handle.completed())
