@@ -31,8 +31,9 @@ from durabus.errors import DurabusError
 DEBUG_VARIABLE = "DURABUS_DEBUG"
 HELP = """A durable event bus: publish and inspect events, retry failed ones, serve a bus.
 
-Commands use the store that --store URL or the environment variable DURABUS_STORE names. Without either they use the
-file durabus.db in the working folder, as EventBus() does.
+Commands use the store that --store URL or the environment variable
+DURABUS_STORE names. Without either they use the file durabus.db in the working
+folder, as EventBus() does.
 
 Example: durabus publish order.placed --store sqlite:///bus.db
 """

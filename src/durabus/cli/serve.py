@@ -43,7 +43,7 @@ async def serve(
 ) -> None:
     """Serve the HTTP API, and the dashboard at its root.
 
-    SIGTERM or Ctrl-C accepts no new requests and finishes running ones. A second signal quits at once.
+    After SIGTERM or Ctrl-C it accepts no new requests and finishes running ones. A second signal quits at once.
 
     Example: durabus serve --port 8484
     """
