@@ -193,7 +193,7 @@ async def _settle(
 
 
 def _is_of(entry: LogEntry, ref: ClaimRef | None, worker_id: str) -> bool:
-    """By the fence of the claim that was settled; without one by event, worker and action, as documented."""
+    """Whether the entry belongs to the settled claim, by its fence. Without a claim the worker decides."""
     return entry.worker_id == worker_id if ref is None else entry.fence == ref.fence
 
 
