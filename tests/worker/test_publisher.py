@@ -92,9 +92,7 @@ async def test_no_write_is_larger_than_the_store_takes(store: SharedStore, publi
     assert (await handles[-1].stored()).payload == {"n": MAX_BATCH}
 
 
-async def test_each_handle_learns_that_its_write_was_refused(
-    store: SharedStore, publisher: Publisher
-) -> None:
+async def test_each_handle_learns_that_its_write_was_refused(store: SharedStore, publisher: Publisher) -> None:
     store.failing["add"] = 1
     handles = send(publisher, 3)
     for handle in handles:

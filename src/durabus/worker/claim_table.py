@@ -45,6 +45,7 @@ class ClaimTable:
         self._wake = wake
         self.by_id: dict[int, ClaimedEvent] = {}
         """The events that are claimed and not yet settled, by their number in the store."""
+        self.held_without_lock = slots.executor.held_without_lock
 
     def holds(self, claimed: ClaimedEvent) -> bool:
         """Whether the claim is neither lost nor settled."""
@@ -86,7 +87,7 @@ class ClaimTable:
 
     def lose_expired(self, held: ClaimedEvent, reason: str) -> None:
         """The heartbeat gave up this claim. If it has a settlement, the store judges it."""
-        if held in self._slots.executor.held_without_lock:
+        if held in self.held_without_lock:
             self.report_lost(held.claim.event, reason)
             held.cancel_as_lost()
         elif self.is_at_work_on(held):
@@ -96,7 +97,7 @@ class ClaimTable:
         """The worker has ended: stop all that it holds."""
         for claimed in list(self.by_id.values()):
             self.lose(claimed, reason)
-        for claimed in list(self._slots.executor.held_without_lock):
+        for claimed in list(self.held_without_lock):
             claimed.cancel_as_lost()
 
     def report_lost(self, event: Event, reason: str) -> None:
@@ -106,7 +107,7 @@ class ClaimTable:
 
     def held(self) -> list[ClaimedEvent]:
         """All claims that the heartbeat renews. The heartbeat thread calls this, so it copies at once."""
-        return [*self.by_id.copy().values(), *self._slots.executor.held_without_lock.copy()]
+        return [*self.by_id.copy().values(), *self.held_without_lock.copy()]
 
     def allowance(self, claimed: ClaimedEvent) -> float:
         """Seconds that the handlers of the event may take. The heartbeat thread calls this."""

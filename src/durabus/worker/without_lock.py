@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 from durabus.clock import monotonic
 from durabus.errors import StoreError
-from durabus.model.claim import ClaimRequest
 from durabus.store.contract import EventStore
+from durabus.worker.children.run_now import ChildRunner
 from durabus.worker.claim_table import ClaimTable
 from durabus.worker.claimed_event import ClaimedEvent
 from durabus.worker.executor import BACK_FOR, HANDLERS_CHANGED, TOLD_TO_STOP
+from durabus.worker.poller import Poller
 from durabus.worker.remote_handlers import MissingHandlers
 
 logger = logging.getLogger("durabus.worker")
@@ -28,32 +28,28 @@ TRY_AGAIN = 0.02
 
 
 class WithoutLock:
-    """Holds claims without the lock. ``request`` makes a claim request for one event without the lock.
-
-    ``resting`` keeps this worker from claiming the event with the lock first.
-    """
+    """Holds claims without the lock; ``wake`` is called when one ends."""
 
     def __init__(
         self,
         store: EventStore,
         missing: MissingHandlers,
         claims: ClaimTable,
-        held: set[ClaimedEvent],
+        poller: Poller,
+        runner: ChildRunner,
         *,
-        resting: Callable[[], AbstractContextManager[None]],
-        request: Callable[[str], ClaimRequest],
         wake: Callable[[], None],
     ) -> None:
         self._store = store
         self._missing = missing
         self._claims = claims
-        self._held = held
-        self._resting = resting
-        self._request = request
+        self._held = claims.held_without_lock
+        self._poller = poller
+        self._runner = runner
         self._wake = wake
         self._stopping = False
         self.tasks: set[asyncio.Task[None]] = set()
-        """One for each event; ``wake`` is called when one ends."""
+        """One for each event."""
 
     def hold(self, event_id: str) -> None:
         """Claim the event, which just went back to the queue, again when it is due, and keep it waiting."""
@@ -74,7 +70,7 @@ class WithoutLock:
 
     async def _hold(self, event_id: str) -> None:
         try:
-            with self._resting():
+            with self._poller.resting():  # otherwise this worker may claim the event with the lock first
                 claimed = await self._claim(event_id)
         except StoreError as error:
             logger.warning("event %s is claimed again under the lock of its bus: %s", event_id, error)
@@ -103,7 +99,8 @@ class WithoutLock:
             if self._stopping:
                 return None
             sent = monotonic()
-            for claim in await self._store.claim_next_events(self._request(event_id)):
+            request = self._runner.request_for(event_id, with_lock=False)
+            for claim in await self._store.claim_next_events(request):
                 return ClaimedEvent(claim, self._claims.deadline(sent))
             await asyncio.sleep(TRY_AGAIN * 2**attempt)
         return None

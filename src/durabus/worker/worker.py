@@ -69,15 +69,12 @@ class Worker:
         self._bus = bus
         self._dispatcher = dispatcher
         self._concurrency = concurrency
-        # Two half batches: one runs while the store settles the other. A store in this very thread cannot do that.
-        halves = concurrency >= 8 and store.features.shared_between_processes  # noqa: PLR2004
+        halves = _runs_two_halves(store, concurrency)
         self._batch = concurrency // 2 if halves else concurrency
-        self._lease = lease
-        self._mode = mode
+        self._lease, self._mode = lease, mode
         self._serial = None if mode is EventMode.PARALLEL else SerialBatch(concurrency)
         self.metrics = metrics or Metrics()
-        self._on_settled = on_settled
-        self._on_died = on_died
+        self._on_settled, self._on_died = on_settled, on_died
         self._wake = asyncio.Event()
         wake = self._wake.set
         self._calls_at_once = 2 if halves and self._serial is None else 1
@@ -101,21 +98,14 @@ class Worker:
         self.children = ChildRunner(store, dispatcher, self._slots, self._claims, request=self._request)
         self._awaited = AwaitedRuns(self.children, store, bus, lease=lease, lock=self._slots.lock)
         self._without_lock = WithoutLock(
-            store,
-            dispatcher.missing,
-            self._claims,
-            self._slots.executor.held_without_lock,
-            resting=self._poller.resting,
-            request=lambda event_id: self.children.request_for(event_id, with_lock=False),
-            wake=wake,
+            store, dispatcher.missing, self._claims, self._poller, self.children, wake=wake
         )
         self._heartbeat = Heartbeat(
             store, lease=lease, held=self._claims.held, allowance=self._claims.allowance, lost=self._lost_from_thread
         )
         self.store_is_away = False
         """Whether the worker could not reach the store when it was stopped."""
-        self._stopping = False
-        self._died = False
+        self._stopping = self._died = False
         self._serving: list[asyncio.Task[None]] = []
         self._listening: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -316,3 +306,8 @@ class Worker:
         self._claims.lose_all("the worker has ended")
         if self._on_died is not None:
             self._on_died(error)
+
+
+def _runs_two_halves(store: EventStore, concurrency: int) -> bool:
+    """Whether one half of a batch runs while the store settles the other: a store in this very thread cannot."""
+    return concurrency >= 8 and store.features.shared_between_processes  # noqa: PLR2004
