@@ -115,7 +115,7 @@ LUA = (
     ),
     Mutant(
         "Redis: order of a key",
-        f"{FUNCTIONS}shared/08_lines.lua",
+        f"{FUNCTIONS}shared/08_ordering_keys.lua",
         "if not state or state[STATUS] ~= 'PROCESSING' then",
         "if true then",
         f"{SUITE}what_comes_while_its_key_is_worked_on_waits",

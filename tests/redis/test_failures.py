@@ -30,7 +30,7 @@ CASES = [
     (ResponseError("WRONGTYPE Operation against a key"), SchemaError, "not of the type that durabus gave it"),
     (ResponseError("The ID specified in XADD is equal or smaller"), SchemaError, "set position in meta"),
     (ResponseError("unknown command 'FUNCTION'"), SchemaError, "Redis 7.0 or newer"),
-    (ResponseError("DURABUSGONE"), SchemaError, "what was accepted is lost"),
+    (ResponseError("DURABUSGONE"), SchemaError, "accepted events are lost"),
     (ResponseError("DURABUSSCHEMA 7"), SchemaError, "has schema 7"),
     (ResponseError("something new"), StoreError, "refused the call: something new"),
 ]

@@ -137,7 +137,7 @@ async def test_a_log_that_somebody_else_wrote_to_takes_nothing_and_says_so(
     await store.add_events([new_event("t")])
     foreign = run(admin, "XADD", key(url, "event_log"), "*", "a", "b")
     before = await store.counts()
-    with pytest.raises(SchemaError, match="somebody else wrote to the event_log stream"):
+    with pytest.raises(SchemaError, match="another program wrote to the event_log stream"):
         await store.add_events([new_event("t")])
     assert await store.counts() == before
     run(admin, "XDEL", key(url, "event_log"), foreign)

@@ -113,7 +113,7 @@ async def test_a_full_server_takes_nothing_but_can_be_emptied(own_server: RedisS
             admin.config_set("maxmemory-policy", "noeviction")
             admin.config_set("maxmemory", "1mb")
             before = await store.counts()
-            with pytest.raises(StoreUnavailableError, match="out of memory and took nothing: raise maxmemory"):
+            with pytest.raises(StoreUnavailableError, match="out of memory and wrote nothing: raise maxmemory"):
                 await store.add_events([new_event("t")])
             assert await store.counts() == before
             assert len((await store.read_log()).entries) == 40
@@ -162,7 +162,7 @@ async def test_a_replica_that_stays_one_is_named(own_server: RedisServer, replic
         await store.counts()
     await until_synced(replica)
     async with opened(replica.url + "?timeout=1.5") as store:
-        with pytest.raises(StoreUnavailableError, match="read-only replica and took nothing"):
+        with pytest.raises(StoreUnavailableError, match="read-only replica and wrote nothing"):
             await store.add_events([new_event("t")])
 
 
@@ -171,7 +171,7 @@ async def test_flushed_data_are_an_error_until_the_store_is_opened_again(own_ser
         await store.add_events([new_event("t")])
         with prompt(own_server.url) as admin:
             admin.flushall()
-        with pytest.raises(SchemaError, match="what was accepted is lost"):
+        with pytest.raises(SchemaError, match="accepted events are lost"):
             await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token()))
     async with opened(own_server.url) as store:
         assert (await store.counts()).pending == 0

@@ -1,4 +1,4 @@
-"""Whether a server is set up so that it keeps what it accepts."""
+"""Checks of a Redis server: whether its settings and its state keep accepted events."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from durabus.stores.redis.connection import Connector, ask, disconnect, parse_ur
 from durabus.stores.redis.schema import library
 
 OLDEST = (7, 0)
-"""The first Redis with functions."""
+"""The first version of Redis that has functions."""
 FULL = 0.9
-"""The part of maxmemory beyond which publishing may soon be refused."""
+"""The share of maxmemory above which the server may soon refuse to publish."""
 
 Facts = dict[str, str]
 
 
 async def examine(url: str) -> list[Finding]:
-    """Look at the server's settings and state."""
+    """Check the settings and the state of the server, and return the findings."""
     connector = Connector(parse_url(url))
     shown, connection = connector.address.shown, None
     try:
@@ -59,11 +59,11 @@ def _persistence(facts: Facts) -> list[Finding]:
         )
         found.append(Finding(level="note", setting="appendfsync", value="everysec", advice=advice))
     elif not facts["appendfsync"]:
-        advice = "this user may not read it: ask whoever runs the server whether it is everysec or always"
+        advice = "this user may not read the setting: ask the operator of the server whether it is everysec or always"
         found.append(Finding(level="note", setting="appendfsync", value="unknown", advice=advice))
     for setting in ("aof_last_write_status", "aof_last_bgrewrite_status", "rdb_last_bgsave_status"):
         if facts.get(setting, "ok") != "ok":
-            advice = "the server could not write to its disk: look at its log, free space or mend the rights"
+            advice = "the server could not write to its disk: look at its log, free space or correct the permissions"
             found.append(Finding(level="error", setting=setting, value=facts[setting], advice=advice))
     return found
 
@@ -73,14 +73,14 @@ def _memory(facts: Facts) -> list[Finding]:
     policy, limit = facts.get("maxmemory_policy", ""), int(facts.get("maxmemory", "0"))
     if policy != "noeviction":
         level: Level = "error" if limit else "warning"
-        advice = "the server may throw events away when memory is short: set maxmemory-policy noeviction"
+        advice = "the server may delete events when memory is short: set maxmemory-policy noeviction"
         found.append(Finding(level=level, setting="maxmemory-policy", value=policy, advice=advice))
     used = int(facts.get("used_memory", "0"))
     if limit and used > FULL * limit:
         advice = "soon nothing can be published: raise maxmemory, trim history or purge dead letters"
         found.append(Finding(level="warning", setting="used_memory", value=f"{used} of {limit}", advice=advice))
     if int(facts.get("evicted_keys", "0")):
-        advice = "keys were thrown away since the server started: if one was durabus's, its data are gone"
+        advice = "the server has evicted keys since it started: if one belonged to durabus, its data are lost"
         found.append(Finding(level="warning", setting="evicted_keys", value=facts["evicted_keys"], advice=advice))
     return found
 
@@ -105,5 +105,5 @@ def _libraries(listed: list[list[bytes]]) -> list[Finding]:
     others = [name for name in names if name != library()[0]]
     if not others:
         return []
-    advice = "functions of other versions of durabus: once none of them runs any more, FUNCTION DELETE them"
+    advice = "functions of other versions of durabus: FUNCTION DELETE them once those versions are not used any more"
     return [Finding(level="note", setting="functions", value=", ".join(others), advice=advice)]

@@ -23,7 +23,7 @@ from durabus.stores.redis.records import REASONS, event_of, events_of, given, re
 Outcome = int | tuple[EventStatus, float | bool]
 
 EXPIRE_AT_ONCE = 1000
-"""Events taken in one step, so that workers get their turn in between."""
+"""Maximum number of events that one step takes back, so that calls of workers run in between."""
 
 _codes = msgspec.msgpack.Decoder(list[int]).decode
 _renewed = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
@@ -90,7 +90,7 @@ class RedisClaims(RedisCore):
             taken += count
             if not go_on:
                 break
-            # what one call left of a bus is taken by the next, so the last bus is looked at again
+            # One call may leave events of its last bus, so the next call looks at that bus again.
             bus = bus if count == at_once else go_on.decode()
         return taken
 
@@ -117,7 +117,7 @@ def _claims(token: str, records: list[bytes]) -> list[Claim]:
 
 
 def _in_runs(settlements: Sequence[Settlement]) -> list[tuple[Any, ...]]:
-    """What ``settle_events.lua`` takes: what one claim brought and is plainly done goes as one, the rest one by one."""
+    """Return what ``settle_events.lua`` takes. Plainly completed events of one claim become one item."""
     asked: list[tuple[Any, ...]] = []
     run: list[Any] = []
     token, fence = "", 0

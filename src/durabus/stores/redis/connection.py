@@ -1,4 +1,4 @@
-"""From ``redis://…`` to where the server is and how to speak with it."""
+"""The address in a ``redis://`` URL, connections to it, and the errors that the server's refusals become."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ _PREFIX = re.compile(r"[A-Za-z0-9._:-]{1,64}")
 
 
 class RedisAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """``timeout`` bounds every call, reconnecting and repeating included."""
+    """A parsed URL. ``timeout`` limits every call, including reconnects and repeats."""
 
     shown: str
     """The URL without its password, for messages."""
     options: dict[str, Any]
-    """What redis-py's connection takes, the class of the connection among it."""
+    """The options of redis-py's connection, including the class of the connection."""
     prefix: str = DEFAULT_PREFIX
     timeout: float = DEFAULT_TIMEOUT
 
 
 def parse_url(url: str) -> RedisAddress:
-    """``redis://[user:password@]host[:port][/database][?prefix=…&timeout=…]``; ``rediss://`` speaks TLS.
+    """Parse ``redis://[user:password@]host[:port][/database][?prefix=…&timeout=…]``; ``rediss://`` uses TLS.
 
-    Other options are redis-py's, such as ``ssl_ca_certs``.
+    Other options are those of redis-py, such as ``ssl_ca_certs``.
     """
     parts = urlsplit(url)
     ours = {"prefix": DEFAULT_PREFIX, "timeout": str(DEFAULT_TIMEOUT)}
@@ -76,7 +76,7 @@ def parse_url(url: str) -> RedisAddress:
 
 
 def _check_names(options: dict[str, Any], shown: str) -> None:
-    """Refuse what the connection's class would not take: it would say so only when it connects."""
+    """Refuse options that the class of the connection does not know. It would report them only when it connects."""
     made: type = options.get("connection_class", Connection)
     known = {name for base in made.__mro__ for name in signature(base.__init__).parameters}  # type: ignore[misc]
     known -= {"self", "args", "kwargs"}
@@ -109,37 +109,37 @@ _PASSING_TEXTS = ("BUSY ", "NOREPLICAS")
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether a server that starts, fails over or moves slots may take the same call a moment later."""
+    """Return whether the same call may succeed a moment later: the server starts, fails over or moves slots."""
     return isinstance(error, _PASSING) or str(error).startswith(_PASSING_TEXTS)
 
 
 def is_final(error: Exception) -> bool:
-    """Whether connecting again is of no use, because the server does not want us."""
+    """Return whether connecting again cannot help, because the server refuses this user."""
     return isinstance(error, AuthenticationError | NoPermissionError)
 
 
 def moved_to(error: Exception) -> tuple[str, int] | None:
-    """Where a node of a cluster says that the keys are."""
+    """Return the address that a cluster node gives for the keys, if it gives one."""
     return (str(error.host), int(error.port)) if isinstance(error, MovedError) else None
 
 
 def unreachable(shown: str, error: BaseException | None) -> StoreUnavailableError:
-    """No connection could be made."""
+    """Return the error for a call that got no connection."""
     why = "" if error is None else f": {str(error) or type(error).__name__}"
     return StoreUnavailableError(f"no connection to {shown}{why}. Is the server running? Nothing was sent")
 
 
 def unanswered(shown: str, seconds: float, error: BaseException | None) -> StoreUnavailableError:
-    """The call was sent, and no answer came."""
+    """Return the error for a call that was sent and got no reply."""
     why = f" ({error})" if error is not None and str(error) else ""
     return StoreUnavailableError(
-        f"no answer from {shown} within {seconds:g} s{why}: whether the call took effect is not known, "
-        "repeating it is safe"
+        f"no answer from {shown} within {seconds:g} s{why}: the call may or may not have taken effect, repeating it "
+        "is safe"
     )
 
 
 def refused(shown: str, error: Exception) -> StoreError:
-    """The server said no, and took nothing."""
+    """Return the error for a call that the server refused. The call changed nothing."""
     text = str(error)
     for meant, make in _REFUSALS:
         if text.startswith(meant) if isinstance(meant, str) else isinstance(error, meant):
@@ -150,13 +150,13 @@ def refused(shown: str, error: Exception) -> StoreError:
 def _gone(shown: str, _text: str) -> StoreError:
     return SchemaError(
         f"the data of this store on {shown} are gone (flushed, evicted, or restarted without persistence): "
-        "what was accepted is lost. Open the store again to begin anew"
+        "accepted events are lost. Open the store again to begin with an empty one"
     )
 
 
 def _other_schema(shown: str, text: str) -> StoreError:
     found = text.removeprefix("DURABUSSCHEMA ")
-    return SchemaError(f"the store on {shown} has schema {found}, not the one this durabus works with")
+    return SchemaError(f"the store on {shown} has schema {found}, which this version of durabus does not work with")
 
 
 def _stranger(shown: str, text: str) -> StoreError:
@@ -171,20 +171,20 @@ def _forbidden(shown: str, text: str) -> StoreError:
 
 def _full(shown: str, text: str) -> StoreError:
     return StoreUnavailableError(
-        f"{shown} is out of memory and took nothing: raise maxmemory, trim history or purge dead letters ({text})"
+        f"{shown} is out of memory and wrote nothing: raise maxmemory, trim history or purge dead letters ({text})"
     )
 
 
 def _replica(shown: str, _text: str) -> StoreError:
-    return StoreUnavailableError(f"{shown} is a read-only replica and took nothing: give the address of the primary")
+    return StoreUnavailableError(f"{shown} is a read-only replica and wrote nothing: give the address of the primary")
 
 
 def _loading(shown: str, _text: str) -> StoreError:
-    return StoreUnavailableError(f"{shown} still loads its data and took nothing: try again later")
+    return StoreUnavailableError(f"{shown} still loads its data and wrote nothing: try again later")
 
 
 def _no_disk(shown: str, text: str) -> StoreError:
-    return StoreUnavailableError(f"{shown} cannot write to its disk and took nothing: {text}")
+    return StoreUnavailableError(f"{shown} cannot write to its disk and wrote nothing: {text}")
 
 
 def _wrong_type(shown: str, text: str) -> StoreError:
@@ -193,17 +193,17 @@ def _wrong_type(shown: str, text: str) -> StoreError:
 
 def _foreign_entry(shown: str, text: str) -> StoreError:
     return SchemaError(
-        f"somebody else wrote to the event_log stream of the store on {shown}, which takes no entry any more: "
-        f"XDEL the foreign ones, and set position in meta to the number of the last one ({text})"
+        f"another program wrote to the event_log stream of the store on {shown}, and Redis refuses new entries: "
+        f"XDEL the foreign entries, and set position in meta to the number of the last one ({text})"
     )
 
 
 def _too_old(shown: str, text: str) -> StoreError:
-    return SchemaError(f"{shown} does not know functions: Redis 7.0 or newer is needed, or Valkey ({text})")
+    return SchemaError(f"{shown} has no functions: durabus needs Redis 7.0 or newer, or Valkey ({text})")
 
 
 def _not_now(shown: str, text: str) -> StoreError:
-    return StoreUnavailableError(f"{shown} cannot serve this now and took nothing: {text}")
+    return StoreUnavailableError(f"{shown} cannot serve this now and wrote nothing: {text}")
 
 
 _REFUSALS: list[tuple[type[Exception] | tuple[type[Exception], ...] | str, Callable[[str, str], StoreError]]] = [
@@ -228,19 +228,19 @@ CLIENT_NAME = "durabus"
 
 
 class Connector:
-    """Makes connections to where the keys are: on a cluster that may be another node than the URL names."""
+    """Connects to the server that holds the keys. On a cluster it may not be the node that the URL names."""
 
     def __init__(self, address: RedisAddress) -> None:
         self.address = address
         self._moved: tuple[str, int] | None = None
 
     def follow(self, place: tuple[str, int]) -> None:
-        """Connect there from now on. An empty host means the one that said so."""
+        """Connect to ``place`` from now on. An empty host means the present host."""
         host = place[0] or self.address.options.get("host", "localhost")
         self._moved = (host, place[1])
 
     async def connect(self) -> AbstractConnection:
-        """A new connection, ready for commands. Raises ``RedisError`` or ``OSError``."""
+        """Return a new connection, ready for commands. Raises ``RedisError`` or ``OSError``."""
         options = dict(self.address.options)
         make: type[AbstractConnection] = options.pop("connection_class", Connection)
         if self._moved is not None:
@@ -254,30 +254,30 @@ class Connector:
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
         except (RedisError, OSError):
-            # the node it moved to may be gone: the URL is asked again where the keys are now
+            # The node that the keys moved to may be gone: the next connection goes to the URL again.
             self._moved = None
             raise
         return connection
 
 
 async def disconnect(connection: AbstractConnection | None) -> None:
-    """Let a connection go; it may be in any state."""
+    """Close a connection, whatever its state."""
     if connection is not None:
         await asyncio.shield(connection.disconnect(nowait=True))
 
 
 def command(*parts: str | bytes | int) -> bytes:
-    """A command as the protocol writes it."""
+    """Encode a command for the Redis protocol."""
     given = [part if isinstance(part, bytes) else str(part).encode() for part in parts]
     return b"*%d\r\n" % len(given) + arguments(given)
 
 
 def arguments(parts: Iterable[bytes]) -> bytes:
-    """Arguments as the protocol writes them."""
+    """Encode arguments for the Redis protocol."""
     return b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
 async def ask(connection: AbstractConnection, *parts: str | bytes | int) -> Any:
-    """One command and its answer. Raises ``RedisError``."""
+    """Send one command and return its reply. Raises ``RedisError``."""
     await connection.send_packed_command([command(*parts)], check_health=False)
     return await connection.read_response()

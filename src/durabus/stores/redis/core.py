@@ -1,4 +1,4 @@
-"""What all parts of the store share: the door, the lines of the event loops, and the way of a call to its function."""
+"""What all parts of the Redis store share: opening and closing, one connection for each event loop, and calls."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from durabus.stores.redis.schema import install, library, verify
 _CLOSED = -1
 _CALL_PARTS = 3
 _AT_LEAST = 1.0
-"""Seconds that a wait for hints has for its questions, however short it shall be."""
+"""Seconds. A wait for hints may take this long, even with a shorter timeout, because it must ask the server first."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -59,7 +59,7 @@ class RedisCore:
         try:
             await install(self._line(), self._address, self._keys)
         except BaseException:
-            await self._hang_up()  # a connection that is still being made would hold up the next try
+            await self._hang_up()  # a connection that is still being made would block the next attempt
             raise
         self._process = os.getpid()
 
@@ -84,7 +84,7 @@ class RedisCore:
                 finally:
                     await line.close()
             else:
-                # A loop that is closed has hung up by itself, and it may close at any moment.
+                # A closed loop has closed its connections by itself, and the loop may close at any moment.
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(hints.hang_up)
                     loop.call_soon_threadsafe(line.hang_up)
@@ -110,14 +110,14 @@ class RedisCore:
             return False
 
     async def _wait(self, bus: str, hint: asyncio.Future[None], seconds: float) -> bool:
-        """Subscribed before, so that nothing that comes after this look is missed."""
-        outlook = await self._call("outlook", bus)
-        instant = float(outlook) if outlook else seconds
+        """Wait for ``hint`` or the next wake-up. The subscription came first, so no later hint is missed."""
+        wakeup = await self._call("next_wakeup", bus)
+        instant = float(wakeup) if wakeup else seconds
         await asyncio.wait({hint}, timeout=min(seconds, instant))
         return hint.done() or instant < seconds
 
     async def _call(self, verb: str, *asked: Any, blobs: Iterable[bytes] = ()) -> Any:
-        """Run a function of the library on the server; ``asked`` and ``blobs`` are what its file says."""
+        """Run a function of the library on the server. The Lua file of ``verb`` describes ``asked`` and ``blobs``."""
         self._check_open()
         head = self._heads.get(verb)
         if head is None:
@@ -161,5 +161,5 @@ class RedisCore:
 
 
 async def _load_library(connection: AbstractConnection) -> None:
-    """Put our functions there: on a new server, and again after somebody flushed them or a node came without them."""
+    """Load our functions: on a new server, after FUNCTION FLUSH, or on a cluster node that lacks them."""
     await ask(connection, "FUNCTION", "LOAD", "REPLACE", library()[1])

@@ -16,18 +16,18 @@ from durabus.stores.redis.core import RedisCore
 from durabus.stores.redis.records import data_of, events_of
 
 MAX_BATCH_BYTES = 256 * 1024 * 1024
-"""What one call may bring; the server closes a connection that sends it much more."""
+"""Maximum size of one call. The server closes a connection that sends much more."""
 LARGEST_ID = 2**53
-"""Beyond it Lua's numbers are not exact, and no counter comes there."""
+"""Above this number Lua's numbers are not exact. No counter reaches it."""
 FORGET_AT_ONCE = 500
-"""Events forgotten in one step, so that workers get their turn in between."""
+"""Maximum number of events that one step deletes, so that calls of workers run in between."""
 
 _stored = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
 _known = msgspec.msgpack.Decoder(list[bool]).decode
 
 
 def known_ref(ref: EventRef) -> EventRef:
-    """A reference as the functions take it; an id that no counter can reach is as unknown as 0."""
+    """Return a reference as the functions take it. An id that no counter can reach becomes 0, which is unknown."""
     return ref if isinstance(ref, str) or 0 < ref < LARGEST_ID else 0
 
 
@@ -44,7 +44,7 @@ class RedisEvents(RedisCore):
         size = sum(len(blob) for blob in blobs)
         if size > MAX_BATCH_BYTES:
             raise InvalidPayloadError(
-                f"{len(new)} events of {size} bytes in one call: the limit is {MAX_BATCH_BYTES}, publish fewer at once"
+                f"{len(new)} events of {size} bytes in one call: the limit is {MAX_BATCH_BYTES}, publish fewer events"
             )
         delays = [one.delay for one in new] if any(one.delay for one in new) else False
         packed, *records = await self._call("add_events", delays, _ordering_keys(new), blobs=blobs)
@@ -75,7 +75,7 @@ class RedisEvents(RedisCore):
         return bool(await self._call("remove_event", known_ref(ref)))
 
     async def find(self, query: EventQuery) -> EventPage:
-        """The server looks at a stretch of ids at a time; one more than the page tells whether another follows."""
+        """Find events. Each call looks at a range of ids. One event beyond the page tells whether another follows."""
         self._check_open()
         before, found = query.before_id, list[Event]()
         if before is not None and before <= 0:
@@ -134,7 +134,7 @@ class RedisEvents(RedisCore):
 
 
 def _ordering_keys(new: Sequence[NewEvent]) -> list[str | bool] | bool:
-    """What ``add_events.lua`` takes: the key of each event, ``False`` where it has none."""
+    """Return what ``add_events.lua`` takes: the ordering key of each event, or ``False`` if it has none."""
     keys: list[str | bool] = [
         one.metadata_json is not None and (ordering_key_of(one.metadata_json) or False) for one in new
     ]

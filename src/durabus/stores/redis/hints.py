@@ -1,4 +1,4 @@
-"""Who waits for work on which bus, and the server's hints that wake them. Used by one event loop."""
+"""The tasks of one event loop that wait for work on a bus, and the server's hints that wake them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from redis.exceptions import RedisError, ResponseError
 
 from durabus.stores.redis.connection import Connector, command, disconnect, moved_to, refused, unreachable
 
-LOCAL_SENDER = ""
-"""The channel that speaks to all buses: the global lock became free."""
+ALL_BUSES = ""
+"""The channel that wakes all buses, because the global lock became free."""
 MOST_CHANNELS = 1000
-"""Subscriptions that are kept although nobody waits."""
+"""Maximum number of subscriptions that are kept while no task waits for them."""
 
 _FOLLOWED = 3
 
 
 class RedisHints:
-    """A connection that only listens. When it is lost everybody is woken, because a hint may be lost with it."""
+    """A connection that only listens. If it is lost, all waiting tasks wake up, because a hint may be lost with it."""
 
     def __init__(self, connector: Connector, channel: str) -> None:
         self._connector = connector
@@ -33,11 +33,11 @@ class RedisHints:
         self._task: asyncio.Task[None] | None = None
 
     async def listen(self, bus: str) -> asyncio.Future[None]:
-        """A future that ends with the next hint for ``bus``. On return no later hint can be missed.
+        """Return a future that the next hint for ``bus`` completes. No hint after the return is missed.
 
-        The future must be handed back to ``forget``. Raises ``StoreError``.
+        The caller must pass the future to ``forget``. Raises ``StoreError``.
         """
-        wanted = [self._name(bus), self._name(LOCAL_SENDER)]
+        wanted = [self._name(bus), self._name(ALL_BUSES)]
         async with self._connecting:
             if self._task is None or self._task.done():
                 self._connection = await self._connect(wanted)
@@ -52,7 +52,7 @@ class RedisHints:
         return future
 
     def forget(self, bus: str, future: asyncio.Future[None]) -> None:
-        """Whoever waited does so no more."""
+        """Remove a future: its caller waits no longer."""
         future.cancel()
         waiting = self._waiting.get(bus, set())
         waiting.discard(future)
@@ -60,13 +60,13 @@ class RedisHints:
             self._waiting.pop(bus, None)
 
     def hang_up(self) -> None:
-        """End now, and wake everybody."""
+        """Stop now, and wake all waiting tasks."""
         if self._task is not None:
             self._task.cancel()
-        self._wake(LOCAL_SENDER)
+        self._wake(ALL_BUSES)
 
     async def close(self) -> None:
-        """Hang up and wait until the connection is closed."""
+        """Stop, and wait until the connection is closed."""
         self.hang_up()
         if self._task is not None:
             await asyncio.wait({self._task})
@@ -75,7 +75,7 @@ class RedisHints:
         return self._channel + bus.encode()
 
     async def _connect(self, wanted: list[bytes]) -> AbstractConnection:
-        """A connection that is subscribed to ``wanted``, on the node of a cluster where the channels are."""
+        """Return a connection with a subscription to ``wanted``. On a cluster it is the node that has the channels."""
         shown = self._connector.address.shown
         for _ in range(_FOLLOWED):
             connection: AbstractConnection | None = None
@@ -114,15 +114,15 @@ class RedisHints:
             while True:
                 self._take(await connection.read_response(disconnect_on_error=False))
                 if len(self._heard) > MOST_CHANNELS + len(self._waiting):
-                    idle = self._heard - {self._name(bus) for bus in (*self._waiting, LOCAL_SENDER)}
+                    idle = self._heard - {self._name(bus) for bus in (*self._waiting, ALL_BUSES)}
                     await connection.send_packed_command([command("SUNSUBSCRIBE", *idle)], check_health=False)
         except (RedisError, OSError):
-            # the next wait connects anew
+            # the next wait connects again
             pass
         finally:
             self._heard = set()
             self._connection = None
-            self._wake(LOCAL_SENDER)
+            self._wake(ALL_BUSES)
             self._confirmed.set()
             await disconnect(connection)
 
@@ -139,7 +139,7 @@ class RedisHints:
                 self._wake(name[len(self._channel) :].decode())
 
     def _wake(self, bus: str) -> None:
-        for woken in list(self._waiting) if bus == LOCAL_SENDER else [bus]:
+        for woken in list(self._waiting) if bus == ALL_BUSES else [bus]:
             for future in self._waiting.get(woken, ()):
                 if not future.done():
                     future.set_result(None)

@@ -1,4 +1,4 @@
-"""The keys of the Redis store, drawn.
+"""A drawing of the keys of the Redis store.
 
 ::
 
@@ -13,37 +13,38 @@
                                                    │ counts              status (0 bus) -> n  │
                                                    └──────────────────────────────────────────┘
     events:fronts   bus 0 ordering key -> id of the one live event that may be ready, delayed or leased
-    events:blocked  bus 0 ordering key 0 id, of those behind it: no claim looks at them
-    events:state   id -> what changes: status, claim, times, errors, positions of its log entries, last settlement
-    events:data    id -> what does not: when it was created, and what the publisher said, the payload last
-    events:order   all ids;  events:by_bus   bus 0 id      find, trim
-    events:ids     event_id -> id;  events:idempotency_keys   bus 0 key -> id      publishing twice stores one
-    event_results:data   id -> its handlers, only where one left news;  event_results:done   what cleanup_results takes
+    events:blocked  bus 0 ordering key 0 id of the events behind it: no claim looks at them
+    events:state   id -> fields that change: status, claim, times, errors, positions of log entries, last settlement
+    events:data    id -> fields that do not change: creation time, what the publisher gave, and the payload at the end
+    events:order   all ids;  events:by_bus   bus 0 id      for find and trim
+    events:ids     event_id -> id;  events:idempotency_keys   bus 0 key -> id      publishing twice stores one event
+    event_results:data   id -> its handlers, if there are results;  event_results:done   ids for cleanup_results
 
-    event_log            a stream: position-0 -> id, transition. Written in the same step as what it tells of.
-    event_log:blocks     thousand positions -> how many entries are left there: counting without reading
-    event_log:orphans    id -> data, of purged and removed events whose entries stay; :trails, :order   their positions
+    event_log            a stream: position-0 -> id, transition. Written in the same step as the transition.
+    event_log:blocks     block of 1,000 positions -> number of its entries, to count without reading
+    event_log:orphans    id -> data of purged and removed events whose entries stay; :trails, :order   their positions
 
-    locks:data   key -> fence, worker, token, expiry …;  locks:order   held keys;  locks:ends   when to forget one
-    event_buses:data, :order, :stopped      event_handlers:data   bus -> what its nodes announced      positions
-    meta         schema, and the counts of ids, positions, lock fences and revisions. Never delete it.
-    hints:BUS    a channel (sharded): something on that bus may be claimed. hints: alone speaks to all buses.
+    locks:data   key -> fence, worker, token, expiry …;  locks:order   held keys;  locks:ends   when to delete a lock
+    event_buses:data, :order, :stopped      event_handlers:data   bus -> what its nodes registered      positions
+    meta         schema, and the counters of ids, positions, lock fences and revisions. Never delete it.
+    hints:BUS    a channel (sharded): something on that bus may be claimed. hints: alone is for all buses.
 
-Every key is one key for the whole store: the number of keys does not grow with buses or events. What belongs to one bus
-is a range of an index ordered by bytes. All keys carry the prefix as their hash tag, ``{durabus}:…``, so on a cluster
-they share one slot: ids, log positions and the global lock count for all buses, and settling, logging and claiming are
-one step, which only one slot allows. A store that outgrows a node becomes two stores with two prefixes.
+The whole store uses one key of each kind: the number of keys does not grow with buses or events. The part of one bus is
+a range of an index that is ordered by bytes. All keys carry the prefix as their hash tag, ``{durabus}:…``, so on a
+cluster they share one slot. They must: ids, log positions and the global lock are shared by all buses, and settling,
+logging and claiming are one step, which Redis allows within one slot only. A store that outgrows one node must be
+divided into two stores with two prefixes.
 
-A record is a MessagePack array. ``functions/`` holds one Lua file for each verb and, under ``shared/``, what they
-share; ``library`` makes them one function library, named after its content, so that two versions of durabus can be at
-work on one server.
+A record is a MessagePack array. ``functions/`` holds one Lua file for each verb; ``functions/shared/`` holds the parts
+that they share. ``library`` joins them into one function library whose name depends on its content, so that two
+versions of durabus can use one server.
 """
 
 from __future__ import annotations
 
 SCHEMA = "2"
 OLDER_SCHEMAS = ("1",)
-"""They know fewer keys, and their records are good as they are: opening a store marks it as the newer one."""
+"""Older schemas have fewer keys and the same records. Opening such a store marks it as having the newer schema."""
 
 KEYS = {
     "META": "meta",
@@ -80,7 +81,7 @@ KEYS = {
     "BUS_HANDLERS": "event_handlers:data",
     "HINTS": "hints:",
 }
-"""What Lua calls a key, and its name after the prefix, in the order in which every function is given them."""
+"""The name of each key in Lua, and its name after the prefix, in the order in which every function gets them."""
 
 TYPES = {
     "event_log": "stream",
@@ -109,5 +110,5 @@ TYPES = {
 
 
 def key_names(prefix: str) -> list[str]:
-    """All keys of a store, in the order of ``KEYS``. The braces make the prefix their hash tag."""
+    """Return all keys of a store, in the order of ``KEYS``. The braces make the prefix their hash tag."""
     return [f"{{{prefix}}}:{name}" for name in KEYS.values()]

@@ -1,4 +1,7 @@
-"""Log entries from what the functions answer: a transition each, joined with what never changes of its event."""
+"""``durabus.store.log.Log``, and the decoding of log entries.
+
+The functions return a transition for each entry. ``LogRecords`` joins it with the data of its event.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from durabus.stores.redis.records import CREATED, HandlerRecord, Said, decode_sa
 
 
 class LogRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A transition, as the stream holds it."""
+    """A transition as the stream holds it."""
 
     action: Action
     status: EventStatus
@@ -42,18 +45,18 @@ _encode_json = msgspec.json.Encoder().encode
 
 
 class LogRecords:
-    """Joins transitions with what never changes of their events, which comes with the first of each."""
+    """Joins transitions with the data of their events. The data come with the first entry of each event."""
 
     def __init__(self, records: list[bytes]) -> None:
         self._records = records
         self._known: dict[bytes, tuple[float, Said]] = {}
 
     def entries(self) -> list[LogEntry]:
-        """As values. Raises ``SchemaError`` for one that does not decode."""
+        """Return the entries as values. Raises ``SchemaError`` for an entry that does not decode."""
         return [self._value(*self._joined(place)) for place in range(0, len(self._records), 4)]
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """As tuples in the order of ``LOG_COLUMNS``; one that does not decode says what its records hold."""
+        """Return the entries as tuples in the order of ``LOG_COLUMNS``. A damaged entry shows its raw records."""
         rows = []
         for place in range(0, len(self._records), 4):
             try:
@@ -71,7 +74,7 @@ class LogRecords:
             return position.decode(), int(id_), _entry(record), *self._known[id_]
         except (msgspec.MsgspecError, UnicodeError, KeyError, struct.error) as error:
             raise SchemaError(
-                f"the log entry at position {position.decode()} does not decode ({error}): somebody wrote over it"
+                f"the log entry at position {position.decode()} does not decode ({error}): another program changed it"
             ) from error
 
     def _value(self, position: str, id_: int, entry: LogRecord, created: float, said: Said) -> LogEntry:
@@ -132,7 +135,7 @@ def _json(values: Any) -> str | None:
 
 
 CUT_AT_ONCE = 20
-"""Pieces whose ends one call looks for."""
+"""Maximum number of pieces that one call returns."""
 
 
 class RedisLog(RedisCore):

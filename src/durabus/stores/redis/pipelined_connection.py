@@ -1,4 +1,4 @@
-"""The line of one event loop to the server. What is asked while answers are awaited goes out together afterwards."""
+"""The connection of one event loop to the server. Calls made while it waits for replies go out together later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from durabus.stores.redis.connection import (
 )
 
 AT_ONCE = 256
-"""Calls that go out together, at most."""
+"""Maximum number of calls that are sent together."""
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
@@ -33,7 +33,7 @@ Loader = Callable[[AbstractConnection], Awaitable[None]]
 
 
 class PipelinedCall:
-    """A command on its way. Every command may be sent twice: the store's calls are safe to repeat."""
+    """A command that waits for its reply. It may be sent twice: the store's calls are safe to repeat."""
 
     __slots__ = ("command", "deadline", "future", "patient", "sent")
 
@@ -45,18 +45,18 @@ class PipelinedCall:
         self.sent = False
 
     def answer(self, value: Any) -> None:
-        """Hand over what the server said, if somebody still waits."""
+        """Give the server's reply to the caller, if the caller still waits."""
         if not self.future.done():
             self.future.set_result(value)
 
     def fail(self, error: StoreError) -> None:
-        """Hand over why there is no answer."""
+        """Give an error to the caller, if the caller still waits."""
         if not self.future.done():
             self.future.set_exception(error)
 
 
 class PipelinedConnection:
-    """One connection, made when it is needed and made again when it is lost. Used by one event loop."""
+    """One connection of one event loop. It connects when it is needed, and again after the connection is lost."""
 
     def __init__(self, connector: Connector, load: Loader) -> None:
         self._connector = connector
@@ -71,12 +71,12 @@ class PipelinedConnection:
         self._task: asyncio.Task[None] | None = None
         self._pause = FIRST_PAUSE
         self._trouble: Exception | None = None
-        """Why the calls that wait have no answer yet."""
+        """Why the waiting calls have no reply yet."""
 
     async def call(self, command: bytes, *, patient: bool = True) -> Any:
-        """Send a command and wait for its answer, over as many connections as it takes, but not beyond the timeout.
+        """Send a command and wait for its reply, reconnecting as often as needed until the timeout.
 
-        ``patient=False``: a server that cannot be reached is told at once.
+        With ``patient=False``, the call fails at once if the server cannot be reached.
         """
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._serve(), name="durabus-redis")
@@ -87,7 +87,7 @@ class PipelinedConnection:
         return await call.future
 
     async def close(self) -> None:
-        """Wait for the answers to what was asked, then hang up. Whoever stops waiting hangs up at once."""
+        """Wait for the replies to all calls, then disconnect. Cancelling the wait disconnects at once."""
         try:
             await self._idle.wait()
         finally:
@@ -96,7 +96,7 @@ class PipelinedConnection:
             await asyncio.wait({self._task})
 
     def hang_up(self) -> None:
-        """End now; the connection is closed by the task that owns it."""
+        """Stop now. The task that owns the connection closes it."""
         if self._task is not None:
             self._task.cancel()
 
@@ -119,7 +119,7 @@ class PipelinedConnection:
             await disconnect(connection)
 
     async def _exchange(self, batch: list[PipelinedCall]) -> None:
-        """Ask and answer; what has no answer yet goes back to the front of the queue."""
+        """Send a batch and deliver the replies. Calls without a reply go back to the front of the queue."""
         self._trouble = None
         try:
             async with asyncio.timeout(max(min(call.deadline for call in batch) - monotonic(), 0.0)):
@@ -140,7 +140,7 @@ class PipelinedConnection:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
     async def _ask(self, connection: AbstractConnection, batch: list[PipelinedCall]) -> None:
-        """Send all, then read all answers. Raises what ends the connection."""
+        """Send all calls, then read all replies. Raises the error that ends the connection."""
         for call in batch:
             call.sent = True
         await connection.send_packed_command([call.command for call in batch], check_health=False)
@@ -156,7 +156,7 @@ class PipelinedConnection:
         if missing:
             await self._load(connection)
         if self._trouble is not None:
-            # after a failover, or on another node of a cluster, a new connection leads to where the keys are now
+            # After a failover, or when the keys moved, only a new connection reaches the server that holds the keys.
             await self._drop_connection()
 
     def _take_refusal(self, call: PipelinedCall, error: Exception) -> None:
@@ -169,7 +169,7 @@ class PipelinedConnection:
             call.fail(refused(self._shown, error))
 
     def _judge(self, trouble: Exception) -> None:
-        """Some calls do not wait for better times, and for some troubles there are none."""
+        """Fail the calls that need not wait: impatient ones, and all of them if the trouble is final."""
         for call in self._waiting:
             if is_final(trouble):
                 call.fail(refused(self._shown, trouble))

@@ -1,4 +1,4 @@
-"""Records in and out of values. A payload is never decoded here: a damaged one must not stop the queue."""
+"""Conversion between records and values. It never decodes a payload, because a damaged one must not stop the queue."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ REASONS = {1: NOT_YOURS, 2: NOT_DONE, 3: "no such event"}
 """Why a write was refused, by the codes of ``functions/shared/01_names.lua``."""
 
 CREATED = struct.Struct(">d")
-"""What data begin with: when the event was created."""
+"""The data of an event begin with its creation time."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class StateRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What changes of an event. ``False`` stands for what is not there."""
+    """The fields of an event that change. ``False`` stands for a missing value."""
 
     id: int
     status: EventStatus
@@ -44,7 +44,7 @@ class StateRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Said(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What the publisher said; it never changes."""
+    """What the publisher gave. It never changes."""
 
     event_id: str
     bus: str
@@ -59,7 +59,7 @@ class Said(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class HandlerRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A handler of an event. In the log it ends with ``expires``."""
+    """A handler of an event. In the log the record ends with ``expires``."""
 
     handler_id: str
     status: ResultStatus
@@ -73,7 +73,7 @@ class HandlerRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     token: str | bool = False
 
     def result(self) -> HandlerResult:
-        """What callers see of it."""
+        """Return the result as callers see it."""
         return HandlerResult(
             handler_id=self.handler_id,
             status=self.status,
@@ -97,7 +97,7 @@ class LockRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     expires: float
 
     def claim(self, token: str) -> LockClaim:
-        """As its holder sees it, or without the token as others do."""
+        """Return the lock as its holder sees it, or without the token for other callers."""
         return LockClaim(
             key=self.key, worker_id=self.worker_id, token=token, fence=self.fence, expires_ts=float(self.expires)
         )
@@ -111,12 +111,12 @@ decode_lock = msgspec.msgpack.Decoder(LockRecord).decode
 
 
 def given(value: Any) -> Any:
-    """What a record holds, or None where it says that nothing is there."""
+    """Return the value of a field, or None if the record says that it is missing."""
     return None if value is False else value
 
 
 def data_of(new: NewEvent) -> bytes:
-    """What ``add_events.lua`` takes for each event."""
+    """Return the record of data that ``add_events.lua`` takes for each event."""
     return _encode(
         (
             new.event_id, new.bus, new.type, new.metadata_json, new.tags or None, new.priority, new.max_attempts,
@@ -126,12 +126,13 @@ def data_of(new: NewEvent) -> bytes:
 
 
 def event_of(state: bytes, data: bytes) -> Event:
-    """An event from its two records."""
+    """Build an event from its two records."""
     try:
         now, said = _state(state), decode_said(memoryview(data)[CREATED.size :])
     except (msgspec.MsgspecError, UnicodeError, TypeError) as error:
-        raise SchemaError(f"a record of an event does not decode ({error}): somebody wrote over it") from error
-    # More than 15 keywords make CPython build a dict for the call, which triples its cost: two short calls instead.
+        raise SchemaError(f"a record of an event does not decode ({error}): another program changed it") from error
+    # More than 15 keywords make CPython build a dict for the call, which triples its cost. So there are two short
+    # calls.
     event = Event(
         id=now.id,
         event_id=said.event_id,
@@ -176,17 +177,17 @@ def _rest(now: StateRecord, said: Said) -> dict[str, Any]:
 
 
 def events_of(records: list[bytes]) -> list[Event]:
-    """Events from their two records each, one after the other."""
+    """Build events from a list of their records, two for each event."""
     return [event_of(state, data) for state, data in zip(records[::2], records[1::2], strict=True)]
 
 
 def results_of(record: bytes) -> tuple[HandlerResult, ...]:
-    """The results of an event's handlers; none from an empty record."""
+    """Return the results of an event's handlers; an empty record has none."""
     return tuple(handler.result() for handler in _handlers(record)) if record else ()
 
 
 def result_to(result: HandlerResult) -> tuple[Any, ...]:
-    """What a settlement carries of a result."""
+    """Return a result as a settlement carries it."""
     optional = (result.error, result.value_json, result.execution_time_ms)
     error, value, time_ms = (False if one is None else one for one in optional)
     worker_id = False if result.worker_id is None else result.worker_id

@@ -1,4 +1,4 @@
-"""The Lua files as one function library, named after its content."""
+"""The function library that is made of the Lua files, and the schema: installing, upgrading and verifying both."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _FOLDER = files(__package__) / "functions"
 
 @cache
 def library() -> tuple[str, str]:
-    """Name and code. The name changes with the code, so a node never runs functions of another version."""
+    """Return name and code. The name changes with the code, so a process never runs functions of another version."""
     places = ", ".join(str(place) for place in range(1, len(KEYS) + 1))
     parts = [f"local {', '.join(KEYS)} = {places}\nlocal SCHEMA = '{SCHEMA}'\n"]
     parts += [one.read_text(encoding="utf-8") for one in _lua_files(_FOLDER / "shared")]
-    # a block each, so that what is local to a verb does not meet another verb's
+    # Each verb is a block, so that its local names do not clash with those of another verb.
     parts += [f"do\n{one.read_text(encoding='utf-8')}end\n" for one in _lua_files(_FOLDER)]
     body = "\n".join(parts)
     name = f"durabus_{SCHEMA}_{sha256(body.encode()).hexdigest()[:12]}"
@@ -38,11 +38,12 @@ COUNTERS = ("id", "position", "lock_fence", "revision")
 _UPGRADE = """
 if redis.call('HGET', KEYS[1], 'schema') == ARGV[1] then redis.call('HSET', KEYS[1], 'schema', ARGV[2]) end
 """
-"""From then on nodes of the older schema are refused. Two may do it at once; neither undoes what a newer one did."""
+"""Afterwards the store refuses processes of the older schema. Two processes may upgrade at the same time: neither
+lowers the schema."""
 
 
 async def install(line: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
-    """Load the functions, and make ``meta`` if this is a new store. Raises ``SchemaError`` for a newer one."""
+    """Load the functions, and create ``meta`` if the store is new. Raises ``SchemaError`` for a newer schema."""
     meta = keys[0]
     found = await line.call(command("HGET", meta, "schema"), patient=False)
     if found is None:
@@ -52,7 +53,7 @@ async def install(line: PipelinedConnection, address: RedisAddress, keys: list[s
                 f"{address.shown} has keys {{{address.prefix}}}:… without the counters of a durabus store: "
                 "remove them, or name another prefix in the URL (?prefix=…)"
             )
-        # each only if it is not there: another process may be doing the same
+        # HSETNX, because another process may be creating the store too
         for counter in COUNTERS:
             await line.call(command("HSETNX", meta, counter, 0))
         await line.call(command("HSETNX", meta, "schema", SCHEMA))
@@ -65,7 +66,7 @@ async def install(line: PipelinedConnection, address: RedisAddress, keys: list[s
 
 
 async def verify(line: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
-    """Check the schema's number, the types of all keys, and that the functions are ours, byte for byte."""
+    """Check the number of the schema, the types of all keys, and the code of the functions byte for byte."""
     values = await line.call(command("HMGET", keys[0], "schema", *COUNTERS))
     found = _text(values[0])
     if found is None:
@@ -82,7 +83,9 @@ async def verify(line: PipelinedConnection, address: RedisAddress, keys: list[st
     for name, key, answer in zip(KEYS.values(), keys, kinds, strict=True):
         kind = _text(answer)
         if kind not in ("none", TYPES.get(name, "hash")):
-            raise SchemaError(f"{key} on {address.shown} is a {kind}, not a {TYPES.get(name, 'hash')}: it is not ours")
+            raise SchemaError(
+                f"{key} on {address.shown} is a {kind}, not a {TYPES.get(name, 'hash')}: durabus did not create it"
+            )
     await _verify_functions(line, address)
 
 
@@ -100,5 +103,5 @@ def _text(value: Any) -> str | None:
     if value is None:
         return None
     if not isinstance(value, bytes):
-        raise StoreError(f"unexpected answer {value!r}")
+        raise StoreError(f"unexpected reply {value!r}")
     return value.decode()

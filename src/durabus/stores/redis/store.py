@@ -18,5 +18,5 @@ class RedisStore(RedisRegistrations, RedisEvents, RedisClaims, RedisResults, Red
 
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> RedisStore:
-        """The store behind ``redis://host:port/database``, not opened yet."""
+        """Return the store for ``redis://host:port/database``. It is not open yet."""
         return cls(parse_url(url), clock)

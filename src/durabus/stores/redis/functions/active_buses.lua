@@ -1,5 +1,6 @@
--- Names of buses with PENDING or PROCESSING events: leaps from bus to bus over the indexes of what is live.
--- asks: after, limit
+-- Return the names of buses with PENDING or PROCESSING events. It jumps from bus to bus over the indexes of live
+-- events.
+-- Takes: after, limit
 register('active_buses', READS, function(tx, asked)
   local after, limit, names = asked[1], asked[2], {}
   while #names < limit do

@@ -1,6 +1,6 @@
--- Stores events, all or none, with their PUBLISHED entries. What is known already by its event_id, or by its key on the
--- same bus, is answered instead. Relies on ids and idempotency_keys.
--- asks: delays and ordering keys, or false if there are none; then one record of data for each event
+-- Store events, all or none, with their PUBLISHED entries. For an event whose event_id, or key on the same bus, is
+-- known, the stored event is returned instead. Relies on ids and idempotency_keys.
+-- Takes: delays and ordering keys, or false if there are none; then one record of data for each event
 register('add_events', WRITES, function(tx, asked, args)
   local delays, keys, event_ids, heads = asked[1], asked[2], {}, {}
   for n = 3, #args do
@@ -26,7 +26,7 @@ register('add_events', WRITES, function(tx, asked, args)
         id, 'PENDING', 0, 0, 0, false, false, tx.now, tx.now, due, false, false, false,
         bus, false, false, false, false, false, false, tags and true or false,
       }
-      state[LINE] = keys and keys[n] or nil
+      state[ORDERING_KEY] = keys and keys[n] or nil
       tx.states[id] = state
       states.change(tx, state)
       put(tx, tx[DATA], id, struct.pack('>d', tx.now) .. args[n + 2])

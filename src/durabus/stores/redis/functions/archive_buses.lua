@@ -1,6 +1,7 @@
--- Forgets buses, with their handlers, that were stopped long enough ago and have no live events. Relies on stopped buses;
--- looks at so many at once.
--- asks: stopped for, limit, how many to pass; answers how many went, how many were passed in all, and whether more follow
+-- Delete buses that were stopped long enough ago and have no live events, and their handlers. Relies on stopped buses;
+-- looks at a limited number of them in one call.
+-- Takes: stopped for, limit, how many to skip. Returns: how many were deleted, how many were skipped in total, whether
+-- more follow
 local STOPPED_AT_ONCE = 1000
 
 register('archive_buses', FREES, function(tx, asked)

@@ -1,5 +1,5 @@
--- Takes a lock if nobody holds it or its lease is over, with a fence above every one before.
--- asks: key, worker, token, lease; answers the lock, or nothing
+-- Take a lock if it is free or its lease is over, with a fence above all earlier ones.
+-- Takes: key, worker, token, lease. Returns: the lock, or nothing
 register('claim_lock', WRITES, function(tx, asked)
   local key, worker, token, lease = unpack(asked)
   if not locks.may_claim(tx, key, token) then

@@ -1,5 +1,6 @@
--- Claims the first handler that is neither settled nor under an unexpired claim; in serial mode with the event's handler lock.
--- asks: id, event token, event fence, handler ids, worker, token, lease, mode; answers the handler, or nothing
+-- Claim the first handler that is neither settled nor under an unexpired claim. Serial mode also takes the handler lock
+-- of the event.
+-- Takes: id, event token, event fence, handler ids, worker, token, lease, mode. Returns: the handler, or nothing
 local function next_free(tx, state, wanted, token)
   local list = handlers.of(tx, state)
   for _, handler_id in ipairs(wanted) do

@@ -1,5 +1,5 @@
--- Forgets the oldest COMPLETED events of a bus beyond the newest so many, with their log entries. Relies on by_bus, counts.
--- asks: bus, keep, limit, after id; answers how many went, and after which id to go on
+-- Delete the COMPLETED events of a bus, except the newest ones, with their log entries. Relies on by_bus and counts.
+-- Takes: bus, keep, limit, after id. Returns: how many were deleted, and the id to continue after
 register('cleanup_excess_events', FREES, function(tx, asked)
   local bus, keep, limit = asked[1], asked[2], asked[3]
   local excess = tonumber(redis.call('HGET', tx[COUNTS], 'COMPLETED\0' .. bus) or 0) - keep

@@ -1,5 +1,5 @@
--- Deletes results of COMPLETED events, oldest id first. Relies on results_done.
--- asks: limit; answers how many results went
+-- Delete the results of COMPLETED events, oldest id first. Relies on results_done.
+-- Takes: limit. Returns: how many results were deleted
 register('cleanup_results', FREES, function(tx, asked)
   local limit, gone = asked[1], 0
   local ids = redis.call('ZRANGE', tx[RESULTS_DONE], 0, limit - 1)

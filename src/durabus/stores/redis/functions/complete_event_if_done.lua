@@ -1,5 +1,5 @@
--- Completes an event if these handlers are settled, or one of its results is UNRECOVERABLE.
--- asks: id, token, fence, handler ids; answers status and next retry, or a code
+-- Complete an event if these handlers are settled, or one of its results is UNRECOVERABLE.
+-- Takes: id, token, fence, handler ids. Returns: status and next retry, or a code
 local function is_done(tx, state, wanted)
   local list = handlers.of(tx, state)
   if #handlers.unrecoverable(list) > 0 then

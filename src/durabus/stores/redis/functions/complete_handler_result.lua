@@ -1,5 +1,5 @@
--- Writes what a handler did. A repeat with the same status is answered as the first time.
--- asks: id, handler id, token, fence, status, error, value, time; answers the handler, or a code
+-- Write what a handler did. A repeat with the same status returns what the first call returned.
+-- Takes: id, handler id, token, fence, status, error, value, time. Returns: the handler, or a code
 register('complete_handler_result', WRITES, function(tx, asked)
   local id, handler_id, token, fence, status = unpack(asked, 1, 5)
   local state = states.load(tx, id)

@@ -1,5 +1,5 @@
--- How many events are in each status. What is live is counted by the indexes, what has ended by counts.
--- asks: bus, or nothing for all; answers pending, processing, completed, completed with errors, failed
+-- Return how many events are in each status. The indexes give the number of live events, counts that of ended ones.
+-- Takes: bus, or nothing for all. Returns: pending, processing, completed, completed with errors, failed
 register('counts', READS, function(tx, asked)
   local bus = asked[1]
   local function live(key)

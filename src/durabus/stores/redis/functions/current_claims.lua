@@ -1,5 +1,5 @@
--- What a write on each of these events must carry now.
--- asks: ids; answers token and fence of each, or false
+-- Return the claim that a settlement of each event must carry now.
+-- Takes: ids. Returns: token and fence of each, or false
 register('current_claims', READS, function(tx, asked)
   local claims = {}
   states.load_all(tx, asked)

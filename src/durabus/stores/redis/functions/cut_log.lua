@@ -1,6 +1,7 @@
--- The ends of pieces of so many entries between two positions. Whole blocks are passed by their counts, so a cut reads the
--- entries of one block for each piece. Relies on log_blocks.
--- asks: after, until, rows, limit; answers whether the positions are ours, whether to go on after the last end, the ends
+-- Divide the entries between two positions into pieces of equal size. The counts of whole blocks are added up, so a
+-- call reads the entries of only one block for each piece. Relies on log_blocks.
+-- Takes: after, until, rows, limit. Returns: whether this log has these positions, whether to continue after the last
+-- end, the ends
 local function numbers_of(blocks)
   local numbers, counts = {}, {}
   for n = 1, #blocks, 2 do

@@ -1,5 +1,6 @@
--- Takes events of any bus from claims whose lease is over, and claims none. Relies on leases; looks at so many buses at once.
--- asks: max attempts, limit, after bus; answers how many were taken, and after which bus to go on
+-- Take back events of any bus whose lease is over, and claim none. Relies on leases; looks at a limited number of buses
+-- in one call.
+-- Takes: max attempts, limit, after bus. Returns: how many were taken back, and the bus to continue after
 local BUSES_AT_ONCE = 1000
 
 register('expire_events', WRITES, function(tx, asked)

@@ -1,9 +1,10 @@
--- Events that meet every condition, newest id first. Looks at so many at once and says where to go on. Relies on order,
--- or on by_bus for one bus.
--- asks: bus, statuses, type, tags, parent_id, created from, created until, before id, limit; answers go on below, events
+-- Find events that meet every condition, newest id first. Looks at a limited number of events in one call. Relies on
+-- order, or on by_bus for one bus.
+-- Takes: bus, statuses, type, tags, parent_id, created from, created until, before id, limit. Returns: the id to
+-- continue below, the events
 local LOOKED_AT = 1000
 
--- `*` stands for one segment, alone for everything, as in durabus.model.pattern
+-- `*` stands for one segment, a lone `*` for every type, as in durabus.model.pattern
 local function matches(pattern, name)
   if pattern == '*' or pattern == name then
     return true

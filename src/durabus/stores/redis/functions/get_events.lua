@@ -1,5 +1,5 @@
--- Events as they stand. Relies on ids, state and data.
--- asks: ids or event_ids; answers which of them are known, and those
+-- Return events as they are now. Relies on ids, state and data.
+-- Takes: ids or event_ids. Returns: which of them are known, and their records
 register('get_events', READS, function(tx, asked)
   local known, found = {}, {}
   for n, ref in ipairs(asked) do

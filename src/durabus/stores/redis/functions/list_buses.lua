@@ -1,5 +1,5 @@
--- Registered buses in order of name. Relies on bus_order.
--- asks: after, limit; answers name and record of each
+-- Return registered buses in order of name. Relies on bus_order.
+-- Takes: after, limit. Returns: name and record of each
 register('list_buses', READS, function(tx, asked)
   local after, answer = asked[1], {}
   local from = after == '' and '-' or '(' .. after

@@ -1,5 +1,5 @@
--- Dead letters, newest first. Relies on dead_letters, or on dead_by_bus for one bus.
--- asks: bus, limit, offset; answers how many there are in all, then the events
+-- Return dead letters, newest first. Relies on dead_letters, or on dead_by_bus for one bus.
+-- Takes: bus, limit, offset. Returns: their total number, then the events
 register('list_dead_letters', READS, function(tx, asked)
   local bus, limit, offset = asked[1], asked[2], asked[3]
   local key, first, last = tx[DEAD_LETTERS], '+', '-'

@@ -1,5 +1,5 @@
--- The handlers of a bus whose time is not over, and the revision of the list.
--- asks: bus; answers the revision ('' for an unknown bus), the handlers
+-- Return the handlers of a bus whose registration has not ended, and the revision of the list.
+-- Takes: bus. Returns: the revision ('' for an unknown bus), the handlers
 register('list_handlers', READS, function(tx, asked)
   local info, live = registering.bus(tx, asked[1]), {}
   for _, one in ipairs(info and registering.handlers(tx, asked[1]) or {}) do

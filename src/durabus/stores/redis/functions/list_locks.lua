@@ -1,5 +1,5 @@
--- Held, unexpired locks in order of key. Relies on lock_order; looks at so many at once and says where to go on.
--- asks: after, limit; answers where to go on, then the locks
+-- Return held, unexpired locks in order of key. Relies on lock_order; looks at a limited number in one call.
+-- Takes: after, limit. Returns: the key to continue after, then the locks
 local LOCKS_AT_ONCE = 1000
 
 register('list_locks', READS, function(tx, asked)

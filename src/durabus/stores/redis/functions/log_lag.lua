@@ -1,5 +1,5 @@
--- How many entries lie after a position: the blocks beyond its own are counted already. Relies on log_blocks.
--- asks: after; answers the number, or -1 for a position that is not ours
+-- Return how many entries there are after a position. The counts of later blocks are added up. Relies on log_blocks.
+-- Takes: after. Returns: the number, or -1 for a position that this log does not have
 register('log_lag', READS, function(tx, asked)
   local after, lag = asked[1], 0
   if after > tx.position then

@@ -1,5 +1,5 @@
--- Deletes dead letters published until an instant, oldest first; their log entries stay.
--- asks: created until, bus, limit; answers how many went
+-- Delete dead letters that were created until a time, oldest first. Their log entries stay.
+-- Takes: created until, bus, limit. Returns: how many were deleted
 register('purge_dead_letters', FREES, function(tx, asked)
   local till, bus, limit = asked[1], asked[2], asked[3]
   if till < 0 then

@@ -1,5 +1,5 @@
--- Deletes those of some events that are dead letters; their log entries stay.
--- asks: ids; answers the ids of those that went
+-- Delete those of these events that are dead letters. Their log entries stay.
+-- Takes: ids. Returns: the ids of the deleted events
 register('purge_dead_letters_by_id', FREES, function(tx, asked)
   local gone = {}
   for _, id in ipairs(asked) do

@@ -1,5 +1,5 @@
--- The entries of one event, oldest first. Relies on the trail in its state.
--- asks: id or event_id; answers as read_log
+-- Return the entries of one event, oldest first. Relies on the trail in its state.
+-- Takes: id or event_id. Returns: the same as read_log
 register('read_event_log', READS, function(tx, asked)
   local state = states.find(tx, asked[1])
   local found = {}

@@ -1,5 +1,6 @@
--- Entries after one position, up to and with another, in commit order. Relies on the stream.
--- asks: after, until (or nothing), limit; answers whether the positions are ours, then position, id, entry, data for each
+-- Return the entries after one position, up to and including another, in commit order. Relies on the stream.
+-- Takes: after, until (or nothing), limit. Returns: whether this log has these positions, then position, id, entry,
+-- data of each
 register('read_log', READS, function(tx, asked)
   local after, last, limit = asked[1], asked[2] or tx.position, asked[3]
   if after > tx.position or last > tx.position then

@@ -1,5 +1,5 @@
--- Makes a bus known, and that a node has exactly these handlers for it.
--- asks: bus, node, handlers (id and pattern of each), kept for (or nothing)
+-- Register a bus, and exactly these handlers of a node for it.
+-- Takes: bus, node, handlers (id and pattern of each), kept for (or nothing)
 register('register_handlers', WRITES, function(tx, asked)
   local bus, node, kept_for = asked[1], asked[2], asked[4]
   local info = registering.bus(tx, bus) or { tx.now, tx.now, false, 0 }

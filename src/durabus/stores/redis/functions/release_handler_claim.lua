@@ -1,5 +1,5 @@
--- Gives a handler claim back, its attempt with it. A repeat changes nothing.
--- asks: id, handler id, token, fence; answers a code (0 is good)
+-- Give up a handler claim; the handler gets its attempt back. A repeat changes nothing.
+-- Takes: id, handler id, token, fence. Returns: a code (0 is success)
 register('release_handler_claim', WRITES, function(tx, asked)
   local id, handler_id, token, fence = unpack(asked)
   local state = states.load(tx, id)

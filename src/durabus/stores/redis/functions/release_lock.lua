@@ -1,5 +1,5 @@
--- Frees a lock. A repeat changes nothing.
--- asks: key, token, fence; answers a code (0 is good)
+-- Free a lock. A repeat changes nothing.
+-- Takes: key, token, fence. Returns: a code (0 is success)
 register('release_lock', FREES, function(tx, asked)
   local key, token, fence = unpack(asked)
   local lock = locks.get(tx, key)

@@ -1,5 +1,5 @@
--- Deletes an event whatever its status; its log entries stay.
--- asks: id or event_id
+-- Delete an event, whatever its status. Its log entries stay.
+-- Takes: id or event_id
 register('remove_event', FREES, function(tx, asked)
   local state = states.find(tx, asked[1])
   if not state then

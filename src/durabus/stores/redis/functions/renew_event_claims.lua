@@ -1,5 +1,5 @@
--- Extends leases, and the locks that came with them. Not logged.
--- asks: lease, then id, token, fence of each; answers the new expiry, and a code for each (0 is good)
+-- Extend leases, and the locks that the claims took. Not logged.
+-- Takes: lease, then id, token, fence of each. Returns: the new expiry, and a code for each (0 is success)
 register('renew_event_claims', WRITES, function(tx, asked)
   local lease, codes = asked[1], {}
   local expires = tx.now + lease
@@ -12,7 +12,7 @@ register('renew_event_claims', WRITES, function(tx, asked)
       states.change(tx, state)
       local lock = state[LOCK_KEY] and locks.get(tx, state[LOCK_KEY])
       local own = lock and lock[L_TOKEN] == ref[2] and lock[L_FENCE] == state[LOCK_FENCE]
-      if own and lock[L_EXPIRES] < expires then -- others of the token may have been renewed for longer
+      if own and lock[L_EXPIRES] < expires then -- another event of the token may have been renewed for longer
         locks.renew(tx, lock, lease)
       end
       codes[n] = 0

@@ -1,5 +1,5 @@
--- Extends handler leases, and the serial lock that came with them.
--- asks: lease, then id, handler id, token, fence of each; answers the new expiry, and a code for each (0 is good)
+-- Extend the leases of handler claims, and their serial locks.
+-- Takes: lease, then id, handler id, token, fence of each. Returns: the new expiry, and a code for each (0 is success)
 register('renew_handler_claims', WRITES, function(tx, asked)
   local lease, codes = asked[1], {}
   for n, claim in ipairs(asked[2]) do

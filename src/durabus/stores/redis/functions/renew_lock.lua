@@ -1,5 +1,5 @@
--- Extends a lock's lease; judged by token and fence.
--- asks: key, token, fence, lease; answers the lock, or nothing
+-- Extend the lease of a lock. Only token and fence decide.
+-- Takes: key, token, fence, lease. Returns: the lock, or nothing
 register('renew_lock', WRITES, function(tx, asked)
   local key, token, fence, lease = unpack(asked)
   local lock = locks.get(tx, key)

@@ -1,5 +1,6 @@
--- Brings dead letters back, all or none.
--- asks: ids or event_ids; answers 0 and the events, or which one is refused and its status ('' if it is unknown)
+-- Put dead letters back into the queue, all or none.
+-- Takes: ids or event_ids. Returns: 0 and the events, or the number of the refused one and its status ('' if it is
+-- unknown)
 register('requeue_dead_letters', WRITES, function(tx, asked)
   local found = {}
   for n, ref in ipairs(asked) do

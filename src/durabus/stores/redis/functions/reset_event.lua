@@ -1,5 +1,5 @@
--- An administrator takes a PROCESSING event from its worker; any other is answered unchanged.
--- asks: id or event_id, reason
+-- Take a PROCESSING event from its worker, on behalf of an administrator. Any other event is returned unchanged.
+-- Takes: id or event_id, reason
 register('reset_event', WRITES, function(tx, asked)
   local state = states.find(tx, asked[1])
   if state and state[STATUS] == 'PROCESSING' then

@@ -1,5 +1,5 @@
--- Remembers how far a reader has come, if the lock is held by this token.
--- asks: name, position, lock key, token, fence; answers a code (0 is good)
+-- Save how far a reader has read, if the lock is held by this token.
+-- Takes: name, position, lock key, token, fence. Returns: a code (0 is success)
 register('save_position', WRITES, function(tx, asked)
   local name, position, key, token, fence = unpack(asked)
   local lock = locks.get(tx, key)

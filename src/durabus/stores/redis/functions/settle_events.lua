@@ -1,7 +1,8 @@
--- Ends claims, each judged by itself, then claims the next ones in the same step.
--- asks: settlements (kind, id, token, fence, results, and what the kind needs; or `done`, token, fence, and id and time of
--- any number that are plainly completed), and what a claim asks, or nothing
--- answers for each a code (0 is COMPLETED), or status and next retry; then what a claim answers
+-- End claims, judge each one on its own, then claim the next events in the same step.
+-- Takes: settlements, and the arguments of a claim, or nothing. A settlement is: kind, id, token, fence, results, and
+-- what the kind needs. A settlement `done` stands for many plainly completed events: token, fence, then id and time of
+-- each.
+-- Returns: for each event a code (0 is COMPLETED), or status and next retry; then the reply of the claim
 local COMPLETED = 0
 
 local function settle(tx, one)

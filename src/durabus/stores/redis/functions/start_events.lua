@@ -1,5 +1,5 @@
--- Records that work began, once.
--- asks: id, token, fence of each; answers a code for each (0 is good), then the events of the good ones
+-- Record that work began. A repeat records nothing.
+-- Takes: id, token, fence of each. Returns: a code for each (0 is success), then the events of the successful ones
 register('start_events', WRITES, function(tx, asked)
   local codes, found = {}, {}
   for n, ref in ipairs(asked) do

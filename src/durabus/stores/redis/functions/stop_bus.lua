@@ -1,5 +1,5 @@
--- Marks a known bus as stopped now.
--- asks: bus
+-- Mark a registered bus as stopped now.
+-- Takes: bus
 register('stop_bus', WRITES, function(tx, asked)
   local bus, info = asked[1], registering.bus(tx, asked[1])
   if info then

@@ -1,6 +1,7 @@
--- Forgets COMPLETED events that ended at or before a position long enough ago, with all their entries. Walks the stream
--- from a position, and ends at the first entry that is too young.
--- asks: until, older than, limit, after; answers how many events went, how many entries, and where to go on; or nothing
+-- Delete COMPLETED events that ended at or before a position and long enough ago, with all their entries. Walks the
+-- stream from a position and ends at the first entry that is too new.
+-- Takes: until, older than, limit, after. Returns: how many events and how many entries were deleted, and the position
+-- to continue after; or nothing
 register('trim_log', FREES, function(tx, asked)
   local last, before_ts, limit, after = asked[1], tx.now - asked[2], asked[3], asked[4]
   if last > tx.position then

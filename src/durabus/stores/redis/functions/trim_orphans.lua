@@ -1,6 +1,7 @@
--- Takes out entries, at or before a position and old enough, whose events were purged or removed. Relies on orphan_order,
--- in which an event stands at its first entry.
--- asks: until, older than, limit, after; answers how many events and entries went, and where to go on
+-- Delete entries, at or before a position and old enough, whose events were purged or removed. Relies on orphan_order,
+-- which sorts an event by its first entry.
+-- Takes: until, older than, limit, after. Returns: how many events and entries were deleted, and the position to
+-- continue after
 register('trim_orphans', FREES, function(tx, asked)
   local last, before_ts, limit, after = asked[1], tx.now - asked[2], asked[3], asked[4]
   local at_once = math.min(limit, 500)

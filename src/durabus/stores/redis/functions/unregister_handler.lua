@@ -1,5 +1,5 @@
--- Forgets a handler, whichever nodes have it.
--- asks: bus, handler id; answers 1 if it was known
+-- Delete the registrations of a handler on every node.
+-- Takes: bus, handler id. Returns: 1 if it was registered
 register('unregister_handler', WRITES, function(tx, asked)
   local bus, info = asked[1], registering.bus(tx, asked[1])
   if not info then

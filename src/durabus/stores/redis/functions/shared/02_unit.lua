@@ -1,7 +1,7 @@
--- One call is one unit of work: everything is decided first and written by `flush`, so that a call that fails on the
--- way has written nothing. What is removed goes before what is added.
+-- One call is one unit of work. A function first decides everything, then `flush` writes it: a call that fails before
+-- that has written nothing. `flush` removes members before it adds members.
 
-local lines = {} -- ordering keys: 08_lines
+local ordering_keys = {} -- filled in by 08_ordering_keys
 
 local function begin(keys, args)
   local tx = keys
@@ -21,11 +21,11 @@ local function begin(keys, args)
   tx.changed, tx.changed_results, tx.changed_locks, tx.packed = {}, {}, {}, {}
   tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
   tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
-  tx.counted, tx.granted, tx.let_go, tx.left, tx.woken, tx.lines = {}, {}, {}, {}, {}, {}
+  tx.counted, tx.granted, tx.let_go, tx.left, tx.woken, tx.ordering_keys = {}, {}, {}, {}, {}, {}
   return tx
 end
 
--- one command for many arguments, in pieces that fit on the stack
+-- Run a command with many arguments, in slices that fit on the stack.
 local function in_slices(command, key, list)
   local count = #list
   for first = 1, count, SLICE do
@@ -103,7 +103,7 @@ local function write_counts(tx)
   add_to_counts(tx[LOG_BLOCKS], tx.blocks)
 end
 
--- the ids that a token holds, less those that were let go
+-- Return the ids that a token holds, without those that this call has let go.
 local function held_ids(tx, token)
   local gone, left = tx.let_go[token] or NONE, {}
   for id in string.gmatch(redis.call('HGET', tx[HELD], token) or '', '%d+') do
@@ -161,8 +161,8 @@ local function write_records(tx)
 end
 
 local function flush(tx)
-  lines.settle(tx)
-  -- the log first: if somebody else wrote to the stream it takes no entry of ours, and then nothing is written
+  ordering_keys.settle(tx)
+  -- The log comes first: if another program wrote to the stream, Redis refuses our entry, and nothing else is written.
   local entries = tx.entries
   for n = 1, #entries, 3 do
     redis.call('XADD', tx[LOG], entries[n] .. '-0', 'i', entries[n + 1], 'e', entries[n + 2])
@@ -182,7 +182,7 @@ local function flush(tx)
   end
   in_slices('XDEL', tx[LOG], tx.cut)
   if #tx.cut > 0 and redis.call('XLEN', tx[LOG]) == 0 then
-    redis.call('DEL', tx[LOG]) -- unlike other keys, an empty stream stays; positions are counted in meta
+    redis.call('DEL', tx[LOG]) -- Redis keeps an empty stream, unlike other empty keys; meta holds the last position
   end
   write_held(tx)
   write_counts(tx)
@@ -191,14 +191,14 @@ local function flush(tx)
       'id', tx.id, 'position', tx.position, 'lock_fence', tx.lock_fence, 'revision', tx.revision)
   end
   for channel in pairs(tx.woken) do
-    redis.pcall('SPUBLISH', tx[HINTS] .. channel, '') -- a hint that may not be given does not undo what was done
+    redis.pcall('SPUBLISH', tx[HINTS] .. channel, '') -- pcall: a hint that fails must not fail the call
   end
   tx.dropped, tx.unset, tx.set, tx.added = {}, {}, {}, {}
   tx.entries, tx.cut, tx.blocks, tx.moved = {}, {}, {}, false
   tx.counted, tx.woken = {}, {}
 end
 
--- `run(tx, asked, args)` decides, the rest is the same for all
+-- Register a function of the library. `run(tx, asked, args)` does its work; the frame is the same for all functions.
 local function register(name, flags, run)
   redis.register_function({
     function_name = LIBRARY .. '_' .. name,
@@ -215,4 +215,4 @@ end
 
 local READS = { 'no-writes' }
 local WRITES = {}
-local FREES = { 'allow-oom' } -- gives memory back, so it must work when there is none
+local FREES = { 'allow-oom' } -- the function frees memory, so it must run even when the server is out of memory

@@ -1,5 +1,5 @@
--- Members of the shared, lexically ordered indexes: the bus, a zero byte, then numbers as big-endian bytes, which sort as
--- the numbers do. A bus is a range of one index, never a key of its own. Names have no control characters.
+-- Members of the shared, lexically ordered indexes: the bus, a zero byte, then numbers as big-endian bytes, which sort
+-- like the numbers. A bus is a range of an index and has no key of its own. Names have no control characters.
 
 local function by_bus(bus, id)
   return bus .. '\0' .. struct.pack('>I8', id)
@@ -29,7 +29,7 @@ local function ids_of(members)
   return ids
 end
 
--- Lua's own `<` follows the locale of the server
+-- Compare two strings by bytes. Lua's own `<` follows the locale of the server.
 local function is_before(one, other)
   for place = 1, math.min(#one, #other) do
     local a, b = string.byte(one, place), string.byte(other, place)
@@ -40,12 +40,12 @@ local function is_before(one, other)
   return #one < #other
 end
 
--- the first members of a bus (or of a bus and a tag), in order
+-- Return the first members of a bus (or of a bus and a tag), in order.
 local function first_of(key, bus, limit)
   return redis.call('ZRANGEBYLEX', key, '[' .. bus .. '\0', '(' .. bus .. '\1', 'LIMIT', 0, limit)
 end
 
--- those whose time has come
+-- Return the first members of a bus whose time is not after `now`.
 local function past_of(key, bus, now, limit)
   local last = '[' .. bus .. '\0' .. struct.pack('>d', now) .. '\255'
   return redis.call('ZRANGEBYLEX', key, '[' .. bus .. '\0', last, 'LIMIT', 0, limit)
@@ -64,7 +64,7 @@ local function is_live(tx, bus)
   return false
 end
 
--- the first bus after `after` that has a member in an index
+-- Return the first bus after `after` that has a member in an index.
 local function next_bus(key, after)
   local from = after == '' and '-' or '(' .. after .. '\1'
   local member = redis.call('ZRANGEBYLEX', key, from, '+', 'LIMIT', 0, 1)[1]

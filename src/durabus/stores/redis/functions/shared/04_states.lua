@@ -1,14 +1,14 @@
--- States and what belongs to an event, read once per call.
+-- The states and the data of events. A call reads each state once.
 
 local states = {}
 
--- A state that somebody damaged is as good as none: it must not stop the queue.
+-- A damaged state counts as missing, so that it does not stop the queue.
 local function read_state(blob)
   if not blob then
     return false
   end
   local ok, state = pcall(cmsgpack.unpack, blob)
-  local whole = ok and type(state) == 'table' and (#state == STATE_PLACES or #state == LINE)
+  local whole = ok and type(state) == 'table' and (#state == STATE_PLACES or #state == ORDERING_KEY)
   return whole and state or false
 end
 
@@ -34,13 +34,13 @@ function states.load_all(tx, ids)
   end
 end
 
--- by id (a number) or event_id (a text)
+-- Find a state by id (a number) or by event_id (a string).
 function states.find(tx, ref)
   local id = type(ref) == 'number' and ref or tonumber(redis.call('HGET', tx[IDS], ref) or nil)
   return id and states.load(tx, id) or false
 end
 
--- the claim that was taken from the event because its lease was over, while nobody has claimed the event since
+-- Return the claim that the event lost because its lease was over, if the event has not been claimed again.
 function states.abandoned(state)
   return type(state[TOKEN]) == 'table' and state[TOKEN]
 end
@@ -49,10 +49,10 @@ function states.change(tx, state)
   tx.changed[state[ID]] = state
 end
 
--- What the publisher said, without metadata and payload. Damaged data count as none said.
+-- The head of an event's data: what the publisher gave, without metadata and payload. Damaged data give an empty head.
 local EVENT_ID, SAID_BUS, TYPE, TAGS, PRIORITY, MAX_ATTEMPTS, PARENT, KEY = 1, 2, 3, 4, 5, 6, 7, 8
 
--- data: when it was created as 8 bytes, the mark of an array as one, then what the publisher said
+-- The data begin with the creation time (8 bytes) and the mark of an array (1 byte); then come the publisher's fields.
 local HEAD_PLACES, DATA_MARK, AFTER_MARK = 9, 1, 9
 
 local function as_head(ok, _, event_id, bus, kind, _, tags, priority, max_attempts, parent, key)
@@ -74,7 +74,7 @@ function states.head(tx, id)
   return states.head_of(redis.call('HGET', tx[DATA], id))
 end
 
--- appends state, data, state, data … as they are after `flush`
+-- Append the state and the data of each event to a reply, as they are after `flush`.
 function states.answer(tx, found, answer)
   local ids = {}
   for n, state in ipairs(found) do

@@ -1,10 +1,10 @@
--- The log: one stream entry for each transition. What never changes of an event is not repeated in its entries: it is
--- joined in when they are read, from the event or from what a removed event left behind for its entries.
+-- The log: one stream entry for each transition. Entries do not repeat the data of their event. A reader joins them
+-- with the data of the event, or with the data that a removed event left for its entries.
 
 local log = {}
 
--- One entry: action, status, at, attempt, generation, fence, worker, and only where there is more to say: error, next
--- retry, time, status code, errors, results, reason.
+-- Append one entry: action, status, at, attempt, generation, fence, worker. `more` holds the optional fields: error,
+-- next retry, time, status code, errors, results, reason.
 function log.append(tx, state, action, worker, more)
   local position = tx.position + 1
   tx.position, tx.moved = position, true
@@ -34,7 +34,7 @@ function log.positions(trail)
   return positions
 end
 
--- take entries out of the stream and out of the counts of their blocks
+-- Remove entries from the stream and from the counts of their blocks.
 function log.remove(tx, positions)
   for _, position in ipairs(positions) do
     tx.cut[#tx.cut + 1] = position .. '-0'
@@ -43,7 +43,7 @@ function log.remove(tx, positions)
   end
 end
 
--- position, id, entry of a stretch; a stream's id is `position-0`
+-- Return position, id and entry of each entry after `after`. The stream's id of an entry is `position-0`.
 function log.read(tx, after, limit, last)
   local found = {}
   local raw = redis.call('XRANGE', tx[LOG], after + 1 .. '-0', last .. '-0', 'COUNT', limit)
@@ -53,7 +53,8 @@ function log.read(tx, after, limit, last)
   return found
 end
 
--- position, id, entry, data …; data only with the first entry of an event in this answer. Ends early when it grows large.
+-- Append position, id, entry and data of each entry to a reply. Only the first entry of an event carries its data. The
+-- reply ends early when it grows large.
 function log.answer(tx, found, answer)
   local seen, size = {}, 0
   for first = 1, #found, 100 do

@@ -1,8 +1,8 @@
--- Locks. One count gives the fences of all keys, so a lock that was forgotten repeats none.
+-- Locks. One counter gives the fences of all keys, so a lock that was deleted does not repeat a fence.
 
 local locks = {}
 
-local KEPT_FOR = 86400 -- seconds that a lock nobody holds is remembered, so that the repeat of a release is recognised
+local KEPT_FOR = 86400 -- seconds that a free lock is kept, so that the repeat of a release is recognised
 local SWEPT_AT_ONCE = 10
 
 function locks.get(tx, key)
@@ -20,7 +20,7 @@ function locks.put(tx, key, lock)
   tx.changed_locks[key] = true
 end
 
--- free, expired, or held by this very token
+-- Return whether a lock is free, expired, or held by this token.
 function locks.may_claim(tx, key, token)
   local lock = locks.get(tx, key)
   return not lock or not lock[L_TOKEN] or lock[L_TOKEN] == token or lock[L_EXPIRES] <= tx.now
@@ -35,7 +35,8 @@ local function sweep(tx)
   end
 end
 
--- Take a lock that may be claimed. Whoever let it expire has lost what it came with: events, or a handler.
+-- Take a lock that may be claimed. If it expired, its former holder also loses the events or the handler it held with
+-- it.
 function locks.take(tx, key, worker, token, lease, with_events, named, max_attempts)
   local held = locks.get(tx, key)
   if held and held[L_TOKEN] == token then
@@ -61,7 +62,7 @@ function locks.renew(tx, lock, lease)
   locks.put(tx, lock[L_KEY], lock)
 end
 
--- One claimed by name is remembered for a while, for the repeat of its release.
+-- Free a lock. A lock that was claimed by name is kept for a while, to recognise the repeat of its release.
 function locks.free(tx, lock)
   if lock[L_NAMED] then
     lock[L_TOKEN], lock[L_EXPIRES], lock[L_EVENTS] = false, tx.now, false

@@ -1,8 +1,8 @@
--- Where an event waits: ready, delayed, leased, or behind another one of its ordering key.
+-- The indexes in which a live event waits: ready, delayed, leased, or behind another event of its ordering key.
 
 local queue = {}
 
--- indexed by when and in which order it may be claimed
+-- Add an event to the index of ready or of delayed events.
 function queue.place(tx, state, priority, tags)
   local id, bus = state[ID], state[BUS]
   if state[DUE] <= tx.now then
@@ -16,16 +16,16 @@ function queue.place(tx, state, priority, tags)
   tx.woken[bus] = true
 end
 
--- PENDING now
+-- Put an event that has become PENDING into its index.
 function queue.enter(tx, state, priority, tags)
-  if state[LINE] then
-    lines.join(tx, state, priority, tags)
+  if state[ORDERING_KEY] then
+    ordering_keys.join(tx, state, priority, tags)
   else
     queue.place(tx, state, priority, tags)
   end
 end
 
--- out of where a PENDING event waits
+-- Remove a PENDING event from its index.
 function queue.leave(tx, state, priority, tags)
   local id, bus = state[ID], state[BUS]
   drop(tx, tx[DELAYED], by_time(bus, state[DUE], id))
@@ -33,12 +33,12 @@ function queue.leave(tx, state, priority, tags)
   for _, tag in ipairs(tags or {}) do
     drop(tx, tx[READY_TAGS], by_rank(bus .. '\0' .. tag, priority, id))
   end
-  if state[LINE] then
-    drop(tx, tx[BLOCKED], by_bus(bus .. '\0' .. state[LINE], id))
+  if state[ORDERING_KEY] then
+    drop(tx, tx[BLOCKED], by_bus(bus .. '\0' .. state[ORDERING_KEY], id))
   end
 end
 
--- how many events a token holds after one was let go; read once, then counted
+-- Return how many events a token holds after one was let go. The first call reads the number, later calls count down.
 local function left_of(tx, token)
   local left = tx.left[token]
   left = left and left - 1 or #held_ids(tx, token)
@@ -46,8 +46,8 @@ local function left_of(tx, token)
   return left
 end
 
--- The claim is over: the lease, what its token holds, and with the last of that the lock that came with it.
--- Of an abandoned claim nothing of that is left.
+-- End the claim of an event: remove its lease and its id from what the token holds. The last event of a token also
+-- frees the lock that the claim took. An abandoned claim has none of these any more.
 function queue.end_claim(tx, state)
   local id, token = state[ID], state[TOKEN]
   if not token then
@@ -67,7 +67,7 @@ function queue.end_claim(tx, state)
   state[TOKEN] = false
 end
 
--- delayed events that are due become ready
+-- Make delayed events ready that are due.
 function queue.promote(tx, bus, limit)
   local due = past_of(tx[DELAYED], bus, tx.now, limit)
   local ids = ids_of(due)
@@ -82,7 +82,7 @@ function queue.promote(tx, bus, limit)
   end
 end
 
--- ready members in the order in which they are claimed; with tags, only what carries one of them
+-- Return ready members in the order of claims; with tags, only members that carry one of them.
 function queue.candidates(tx, bus, tags, limit)
   if #tags == 0 then
     return first_of(tx[READY], bus, limit)

@@ -1,4 +1,4 @@
--- Results of single handlers and the claims on them.
+-- The results of an event's handlers, and the claims on them.
 
 local handlers = {}
 
@@ -31,20 +31,20 @@ function handlers.by_id(list, handler_id)
   end
 end
 
--- the claim on a handler, if it is the current one and may be settled: also under an event that was abandoned, while
--- nobody has claimed it since
+-- Return the handler if this claim on it may still be settled. The event is PROCESSING, or it was abandoned and has not
+-- been claimed again.
 function handlers.settleable(tx, state, handler_id, token, fence)
   local open = state[STATUS] == 'PROCESSING' or states.abandoned(state)
   local handler = open and handlers.by_id(handlers.of(tx, state), handler_id)
   return handler and handler[H_TOKEN] == token and handler[H_FENCE] == fence and handler
 end
 
--- the same, if it may also be renewed
+-- Return the handler if this claim on it may also be renewed.
 function handlers.held(tx, state, handler_id, token, fence)
   return state[STATUS] == 'PROCESSING' and handlers.settleable(tx, state, handler_id, token, fence)
 end
 
--- the result as this claim left it when it settled with `status`
+-- Return the handler if its newest settlement is this claim's, with `status`.
 function handlers.settled_so(tx, state, handler_id, token, fence, status)
   local handler = handlers.by_id(handlers.of(tx, state), handler_id)
   local so = handler and not handler[H_TOKEN] and handler[H_SETTLED] == token
@@ -62,7 +62,7 @@ function handlers.free_lock(tx, state, token)
   end
 end
 
--- the handlers as they will be once `results` are written over them
+-- Return the handlers as they will be after `results` have replaced those with the same id.
 function handlers.preview(tx, state, results)
   local list = {}
   for _, handler in ipairs(handlers.of(tx, state)) do
@@ -76,7 +76,7 @@ function handlers.preview(tx, state, results)
   return list
 end
 
--- Write results over those of the same handlers. A claim that ends so frees its serial lock; a fence is never lowered.
+-- Replace the results of the same handlers. A handler claim that this ends frees its lock. A fence never falls.
 function handlers.merge(tx, state, results)
   if #results == 0 then
     return
@@ -100,7 +100,7 @@ function handlers.merge(tx, state, results)
   handlers.put(tx, state, list)
 end
 
--- what the log keeps of them: results without the claims
+-- Return what the log keeps: the results without the claims.
 function handlers.results(tx, state)
   local kept = {}
   for n, handler in ipairs(handlers.of(tx, state)) do
@@ -109,7 +109,7 @@ function handlers.results(tx, state)
   return #kept > 0 and kept
 end
 
--- one error text for each handler that said that it is of no use
+-- Return one error text for each UNRECOVERABLE result.
 function handlers.unrecoverable(list)
   local errors = {}
   for _, handler in ipairs(list) do
@@ -129,7 +129,7 @@ function handlers.all_settled(list)
   return true
 end
 
--- Somebody took the handler lock that the claim `token` let expire: that claim is over, its attempt spent.
+-- End the handler claim `token`: its lock expired and another handler took it. The attempt stays counted.
 function handlers.void(tx, state, token)
   local list = handlers.of(tx, state)
   for _, handler in ipairs(list) do

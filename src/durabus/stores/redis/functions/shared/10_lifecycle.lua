@@ -6,7 +6,7 @@ function lifecycle.holds(state, token, fence)
   return state[TOKEN] == token and state[FENCE] == fence and state[STATUS] == 'PROCESSING'
 end
 
--- the newest grant, which still holds the event, or was abandoned with nobody after it
+-- Return whether a settlement by this claim counts: it is the newest claim, and either current or abandoned.
 function lifecycle.settles(state, token, fence)
   if lifecycle.holds(state, token, fence) then
     return true
@@ -15,13 +15,13 @@ function lifecycle.settles(state, token, fence)
   return lost and lost[A_TOKEN] == token and state[FENCE] == fence
 end
 
--- the status that the newest settlement led to
+-- Return the status that the newest settlement led to.
 function lifecycle.settled_to(state)
   local last = state[SETTLED]
   return (last[BY_ACTION] == 'RELEASED' or last[TO_RETRY]) and 'PENDING' or last[BY_ACTION]
 end
 
--- The newest settlement again: the same token and fence, and a kind that led to this action.
+-- Return the newest settlement if this call repeats it: same token, same fence, and one of these actions.
 function lifecycle.repeated(state, token, fence, one, other)
   local last = state[SETTLED]
   if last and last[BY_TOKEN] == token and last[BY_FENCE] == fence then
@@ -43,7 +43,7 @@ local function add_error(state, text)
   table.insert(state[ERRORS], text)
 end
 
--- The holder of an abandoned claim settles it after all: out of where the event waits, and its attempt was not lost.
+-- Undo the abandonment before a late settlement: take the event out of its index, and do not count its attempt as lost.
 local function as_held(tx, state)
   local lost = states.abandoned(state)
   if not lost then
@@ -56,13 +56,13 @@ local function as_held(tx, state)
   state[ERRORS] = #state[ERRORS] > 0 and state[ERRORS]
 end
 
--- The end: out of the queue, into the counts, and if it went badly to the dead letters.
+-- End an event: remove it from the queue, count it, and unless it COMPLETED add it to the dead letters.
 local function ended(tx, state, status, time, code, reason)
   queue.end_claim(tx, state)
   state[STATUS], state[UPDATED], state[EXPIRES] = status, tx.now, false
   local id, bus, dead = state[ID], state[BUS], status ~= 'COMPLETED'
-  if state[LINE] then
-    lines.leave(tx, state)
+  if state[ORDERING_KEY] then
+    ordering_keys.leave(tx, state)
   end
   count(tx, status, bus, 1)
   if dead then
@@ -154,7 +154,7 @@ function lifecycle.release(tx, state, token, fence, results, delay, reason)
   return settled(state, token, fence, 'RELEASED')
 end
 
--- PENDING again with the attempt spent, or FAILED when it was the last one; nothing if the lease is not over
+-- Take back an event whose lease is over: PENDING again, or FAILED after its last attempt. The attempt stays counted.
 function lifecycle.expire(tx, state, max_attempts)
   if state[STATUS] ~= 'PROCESSING' or state[EXPIRES] > tx.now then
     return false
@@ -181,7 +181,8 @@ function lifecycle.reset(tx, state, reason)
   log.append(tx, state, 'RESET', worker, { false, false, false, false, false, false, reason })
 end
 
--- Counters back to zero, one generation on. Handlers that succeeded stay so; of the others only a fence is remembered.
+-- Reset attempts and errors and begin a new generation. Results of handlers that succeeded stay; the others keep only
+-- their fence.
 function lifecycle.requeue(tx, state)
   local id, bus, head = state[ID], state[BUS], states.head(tx, state[ID])
   drop(tx, tx[DEAD_LETTERS], by_created(state[CREATED], id))

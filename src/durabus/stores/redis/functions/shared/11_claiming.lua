@@ -1,8 +1,8 @@
--- `claim_next_events`, also as the second half of `settle_events`.
+-- The work of `claim_next_events`, which is also the second half of `settle_events`.
 
 local claiming = {}
 
-local AT_ONCE = 1000 -- leases that end, and delayed events that become ready, in one claim
+local AT_ONCE = 1000 -- maximum number of leases that one claim ends, and of delayed events that it makes ready
 local DATA_AT_ONCE = 100
 
 local function held_by(tx, token)
@@ -24,14 +24,14 @@ local function lock_key(mode, bus)
   return mode == 'global-serial' and 'event:global' or nil
 end
 
--- a member without its event, as after somebody damaged its records
+-- Drop a member whose event is missing or damaged.
 local function drop_stray(tx, member, request)
   for _, tag in ipairs(request.tags) do
     drop(tx, tx[READY_TAGS], request.bus .. '\0' .. tag .. '\0' .. string.sub(member, -12))
   end
 end
 
--- the states of candidates, with their data in tx.data; ends early when it grows large
+-- Return the states of candidates and put their data into tx.data. Ends early when the data grow large.
 local function read_candidates(tx, members, request)
   local found, size = {}, 0
   tx.data = {}
@@ -60,7 +60,7 @@ local function read_candidates(tx, members, request)
   return found
 end
 
--- the member of the event that is asked for, if it may be claimed
+-- Return the member of the requested event if it may be claimed.
 local function asked_for(tx, request)
   local state = states.find(tx, request.event_id)
   if
@@ -68,11 +68,11 @@ local function asked_for(tx, request)
     or state[BUS] ~= request.bus
     or state[STATUS] ~= 'PENDING'
     or state[DUE] > tx.now
-    or not lines.is_front(tx, state)
+    or not ordering_keys.is_front(tx, state)
   then
     return {}
   end
-  -- it is due, but may be behind more others than one call makes ready
+  -- The event is due, but it may still be among the delayed ones: one call makes only so many ready.
   drop(tx, tx[DELAYED], by_time(state[BUS], state[DUE], state[ID]))
   return { by_rank(state[BUS], states.head(tx, state[ID])[PRIORITY], state[ID]) }
 end
@@ -124,7 +124,7 @@ local function claim(tx, request)
   return found
 end
 
--- appends the revision of the bus's handlers, then state, data, results for each claim
+-- Append the revision of the bus's handlers to a reply, then state, data and results of each claim.
 function claiming.answer(tx, asked, answer)
   local request = {
     bus = asked[1],

@@ -1,5 +1,5 @@
--- What goes when an event goes: its ids, keys, results and places. Its log entries go with a trim only; otherwise what
--- they need of the event stays behind for them.
+-- Delete an event with its ids, keys, results and index members. A trim deletes its log entries too. Otherwise the
+-- entries stay, and so do the data that they need.
 
 local forgetting = {}
 
@@ -7,8 +7,8 @@ function forgetting.forget(tx, state, keeps_entries)
   local id, bus, status = state[ID], state[BUS], state[STATUS]
   local data = redis.call('HGET', tx[DATA], id)
   local head = states.head_of(data)
-  if state[LINE] and (status == 'PENDING' or status == 'PROCESSING') then
-    lines.leave(tx, state)
+  if state[ORDERING_KEY] and (status == 'PENDING' or status == 'PROCESSING') then
+    ordering_keys.leave(tx, state)
   end
   if status == 'PENDING' then
     queue.leave(tx, state, head[PRIORITY], head[TAGS])
@@ -45,8 +45,8 @@ function forgetting.forget(tx, state, keeps_entries)
   return #positions
 end
 
--- Walk the events of a bus from the oldest id after `after` and forget what `may_go`, at most `limit`. Answers how many
--- went, and where to go on, or false at the end.
+-- Walk the events of a bus from the oldest id after `after` and delete the COMPLETED ones for which `may_go` returns
+-- true, at most `limit`. Returns how many were deleted, and the id to continue after, or false at the end.
 function forgetting.walk(tx, bus, after, limit, may_go)
   local at_once, gone = 1000, 0
   local from = '(' .. by_bus(bus, after)

@@ -1,4 +1,4 @@
--- Buses and the handlers that nodes announced for them. One count gives the revisions of all buses.
+-- Buses and the handlers that nodes registered for them. One counter gives the revisions of all buses.
 
 local registering = {}
 
@@ -29,7 +29,7 @@ local function are_alike(before, after)
   return #before == #after
 end
 
--- write a bus's handlers; the revision is a new one if they are others than before
+-- Write the handlers of a bus. If they differ from those before, the bus gets a new revision.
 function registering.put(tx, bus, info, before, after)
   if info[B_REVISION] == 0 or not are_alike(before, after) then
     tx.revision = tx.revision + 1

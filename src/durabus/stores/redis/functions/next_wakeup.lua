@@ -1,10 +1,11 @@
--- Seconds until a bus may have something to claim: 0 for now, nothing if nothing is known. Relies on ready, delayed, leases.
--- asks: bus
+-- Return the seconds until a bus may have something to claim: 0 means now, nothing means unknown. Relies on ready,
+-- delayed, leases.
+-- Takes: bus
 local function time_of(member)
   return member and (struct.unpack('>d', member, #member - 15))
 end
 
-register('outlook', READS, function(tx, asked)
+register('next_wakeup', READS, function(tx, asked)
   local bus = asked[1]
   if #first_of(tx[READY], bus, 1) > 0 then
     return '0'

@@ -1,4 +1,4 @@
-"""Ordering keys: what they leave behind in the server, what a claim costs, and what damage does to a line."""
+"""Ordering keys: what they leave behind in the server, what a claim costs, and what damage does to a key."""
 
 import pytest
 import redis
