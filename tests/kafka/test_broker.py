@@ -89,7 +89,7 @@ class TestKafka(BrokerTests):
         topic = NewTopic(f"{broker.prefix}.control", num_partitions=1, config={**KEPT, setting: value})
         for made in admin.create_topics([topic]).values():
             made.result()
-        with pytest.raises(SchemaError, match=f"would lose or bend records: .*{setting}={value}"):
+        with pytest.raises(SchemaError, match=f"would lose or change records: .*{setting}={value}"):
             await broker.open()
 
     async def test_a_topic_with_several_partitions_is_refused(self, broker: Broker) -> None:

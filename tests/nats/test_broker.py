@@ -95,7 +95,7 @@ class TestNats(BrokerTests):
         )
         setattr(config, setting, value)
         await client.jetstream().add_stream(config)
-        with pytest.raises(SchemaError, match=f"would lose or bend records: .*{setting}"):
+        with pytest.raises(SchemaError, match=f"would lose or change records: .*{setting}"):
             await broker.open()
         await client.jetstream().delete_stream(broker.prefix)
         await client.close()

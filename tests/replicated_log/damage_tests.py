@@ -97,7 +97,7 @@ class BrokerDamageTests:
         await store.add_events([new_event("t") for _ in range(5)])
         await store.snapshot()
         await self.make_anew(broker, records=records)
-        assert "deleted and made anew" in await told(store)
+        assert "deleted and created again" in await told(store)
         with pytest.raises(DamagedLogError):
             await broker.open()  # the snapshot is of another log
 

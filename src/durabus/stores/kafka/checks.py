@@ -1,4 +1,4 @@
-"""Whether a cluster and the lanes' topics are set up so that they keep what they accept."""
+"""Checks of a Kafka cluster and the topics of the lanes: whether their settings keep accepted events."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAFE_COPIES = 2
 
 
 async def examine(url: str) -> list[Finding]:
-    """Look at the cluster and the topics."""
+    """Check the cluster and the topics, and return the findings."""
     return await asyncio.to_thread(_examine, place(url))
 
 
@@ -51,13 +51,13 @@ def _copies(topics: Topics, name: str, brokers: int) -> list[Finding]:
     found: list[Finding] = []
     if copies < SAFE_COPIES:
         advice = (
-            "one broker has the only copy, and acknowledges before its disk has it: a power cut may lose the newest "
-            "events, a broken disk all of them; give a new store replication=3"
+            "one broker has the only copy, and acknowledges before its disk has it. A power cut may lose the newest "
+            "events, a broken disk all of them: give a new store replication=3"
         )
         value = f"{copies} on {brokers} broker{'s' if brokers != 1 else ''}"
         found.append(Finding(level="warning", setting=f"{name} replication", value=value, advice=advice))
     if in_sync < copies:
-        advice = "copies are behind or away: writing stops when fewer than min.insync.replicas are left"
+        advice = "copies are behind or not reachable: writing stops when fewer than min.insync.replicas are left"
         found.append(Finding(level="warning", setting=f"{name} in sync", value=f"{in_sync}/{copies}", advice=advice))
     return found
 
@@ -68,10 +68,10 @@ def _settings(topics: Topics, name: str) -> list[Finding]:
     (partition,) = topics.partitions([name])[name]
     least = config["min.insync.replicas"]
     if len(partition.replicas) >= SAFE_COPIES and int(least) < SAFE_COPIES:
-        advice = "a write that only one broker has is acknowledged, and lost with that broker: set it to 2"
+        advice = "a write is acknowledged although only one broker has it, and is lost with that broker: set it to 2"
         found.append(Finding(level="warning", setting=f"{name} min.insync.replicas", value=least, advice=advice))
     if config["unclean.leader.election.enable"] == "true":
-        advice = "a broker that lacks acknowledged records may become the leader, and they are lost: set it false"
+        advice = "a broker that lacks acknowledged records may become the leader, and they are lost: set it to false"
         found.append(
             Finding(level="error", setting=f"{name} unclean.leader.election.enable", value="true", advice=advice)
         )

@@ -1,9 +1,9 @@
-"""Reads both lanes and puts them into one order: a control record comes after the public ones that its sender had read.
+"""Reads both lanes and merges them into one order: a control record comes after the public records its sender had read.
 
-So every replica sees the same order, whatever the two topics' records did on their way to it.
+So every replica sees the same order, whenever the records of the two topics arrive.
 
-The control lane has no gaps: its offsets follow each other, because durabus writes there without transactions. The
-public lane may have some: a foreign producer's transaction leaves its marker, and what it aborted, among the offsets.
+The offsets of the control lane have no gaps, because durabus writes there without transactions. Those of the public
+lane may have gaps: a transaction of another program leaves its marker and its aborted records among the offsets.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ logger = logging.getLogger("durabus.kafka")
 POLL = 0.02
 AT_ONCE = 2000
 AHEAD = 4
-"""Batches that may wait to be applied: a node that is far behind reads faster than it applies."""
+"""Maximum number of batches that wait to be applied. A node that is far behind reads faster than it applies."""
 _GONE = frozenset({KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE})  # noqa: SLF001
 _PASSING = frozenset({KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE})  # noqa: SLF001
 
 
 class KafkaFollower:
-    """One consumer without a group, served by a thread of its own."""
+    """One consumer without a group, with its own polling thread."""
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class KafkaFollower:
         *,
         public_first: int = 0,
     ) -> None:
-        """``public_first`` is the first offset that the public lane still has."""
+        """``public_first`` is the oldest offset that the public lane still has."""
         self._layout = layout
         self._control, self._public = after or (-1, -1)
         self._begin = max(self._control, 0), max(self._public, public_first)
         self._deliver = deliver
         self.public_read = self._public + 1
-        """The public records before this offset have been read, if not put in order yet."""
+        """The public records before this offset were read. They may still wait to be merged."""
         self.awaited = 0
-        """How many public records the next control record waits for; 0 if it does not wait."""
+        """The next control record waits for the public records before this offset; 0 if it does not wait."""
         self._waiting_control: deque[tuple[Message, int]] = deque()
         self._waiting_public: deque[Message] = deque()
         self._loop = asyncio.get_running_loop()
@@ -79,7 +79,7 @@ class KafkaFollower:
         return bool(self._waiting_public) and not self._waiting_control
 
     async def run(self) -> None:
-        """Follow until cancelled. Raises ``GapError`` if records were trimmed before they came."""
+        """Follow the lanes until cancelled. Raises ``GapError`` if records were trimmed before they were read."""
         self._consumer.assign(
             [
                 TopicPartition(topic, 0, offset)
@@ -95,7 +95,7 @@ class KafkaFollower:
             await asyncio.to_thread(thread.join)
 
     def end(self, error: Exception) -> None:
-        """Let ``run`` raise this."""
+        """End ``run`` with this error."""
         if not self._over.done():
             self._over.set_exception(error)
 
@@ -146,7 +146,7 @@ class KafkaFollower:
                 entries.append(self._entry(public, (self._control, self._public)))
             if self._public + 1 < seen:
                 self.awaited = seen
-                break  # its sender had read more than we have: the rest is on its way
+                break  # its sender had read more public records than we have: the others will arrive
             self._waiting_control.popleft()
             offset = message.offset() or 0
             if offset != self._control + 1:
@@ -175,7 +175,7 @@ def _public_seen(message: Message) -> int:
     try:
         return unseal(message.value() or b"", _headers(message)).public_seen
     except (NoEnvelopeError, DamagedRecordError):
-        return 0  # the replica skips it, or stops at it
+        return 0  # the replica skips this record, or stops at it
 
 
 def _headers(message: Message) -> dict[str, str]:

@@ -14,7 +14,7 @@ GUARANTEES = Guarantees(
     lost=(
         "nothing by kill -9 of clients or broker. With `replication=1` a power cut takes the newest records; with 3 "
         "and `min.insync.replicas=2` nothing, unless all copies go at once. "
-        "A log that is damaged, shortened or made anew stops the nodes that see it (`DamagedLogError`)."
+        "A log that is damaged, shortened or created again stops the nodes that notice it (`DamagedLogError`)."
     ),
     order="one log for all buses of a prefix (one partition): its order decides every claim, by priority, then by id.",
     unknown_outcome=(

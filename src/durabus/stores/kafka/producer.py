@@ -1,4 +1,4 @@
-"""Appends records and says where they came to lie."""
+"""Appends records to the lanes and returns their offsets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from durabus.stores.replicated_log.transport import RefusedError, UnknownOutcome
 POLL = 0.02
 FULL = 0.01
 GRACE = 5.0
-"""librdkafka reports within its own timeout; after a fatal error it does not."""
+"""Seconds beyond librdkafka's own timeout. After a fatal error librdkafka does not report at all."""
 _REFUSED = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -38,7 +38,7 @@ class KafkaOutgoing(NamedTuple):
 
 
 class _Delivery:
-    """Counts the reports on a batch, in the poller's thread, and tells its loop when the last one came."""
+    """Counts the delivery reports of a batch in the polling thread, and wakes the loop after the last one."""
 
     def __init__(self, count: int) -> None:
         self._left = count
@@ -68,7 +68,7 @@ class _Delivery:
 
 
 class LaneProducer:
-    """An idempotent producer with a thread that serves it."""
+    """An idempotent producer, with a thread that polls it."""
 
     def __init__(self, client: Mapping[str, str], *, timeout: float) -> None:
         self._config: dict[str, Any] = {
@@ -87,7 +87,7 @@ class LaneProducer:
         self._thread.start()
 
     async def send(self, records: Sequence[KafkaOutgoing]) -> int:
-        """Append in this order; answers the offset of the last one when the broker has all of them."""
+        """Append records in this order. Returns the offset of the last one when the broker has all of them."""
         delivery = _Delivery(len(records))
         for record in records:
             while not self._accepted(record, delivery):  # noqa: ASYNC110  (librdkafka does not say when there is room)
@@ -116,13 +116,13 @@ class LaneProducer:
         except KafkaException as error:
             problem = error.args[0]
             if problem.fatal():
-                self._producer = Producer(self._config)  # the thread serves it from now on
+                self._producer = Producer(self._config)  # the thread polls the new one from now on
                 raise UnknownOutcomeError(f"Kafka: {problem.str()}") from error
             raise RefusedError(f"Kafka refused a record: {problem.str()}") from error
         return True
 
     def close(self) -> None:
-        """End the thread. What was not reported yet is not waited for."""
+        """End the thread. It does not wait for outstanding reports."""
         self._stopped.set()
         self._thread.join()
 

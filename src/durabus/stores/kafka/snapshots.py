@@ -1,6 +1,7 @@
-"""The newest snapshot in compacted topics, one per table; what changed since the last one is one transaction.
+"""The newest snapshot in compacted topics, one for each table. One transaction writes what changed since the last one.
 
-All snapshotters have one transactional id: who begins later fences who began before, so a zombie cannot finish.
+All nodes use the same transactional id. A node that starts a snapshot fences the one that started before, so a node
+that was stopped for a while cannot finish an old snapshot.
 """
 
 from __future__ import annotations
@@ -27,26 +28,26 @@ T = TypeVar("T")
 ANSWER_WITHIN = 30.0
 TRANSACTION_WITHIN = 600.0
 STEP = 2.0
-"""Seconds after which a call that waits for the broker looks whether the store was closed meanwhile."""
+"""Seconds. A call that waits for the broker checks this often whether the store was closed."""
 POLL = 0.1
 AT_ONCE = 1000
 AT_END = 10
-"""Milliseconds that the broker waits for more at the end of a topic, and that the driver waits when it is far ahead."""
+"""Milliseconds that the broker waits for more records at the end of a topic, and the driver when its queue is full."""
 MANIFEST_KEY = b"manifest"
 _OVERTAKEN = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, KafkaError.PRODUCER_FENCED})  # noqa: SLF001
 
 
 class ManifestRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest's record."""
+    """The record of the manifest."""
 
     manifest: Manifest
     fence: int
     digest: int
-    """Of all parts: a committed transaction becomes visible topic by topic, so parts can be older than the manifest."""
+    """A checksum of all parts. Parts can be older than the manifest: a transaction becomes visible topic by topic."""
 
 
 class KafkaSnapshots:
-    """The newest one, and how it is replaced."""
+    """Reads and replaces the newest snapshot."""
 
     def __init__(
         self, client: Mapping[str, str], layout: KafkaLayout, topics: Topics, threads: ThreadPoolExecutor
@@ -56,20 +57,21 @@ class KafkaSnapshots:
         self._topics = topics
         self._threads = threads
         self._written: tuple[ManifestRecord, dict[tuple[str, str], int]] | None = None
-        """What this node wrote last, by checksum: it need not be written again, unless another node wrote since."""
+        """The checksums of what this node wrote last. Unchanged parts need no writing, unless another node wrote since.
+        """
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Let threads that wait for the broker go: a process that ends waits for them."""
+        """Release the threads that wait for the broker, because a process cannot exit before its threads end."""
         self._closed.set()
 
     async def newest(self) -> Manifest | None:
-        """What the manifest says."""
+        """Return the manifest of the newest snapshot."""
         kept = await self._in_thread(self._kept)
         return None if kept is None else kept.manifest
 
     async def read(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        """All parts."""
+        """Yield all parts of the snapshot. Raises ``GapError`` if a newer one replaced it."""
         kept, parts = await self._in_thread(self._whole)
         if kept is None or kept.manifest != manifest or kept.digest != _digest(_checksums(parts)):
             raise GapError("the snapshot was replaced while it was read")
@@ -77,7 +79,7 @@ class KafkaSnapshots:
             yield part
 
     async def write(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        """Write it in place of the old one; False if another node was faster."""
+        """Write a snapshot that replaces the old one. False if another node was faster."""
         topics = [self._layout.manifest, *map(self._layout.table, TABLES)]
         await self._in_thread(lambda: self._topics.ensure_state(topics))
         producer = Producer(
@@ -101,12 +103,12 @@ class KafkaSnapshots:
             kept = ManifestRecord(manifest=manifest, fence=fence, digest=_digest(written))
             await self._produce(producer, self._layout.manifest, MANIFEST_KEY, msgspec.json.encode(kept))
             await self._in_thread(lambda: self._persist(producer.commit_transaction, TRANSACTION_WITHIN))
-            # The broker answers before readers can see it, and what nobody can read must not be trimmed by.
+            # The broker replies before readers see the snapshot. The log must not be trimmed before they do.
             await self._in_thread(lambda: self._topics.wait_until_visible(topics))
         except KafkaException as error:
             if error.args[0].code() in _OVERTAKEN:
                 return False
-            raise StoreUnavailableError(f"Kafka took no snapshot: {error.args[0].str()}") from error
+            raise StoreUnavailableError(f"Kafka did not accept a snapshot: {error.args[0].str()}") from error
         self._written = (kept, written)
         return True
 
@@ -137,7 +139,7 @@ class KafkaSnapshots:
                 return
 
     def _persist(self, call: Callable[[float], None], seconds: float) -> None:
-        """A call that goes on where it was when it is repeated, until it is through or its time is over."""
+        """Repeat a call until it is done or its time is over. Each repeat continues where the last one stopped."""
         deadline = monotonic() + seconds
         while True:
             try:
@@ -151,7 +153,7 @@ class KafkaSnapshots:
         return self._taken_from(self._newest_values([self._layout.manifest]))
 
     def _whole(self) -> tuple[ManifestRecord | None, list[SnapshotPart]]:
-        """The manifest and all parts, which may not belong together: the digest tells."""
+        """Return the manifest and all parts. The digest tells whether they belong together."""
         tables = {self._layout.table(table): table for table in TABLES}
         found = self._newest_values([self._layout.manifest, *tables])
         kept = self._taken_from(found)
@@ -164,12 +166,12 @@ class KafkaSnapshots:
         except msgspec.DecodeError as error:
             raise SchemaError(
                 f"the last record of {self._layout.manifest!r} under the key {MANIFEST_KEY.decode()!r} is no snapshot "
-                f"of durabus ({error}): find out who writes there, and write one without a value under that key; a "
-                "node that still runs then writes a new snapshot"
+                f"of durabus ({error}): find out which program writes there, and write a record without a value under "
+                "that key; a node that still runs then writes a new snapshot"
             ) from error
 
     def _newest_values(self, topics: list[str]) -> dict[tuple[str, bytes], bytes]:
-        """The last committed value of every key; compaction may have left older ones, too."""
+        """Return the last committed value of every key. Compaction may have left older values in the topics."""
         existing = self._topics.existing(topics)
         if not existing:
             return {}
@@ -228,7 +230,7 @@ def _digest(checksums: dict[tuple[str, str], int]) -> int:
 
 
 def _passing(error: KafkaError) -> str:
-    """What is told of an error if it does not pass; one that cannot pass is raised."""
+    """Return the text of an error that may be temporary. Raises an error that is permanent."""
     if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
         raise KafkaException(error)
     return f": {error.str()}"

@@ -1,4 +1,4 @@
-"""``kafka://``: the fold on two topics."""
+"""The store for ``kafka://``: the replicated log on two topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FEATURES = Features(
     manual_clock=True,
     ordering_keys=True,
     claims_by_event_id=True,
-    minimum_lease=1.0,  # a renewal must come back from the broker in time
+    minimum_lease=1.0,  # a renewal must travel to the broker and back in time
 )
 DRIVER = "client."
 MOST_REPLICAS = 9
@@ -31,12 +31,12 @@ MOST_REPLICAS = 9
 class KafkaStore(ReplicatedLogStore):
     """A store on Kafka. ``kafka://host:9092,host2:9092?prefix=shop&replication=3&client.security.protocol=SSL``.
 
-    ``client.…`` options go to librdkafka as they are.
+    ``client.…`` options are passed to librdkafka as they are.
     """
 
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> KafkaStore:
-        """The store behind ``url``, not opened yet."""
+        """Return the store for ``url``. It is not open yet."""
         client, options, replication = place(url)
         transport = KafkaTransport(
             client, KafkaLayout(options.prefix), replication=replication, timeout=options.timeout
@@ -45,16 +45,16 @@ class KafkaStore(ReplicatedLogStore):
 
 
 class KafkaAddress(NamedTuple):
-    """What a URL says."""
+    """A parsed URL."""
 
     client: dict[str, str]
-    """For librdkafka."""
+    """The options for librdkafka."""
     options: Options
     replication: int
 
 
 def place(url: str) -> KafkaAddress:
-    """Read and check it."""
+    """Read and check a URL."""
     parts = urlsplit(url)
     given = dict(parse_qsl(parts.query))
     driver = {name: value for name, value in given.items() if name.startswith(DRIVER)}

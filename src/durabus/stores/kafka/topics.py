@@ -1,4 +1,4 @@
-"""What all clients of librdkafka are told."""
+"""The topics of a store: creating, checking and trimming them; and the options of all librdkafka clients."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, KafkaLayout
 logger = logging.getLogger("durabus.kafka.driver")
 
 QUIET: dict[str, Any] = {
-    "logger": logger,  # not to the standard error output
-    "log_level": 3,  # errors: its warnings are about what it tries again
+    "logger": logger,  # the default is the standard error output
+    "log_level": 3,  # errors only: the warnings are about calls that librdkafka repeats
     "log.connection.close": False,
     "reconnect.backoff.max.ms": 500,
 }
@@ -36,7 +36,7 @@ COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(LARGEST + ROO
 
 
 class Topics:
-    """Blocking calls: run them in a thread."""
+    """The topics of a store. The methods block: run them in a thread."""
 
     def __init__(self, client: Mapping[str, str], layout: KafkaLayout, *, replication: int, timeout: float) -> None:
         self._refusal: str | None = None
@@ -47,7 +47,7 @@ class Topics:
         self._timeout = timeout
 
     def refusal(self) -> str | None:
-        """What the broker said if it does not accept user or password: calls only wait until their time is over."""
+        """Return the broker's error if it refuses user or password. Calls do not fail then, they only time out."""
         self._admin.poll(0)
         return self._refusal
 
@@ -56,17 +56,17 @@ class Topics:
             self._refusal = error.str()
 
     def ensure(self) -> None:
-        """Make the lanes if they are missing, and check them."""
+        """Create the lanes if they are missing, and check them."""
         lanes = [self._layout.control, self._layout.public]
         self.make({name: {**KEPT, "max.message.bytes": str(LARGEST + ROOM)} for name in lanes})
         self.verify()
 
     def ensure_state(self, names: list[str]) -> None:
-        """Make the compacted topics if they are missing."""
+        """Create the compacted topics if they are missing."""
         self.make(dict.fromkeys(names, COMPACTED))
 
     def make(self, wanted: Mapping[str, Mapping[str, str]]) -> None:
-        """Make what is missing, and wait until each has a leader."""
+        """Create the topics that are missing, and wait until each has a leader."""
         existing = self.existing(list(wanted))
         missing = [
             NewTopic(name, num_partitions=1, replication_factor=self._replication, config=dict(config))
@@ -78,11 +78,11 @@ class Topics:
         try:
             self._create(missing)
         except KafkaException as error:
-            raise StoreUnavailableError(f"cannot make the topics {list(wanted)}: {_words(error)}") from error
+            raise StoreUnavailableError(f"cannot create the topics {list(wanted)}: {_words(error)}") from error
         self._wait_for_leaders(list(wanted))
 
     def verify(self) -> None:
-        """Refuse settings that would drop or reorder records, or put other times on them."""
+        """Raise ``SchemaError`` for settings that would drop or reorder records, or change their times."""
         lanes = [self._layout.control, self._layout.public]
         wrong: list[str] = []
         known = self.partitions(lanes)
@@ -96,26 +96,26 @@ class Topics:
             if (count := len(known.get(name, ()))) != 1:
                 wrong.append(f"{name}: {count} partitions, not 1")
         if wrong:
-            raise SchemaError(f"topics that would lose or bend records: {'; '.join(wrong)}; alter them")
+            raise SchemaError(f"topics that would lose or change records: {'; '.join(wrong)}; alter them")
 
     def existing(self, names: list[str]) -> list[str]:
-        """Those of ``names`` that are there."""
+        """Return those of ``names`` that exist."""
         known = self.partitions(names)
         return [name for name in names if name in known]
 
     def settings(self, name: str) -> dict[str, str]:
-        """All settings of a topic. Raises ``SchemaError`` if it is not there."""
+        """Return all settings of a topic. Raises ``SchemaError`` if it does not exist."""
         asked = self._admin.describe_configs([ConfigResource(ResourceType.TOPIC, name)], request_timeout=self._timeout)
         try:
             (described,) = [future.result() for future in asked.values()]
         except KafkaException as error:
             if error.args[0].code() in ABSENT:
-                raise SchemaError(f"the topic {name!r} is missing: never made, or deleted with what it held") from error
+                raise SchemaError(f"the topic {name!r} is missing: it was never created, or it was deleted") from error
             raise StoreUnavailableError(f"cannot check the topic {name!r}: {_words(error)}") from error
         return {setting: str(entry.value) for setting, entry in described.items()}
 
     def delete_before(self, offsets: Mapping[str, int]) -> None:
-        """Trim topics."""
+        """Delete the records of each topic before an offset."""
         places = [TopicPartition(name, 0, offset) for name, offset in offsets.items()]
         try:
             for future in self._admin.delete_records(places, request_timeout=self._timeout).values():
@@ -124,12 +124,12 @@ class Topics:
             raise StoreUnavailableError(f"cannot trim {list(offsets)}: {_words(error)}") from error
 
     def wait_until_visible(self, names: list[str]) -> None:
-        """Until all that stands in them now is committed or aborted for those who read them, too."""
+        """Wait until readers of committed records see all records that the topics have now."""
         ends = self._ends(names, IsolationLevel.READ_UNCOMMITTED)
         deadline = monotonic() + self._timeout
         while any(end < ends[name] for name, end in self._ends(names, IsolationLevel.READ_COMMITTED).items()):
             if monotonic() > deadline:
-                raise StoreUnavailableError(f"what was committed to {names} cannot be read after {self._timeout:g} s")
+                raise StoreUnavailableError(f"committed records of {names} cannot be read after {self._timeout:g} s")
             time.sleep(LOOK_EVERY)
 
     def _ends(self, names: list[str], isolation: IsolationLevel) -> dict[str, int]:
@@ -138,7 +138,7 @@ class Topics:
         try:
             return {place.topic: future.result().offset for place, future in asked.items()}
         except KafkaException as error:
-            raise StoreUnavailableError(f"cannot look how far {names} go: {_words(error)}") from error
+            raise StoreUnavailableError(f"cannot read the end offsets of {names}: {_words(error)}") from error
 
     def _create(self, missing: list[NewTopic]) -> None:
         for future in self._admin.create_topics(missing, request_timeout=self._timeout).values():
@@ -159,16 +159,16 @@ class Topics:
             time.sleep(LOOK_EVERY)
 
     def partitions(self, names: list[str]) -> dict[str, list[TopicPartitionInfo]]:
-        """Those of the topics that are there."""
+        """Return the partitions of those topics that exist."""
         return {name: topic.partitions for name, topic in self._described(names).items()}
 
     def lane_ids(self) -> list[str]:
-        """Of the lanes that are there; a topic that is deleted and made anew gets another one."""
+        """Return the ids of the lanes that exist. A topic that is deleted and created again gets another id."""
         lanes = [self._layout.control, self._layout.public]
         return [str(topic.topic_id) for topic in self._described(lanes).values()]
 
     def _described(self, names: list[str]) -> dict[str, TopicDescription]:
-        """Not by a list of all topics: a cluster may have thousands."""
+        """Return the topics of these names that exist. Listing all topics would be slow: there may be thousands."""
         found: dict[str, TopicDescription] = {}
         asked = self._admin.describe_topics(TopicCollection(names), request_timeout=self._timeout)
         for name, future in asked.items():
@@ -176,7 +176,7 @@ class Topics:
                 found[name] = future.result()
             except KafkaException as error:
                 if error.args[0].code() not in ABSENT:
-                    raise StoreUnavailableError(f"cannot look for the topic {name!r}: {_words(error)}") from error
+                    raise StoreUnavailableError(f"cannot describe the topic {name!r}: {_words(error)}") from error
         return found
 
 

@@ -1,4 +1,4 @@
-"""The fold's lanes on two topics."""
+"""The two lanes of the replicated log on two Kafka topics."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ ANSWER_WITHIN = 5.0
 PLACE_AGAIN_AFTER = (0.1, 0.5, 1.0)
 WATCH_EVERY = 3.0
 UNPLACED_FOR = 0.05
-"""How long public records that nobody referred to are left to others."""
+"""Seconds. A node waits this long for another node to refer to new public records, before it does so itself."""
 
 
 class _MissingError(StoreUnavailableError):
-    """A topic is not there, or not known to this broker yet."""
+    """A topic is missing, or this broker does not know it yet."""
 
 
 class _Ends(NamedTuple):
-    """Of a lane."""
+    """The first and the next offset of a lane."""
 
     first: int
     """The offset of the oldest record that was not trimmed."""
@@ -55,7 +55,7 @@ class _Ends(NamedTuple):
 
 
 class _Clients(NamedTuple):
-    """What is there while the transport is open, and must be let go for its connections to end."""
+    """The clients of an open transport. Their connections end when they are released."""
 
     threads: ThreadPoolExecutor
     topics: Topics
@@ -99,7 +99,7 @@ class KafkaTransport:
         self._opened = _Clients(
             threads,
             topics,
-            # Made before anything is waited for: a producer that must send at once takes half a second to begin.
+            # The producer is made before the first wait, because it needs half a second to start.
             LaneProducer(self._client, timeout=min(self._timeout, 2 * ANSWER_WITHIN)),
             Consumer({**self._client, "group.id": "durabus-no-group", **QUIET}),
             KafkaSnapshots(self._client, self._layout, topics, threads),
@@ -143,7 +143,7 @@ class KafkaTransport:
             try:
                 return await self._place()
             except UnknownOutcomeError:
-                await asyncio.sleep(pause)  # here, so that the events themselves are not sent twice
+                await asyncio.sleep(pause)  # retried here, so that the events themselves are not sent twice
         return await self._place()
 
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
@@ -219,7 +219,7 @@ class KafkaTransport:
         return _Ends(*ends)
 
     async def _check_ends(self) -> _Ends:
-        """Those of the public lane. Raises ``Damage`` if a lane ends before what was read, and stays so."""
+        """Return the ends of the public lane. Raises ``Damage`` if a lane stays shorter than what was read."""
         lanes, read, doubt = (
             [self._layout.control, self._layout.public],
             self._reached or (-1, -1),
@@ -243,32 +243,32 @@ class KafkaTransport:
             await doubt.shorter("; ".join(short))
 
     def _check_beginning(self, public: _Ends) -> None:
-        """Refuse if public records were trimmed before they were read. Of the control lane, the driver tells it."""
+        """Raise ``GapError`` if unread public records were trimmed. The driver checks the control lane."""
         read = self._reached[1] if self._reached else -1
         if public.first > read + 1:
             raise GapError(f"records {read + 1} to {public.first - 1} of {self._layout.public!r} are gone")
 
     def _look_again(self, why: StoreUnavailableError) -> None:
-        """Begin the reading again: that shows whether the log is the one that was read."""
+        """Start reading again. That shows whether the log is still the one that was read."""
         if self._follower is not None:
             self._follower.end(why)
 
     async def _watch(self) -> None:
-        """Look now and then for what the driver does not notice: topics that were made anew, public records lost."""
+        """Check regularly for what the driver does not notice: recreated topics and lost public records."""
         awaited = 0
         while True:
             await asyncio.sleep(WATCH_EVERY)
             awaited_before, awaited = awaited, 0 if self._follower is None else self._follower.awaited
             try:
                 if await self._in_thread(self._clients.topics.lane_ids) != self._ids:
-                    self._look_again(StoreUnavailableError("a topic was deleted or made anew"))
+                    self._look_again(StoreUnavailableError("a topic was deleted or created again"))
                 if awaited and awaited == awaited_before:
                     self._check_awaited(awaited, await self._ends(self._layout.public))
             except StoreUnavailableError as error:
-                logger.info("cannot look after the topics: %s", error)
+                logger.info("cannot check the topics: %s", error)
 
     def _check_awaited(self, awaited: int, public: _Ends) -> None:
-        """A control record refers to public records that its sender has read: if they are not there, they were lost."""
+        """Raise ``Damage`` if a control record refers to public records that are missing: its sender had read them."""
         if awaited > public.next:
             problem = (
                 f"the topic {self._layout.public!r} ends at {public.next - 1}, but the next record of "
@@ -277,17 +277,17 @@ class KafkaTransport:
             raise Damage(self._reached, problem)
 
     async def _place_what_waits(self) -> None:
-        """Refer to public records that nobody referred to: those of foreign producers, and of nodes that died."""
+        """Refer to public records that no control record refers to: those of other programs and of dead nodes."""
         while True:
             await asyncio.sleep(UNPLACED_FOR * (1 + random.random()))
             if self._follower is not None and self._follower.unplaced:
                 try:
                     await self._place()
                 except StoreUnavailableError as error:
-                    logger.info("public records wait for their place: %s", error)
+                    logger.info("public records wait for their position: %s", error)
 
     async def _place(self) -> None:
-        """An empty control record: it gives the public records before it their place in the order."""
+        """Append an empty control record. It sets the position of the public records before it."""
         for record in seal(b"", session="", number=1, low=0, public_seen=self.public_seen(), largest=self.largest):
             await self._clients.producer.send([KafkaOutgoing(self._layout.control, None, label(record), record)])
 

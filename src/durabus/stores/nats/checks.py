@@ -1,4 +1,4 @@
-"""Whether a server and the log's stream are set up so that they keep what they accept."""
+"""Checks of a NATS server and the stream of the log: whether their settings keep accepted events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAFE_COPIES = 3
 
 
 async def examine(url: str) -> list[Finding]:
-    """Look at the server, at the limits of this account, and at the stream if there is one."""
+    """Check the server, the limits of this account, and the stream if there is one."""
     options = options_from_url(url, REPLICAS)
     try:
         async with asyncio.timeout(min(options.timeout, ANSWER_WITHIN)):
@@ -47,7 +47,7 @@ async def examine(url: str) -> list[Finding]:
 
 
 async def _ignore(_error: Exception) -> None:
-    """Told by the call that fails; the driver would print it too."""
+    """Ignore an error of the connection. The call that fails reports it; the driver would print it too."""
 
 
 def _server(client: Client) -> list[Finding]:
@@ -77,7 +77,7 @@ def _stream(info: dict[str, Any]) -> list[Finding]:
     copies = int(config.get("num_replicas", 1))
     level: Level = "note" if copies >= SAFE_COPIES else "warning"
     advice = (
-        "the server does not show it to clients; its default is 2 minutes, which a power cut of every copy loses: "
+        "the server does not show this setting to clients. By default a power cut of every copy loses up to 2 minutes: "
         "set sync_interval: always in its jetstream block"
     )
     found.append(Finding(level=level, setting="sync_interval", value="unknown", advice=advice))
@@ -86,7 +86,7 @@ def _stream(info: dict[str, Any]) -> list[Finding]:
         found.append(Finding(level="warning", setting="num_replicas", value=str(copies), advice=advice))
     behind = [peer["name"] for peer in info.get("cluster", {}).get("replicas", ()) if not peer.get("current")]
     if behind:
-        advice = "these copies are behind or away: the stream stops when too few are left"
+        advice = "these copies are behind or not reachable: the stream stops when too few are left"
         found.append(Finding(level="warning", setting="replicas_behind", value=", ".join(behind), advice=advice))
     limit = int(config.get("max_bytes", -1))
     if limit > 0 and int(state["bytes"]) > FULL * limit:

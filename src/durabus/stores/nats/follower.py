@@ -1,4 +1,4 @@
-"""Reads the stream from a place on, by a consumer of our own that lives as long as it is listened to."""
+"""Reads the stream from a sequence on, with a consumer that the server deletes when the follower stops listening."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ SILENT_FOR = 4 * HEARTBEAT
 NANOSECOND = 1_000_000_000
 ANSWER_WITHIN = 5.0
 _SHORT_REPLY = 9
-"""Tokens of a reply subject without a domain: $JS.ACK.stream.consumer.tries.sequence.number.time.pending"""
+"""The number of tokens of a reply subject without a domain:
+$JS.ACK.stream.consumer.tries.sequence.number.time.pending"""
 
 
 class NatsFollower:
-    """One consumer. It ends when the server forgot it, went away, or left something out."""
+    """One consumer. It ends when the server deletes it, goes away, or leaves a message out."""
 
     def __init__(
         self, client: LaneClient, layout: NatsLayout, reached: int, deliver: Callable[[Sequence[BrokerRecord]], None]
@@ -38,14 +39,14 @@ class NatsFollower:
         self._deliver = deliver
         self._number = 0
         self._next = max(reached, 1)
-        """The sequence that must come next: the reading begins with the last record that was read before."""
+        """The sequence that must come next. Reading starts with the last record that was read before."""
         self._heard = monotonic()
         self._entries: list[BrokerRecord] = []
         self._over = asyncio.Event()
         self._gap: GapError | None = None
 
     async def run(self) -> None:
-        """Follow until it ends. Raises ``GapError`` if records were trimmed before that."""
+        """Follow the stream until the consumer ends. Raises ``GapError`` if records are gone before they were read."""
         inbox = self._client.new_inbox()
         subscription = await self._client.listen(inbox, self._message)
         name = NUID().next().decode()
@@ -58,13 +59,13 @@ class NatsFollower:
             self._flush()
         finally:
             self._over.set()
-            self._entries.clear()  # not delivered, so they are read again
+            self._entries.clear()  # they were not delivered, so the next follower reads them again
             await self._client.end_listening(subscription)
         if self._gap is not None:
             raise self._gap
 
     def end(self) -> None:
-        """Let ``run`` return."""
+        """End ``run``."""
         self._over.set()
 
     async def _create(self, name: str, inbox: str) -> None:
@@ -97,7 +98,7 @@ class NatsFollower:
         place = 5 if len(tokens) == _SHORT_REPLY else 7
         sequence, number, at_ns = int(tokens[place]), int(tokens[place + 1]), int(tokens[place + 2])
         if number != self._number + 1:
-            self._over.set()  # the connection dropped something: ask again from where we are
+            self._over.set()  # the connection lost a message: the next follower continues from here
             return
         self._number = number
         if sequence != self._next:
@@ -113,7 +114,8 @@ class NatsFollower:
         if not self._client.has_more:
             self._flush()
         elif len(self._entries) == 1:
-            asyncio.get_running_loop().call_soon(self._flush)  # the rest may be a part of a message, or another's
+            # The bytes that were read may be a part of a message, or another subscription's: do not wait for more.
+            asyncio.get_running_loop().call_soon(self._flush)
 
     async def _status(self, message: Msg) -> None:
         headers = message.headers or {}
@@ -124,7 +126,7 @@ class NatsFollower:
         elif headers.get("Status") not in (None, "100"):
             self._over.set()
         elif headers.get("Nats-Last-Consumer", str(self._number)) != str(self._number):
-            self._over.set()  # it sent more than came
+            self._over.set()  # the server sent more messages than arrived
 
     def _flush(self) -> None:
         entries, self._entries = self._entries, []

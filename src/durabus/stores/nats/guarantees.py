@@ -12,7 +12,7 @@ GUARANTEES = Guarantees(
     lost=(
         "nothing by kill -9 of clients or server. A power cut of all copies takes up to the server's `sync_interval` "
         "(2 minutes unless set; `always` loses nothing). "
-        "A log that is damaged, shortened or made anew stops the nodes that see it (`DamagedLogError`)."
+        "A log that is damaged, shortened or created again stops the nodes that notice it (`DamagedLogError`)."
     ),
     order="one log for all buses of a prefix: its order decides every claim, by priority, then by id.",
     unknown_outcome=(

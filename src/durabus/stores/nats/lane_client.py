@@ -1,9 +1,8 @@
-"""nats-py's client with a quick way for the lanes' messages: most of a publish, or of a read, was spent on the way.
+"""nats-py's client with a fast path for the messages of the lanes.
 
-It builds headers one by one with a check of every name, on reading looks at every character of every name, and hands
-each message from task to task, in and out. Every such turn of the loop lets another thread of the process have the
-interpreter. Ours are known to be well-formed, so a batch is made and written in one piece; what comes is dealt with as
-it is read.
+nats-py checks every character of every header name and passes each message from task to task. Every switch of tasks
+also lets another thread run. This took most of the time of a publish or a read. The headers of durabus are known to be
+valid, so this client writes a batch in one piece, and handles a message while it reads it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _BREAKS = str.maketrans("\r\n", "  ")
 
 
 class NatsOutgoing(NamedTuple):
-    """A message without a reply."""
+    """A message to send."""
 
     subject: str
     headers: Mapping[str, str]
@@ -31,9 +30,9 @@ class NatsOutgoing(NamedTuple):
 
 
 class LaneClient(Client):
-    """Used as its parent is.
+    """A ``Client`` with a fast path.
 
-    If a later nats-py does not ask the methods of its own that are overridden here, its slower ways are used.
+    If a later nats-py does not call the methods that are overridden here, its own slower path is used.
     """
 
     def __init__(self) -> None:
@@ -43,9 +42,9 @@ class LaneClient(Client):
         self._asked = 0
 
     async def ask(self, message: NatsOutgoing, *, after: Iterable[NatsOutgoing] = (), within: float) -> Msg:
-        """Send ``after`` and then ``message``, all in one piece, and wait for the reply to the last.
+        """Send ``after`` and then ``message`` in one piece, and return the reply to ``message``.
 
-        Subjects and names of headers must be well-formed.
+        Subjects and names of headers must be valid.
         """
         if not self._inbox:
             await self._init_request_sub()
@@ -64,26 +63,26 @@ class LaneClient(Client):
         return reply
 
     def give_up(self) -> None:
-        """The connection is gone, and every answer that was to come by it."""
+        """Fail all requests that wait for a reply, because the connection is lost."""
         for answer in self._resp_map.values():
             if not answer.done():
                 answer.set_exception(ConnectionReconnectingError())
 
     async def listen(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
-        """Subscribe; ``take`` is called from within the reading, so it must be quick and raise nothing."""
+        """Subscribe. The reading task calls ``take``, so ``take`` must be quick and raise nothing."""
         subscription = await self.subscribe(subject, cb=take, pending_msgs_limit=1_000_000, pending_bytes_limit=1 << 30)
         self._takers[subscription._id] = take  # noqa: SLF001
         return subscription
 
     async def end_listening(self, subscription: Subscription) -> None:
-        """Unsubscribe from what ``listen`` began."""
+        """End a subscription of ``listen``."""
         self._takers.pop(subscription._id, None)  # noqa: SLF001
         if not self.is_closed:
             await subscription.unsubscribe()
 
     @property
     def has_more(self) -> bool:
-        """Whether more was read than has been dealt with; it may be a part of a message only."""
+        """Whether bytes were read that are not handled yet. They may be only a part of a message."""
         return bool(self._ps.buf)
 
     async def _write(self, data: bytes) -> None:
@@ -91,7 +90,7 @@ class LaneClient(Client):
             raise ConnectionClosedError
         if not self.is_connected or self._transport is None:
             raise ConnectionReconnectingError
-        if self._pending:  # it goes after what waits for the parent's own task
+        if self._pending:  # the parent's own task has commands to send first
             await self._send_command(data)
             await self._flush_pending()
         else:
@@ -115,7 +114,7 @@ class LaneClient(Client):
 
     @staticmethod
     def _parse_header_lines(raw: bytes) -> dict[str, str]:
-        """As the parent's, with fewer steps."""
+        """Parse headers as the parent does, with fewer steps."""
         lines = (line.partition(":") for line in raw.decode(errors="replace").split(END))
         return {name: value.strip() for name, colon, value in lines if colon and name.isascii() and " " not in name}
 

@@ -1,4 +1,4 @@
-"""Streams and subjects, for a store with ``prefix=shop`` (and without one).
+"""A drawing of the streams and subjects of a store with ``prefix=shop`` (in brackets: without a prefix).
 
 ::
 
@@ -6,7 +6,7 @@
       subject  shop.events.{type}  (events.{type})      public lane: one message is one event
       subject  shop.control        (durabus.control)    control lane: one message is a batch of commands
     stream   shop-snapshots    (durabus-snapshots)    the newest snapshot
-      subject  shop.snapshot.manifest                   what it is of; replaced by compare-and-set on its sequence
+      subject  shop.snapshot.manifest                   its position; replaced by compare-and-set on its sequence
       subject  shop.snapshot.chunk.{name}.{n}           its pieces
 """
 
@@ -19,17 +19,17 @@ import msgspec
 from durabus.stores.replicated_log.options import DEFAULT_PREFIX
 
 _PLAIN = "!#$&'()+,-/:;<=?@[]^_`{|}~"
-"""What a subject may hold beside letters and digits. Stars, larger-than signs, spaces and percent signs are quoted."""
+"""Characters that a subject may hold besides letters and digits. ``*``, ``>``, ``%`` and spaces are quoted."""
 
 
 class NatsLayout(msgspec.Struct, frozen=True):
-    """The names."""
+    """The names of the streams and subjects of a store."""
 
     prefix: str
 
     @property
     def stream(self) -> str:
-        """The log."""
+        """The stream of the log."""
         return self.prefix
 
     @property
@@ -39,17 +39,17 @@ class NatsLayout(msgspec.Struct, frozen=True):
 
     @property
     def control(self) -> str:
-        """The control lane."""
+        """The subject of the control lane."""
         return f"{self.prefix}.control"
 
     @property
     def public(self) -> str:
-        """What the subjects of the public lane begin with."""
+        """The beginning of the subjects of the public lane."""
         return "events." if self.prefix == DEFAULT_PREFIX else f"{self.prefix}.events."
 
     @property
     def subjects(self) -> list[str]:
-        """All that the log takes."""
+        """All subjects of the log."""
         return [self.control, f"{self.public}>"]
 
     @property
@@ -58,16 +58,16 @@ class NatsLayout(msgspec.Struct, frozen=True):
         return f"{self.prefix}.snapshot.manifest"
 
     def chunk(self, name: str, number: int | str) -> str:
-        """The subject of a piece; ``>`` stands for all pieces of a snapshot."""
+        """Return the subject of a piece. The number ``>`` stands for all pieces of a snapshot."""
         return f"{self.prefix}.snapshot.chunk.{name}.{number}"
 
     def subject(self, type_: str) -> str:
-        """Where events of this type go. Types that are no subject are quoted like in a URL."""
+        """Return the subject of events of this type. A type that is not a valid subject is quoted as in a URL."""
         quoted = quote(type_, safe=_PLAIN + ".")
         if "" in quoted.split("."):
             quoted = quoted.replace(".", "%2E")
         return self.public + quoted
 
     def type_of(self, subject: str) -> str | None:
-        """The reverse; None for the control lane."""
+        """Return the type of the events of a subject; None for the control lane."""
         return unquote(subject[len(self.public) :]) if subject.startswith(self.public) else None

@@ -1,6 +1,6 @@
-"""Snapshots in a stream of their own: pieces under a new name, then the manifest in one compare-and-set step.
+"""Snapshots in their own stream. The pieces get a new name; then one compare-and-set step replaces the manifest.
 
-A snapshotter that was overtaken fails at the manifest; what it wrote before is swept by the next one.
+If another node was faster, that last step fails. The next snapshot deletes the pieces that were left.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from durabus.stores.replicated_log.transport import GapError, Manifest, Snapshot
 ANSWER_WITHIN = 10.0
 CHUNK = 512 * 1024
 AT_ONCE = 8
-"""Pieces that are asked for together."""
+"""The number of pieces that are requested together."""
 WRONG_SEQUENCE = 10071
 _PARTS = msgspec.msgpack.Decoder(list[SnapshotPart])
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 class ManifestMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The manifest's message."""
+    """The message of the manifest."""
 
     manifest: Manifest
     name: str
     chunks: int
     fence: int
     checksum: int
-    """Of all pieces."""
+    """The checksum of all pieces."""
 
 
 class NatsSnapshots:
-    """The newest one, and how it is replaced."""
+    """Reads and replaces the newest snapshot."""
 
     def __init__(self, client: Client, layout: NatsLayout, *, largest: int) -> None:
         self._client = client
@@ -48,12 +48,12 @@ class NatsSnapshots:
         self._chunk = min(CHUNK, largest)
 
     async def newest(self) -> Manifest | None:
-        """What the manifest says."""
+        """Return the manifest of the newest snapshot."""
         kept, _ = await self._kept()
         return None if kept is None else kept.manifest
 
     async def read(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        """All parts."""
+        """Yield all parts of the snapshot. Raises ``GapError`` if a newer one replaced it."""
         kept, _ = await self._kept()
         if kept is None or kept.manifest != manifest:
             raise GapError("the snapshot was replaced while it was read")
@@ -70,7 +70,7 @@ class NatsSnapshots:
             raise self._damaged(f"its pieces have the checksum {checksum:08x}, not {kept.checksum:08x}")
 
     async def write(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        """Write it and put it in place of the old one; False if another node was faster."""
+        """Write a snapshot that replaces the old one. False if another node was faster."""
         before, sequence = await self._kept()
         if before is not None and (before.fence > fence or before.manifest.position >= manifest.position):
             return False
@@ -122,7 +122,7 @@ class NatsSnapshots:
                 f"$JS.API.DIRECT.GET.{self._layout.snapshots}.{subject}", b"", timeout=ANSWER_WITHIN
             )
         except NoRespondersError as error:
-            raise StoreUnavailableError(f"the stream {self._layout.snapshots!r} does not answer") from error
+            raise StoreUnavailableError(f"the stream {self._layout.snapshots!r} does not reply") from error
         except (NATSError, TimeoutError) as error:
             raise UnknownOutcomeError(f"no snapshot from NATS: {error!r}") from error
         headers = reply.headers or {}
@@ -132,7 +132,7 @@ class NatsSnapshots:
         try:
             reply = await self._client.request(subject, body, timeout=ANSWER_WITHIN, headers=headers)
         except (NATSError, TimeoutError) as error:
-            raise UnknownOutcomeError(f"NATS took no snapshot: {error!r}") from error
+            raise UnknownOutcomeError(f"NATS did not confirm a snapshot: {error!r}") from error
         answer = msgspec.json.decode(reply.data)
         if "error" not in answer:
             return True
@@ -141,7 +141,7 @@ class NatsSnapshots:
         raise StoreUnavailableError(f"JetStream refused a snapshot: {answer['error'].get('description')}")
 
     async def _sweep(self, name: str) -> None:
-        """Remove what earlier snapshots, finished or not, left behind."""
+        """Delete the pieces of earlier snapshots, finished or not."""
         stream = self._layout.snapshots
         subjects = f"{self._layout.prefix}.snapshot.chunk.>"
         info = await api(self._client, f"STREAM.INFO.{stream}", {"subjects_filter": subjects}, timeout=ANSWER_WITHIN)

@@ -1,4 +1,4 @@
-"""``nats://``: the fold on JetStream."""
+"""The store for ``nats://``: the replicated log on JetStream."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from durabus.stores.replicated_log.store import ReplicatedLogStore
 FEATURES = Features(
     scheme="nats",
     survives_process_kill=True,
-    survives_power_loss=False,  # the disk has it within two minutes, unless the server's sync_interval says always
+    survives_power_loss=False,  # writes reach the disk within two minutes, unless the server has sync_interval: always
     shared_between_processes=True,
     caller_transactions=False,
     manual_clock=True,
     ordering_keys=True,
     claims_by_event_id=True,
-    minimum_lease=0.5,  # a renewal must come back from the broker in time
+    minimum_lease=0.5,  # a renewal must travel to the broker and back in time
 )
 REPLICAS = {"replicas": "copies of each stream"}
 MOST_REPLICAS = 5
@@ -32,7 +32,7 @@ class NatsStore(ReplicatedLogStore):
 
     @classmethod
     def from_url(cls, url: str, clock: Clock | None = None) -> NatsStore:
-        """The store behind ``url``, not opened yet."""
+        """Return the store for ``url``. It is not open yet."""
         options = options_from_url(url, REPLICAS)
         replicas = dict(parse_qsl(urlsplit(url).query)).get("replicas", "1")
         if not replicas.isdigit() or not 1 <= int(replicas) <= MOST_REPLICAS:
@@ -43,5 +43,5 @@ class NatsStore(ReplicatedLogStore):
 
 
 def server_url(url: str) -> str:
-    """What the driver takes: the URL without the options."""
+    """Return the URL without the options, for the driver."""
     return urlsplit(url)._replace(query="", path="").geturl()

@@ -1,4 +1,4 @@
-"""The log's stream: made with settings that lose nothing, and refused with others."""
+"""The stream of the log. It is created with settings that lose nothing, and refused with other settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NEEDED = {
 
 
 class APIError(StoreUnavailableError):
-    """JetStream answered with an error."""
+    """JetStream replied with an error."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"JetStream: {text} (error {code})")
@@ -35,14 +35,14 @@ class APIError(StoreUnavailableError):
 
 
 async def api(client: Client, verb: str, request: dict[str, Any] | None = None, *, timeout: float) -> dict[str, Any]:  # noqa: ASYNC109
-    """One call of JetStream's API."""
+    """Call JetStream's API and return its reply."""
     body = b"" if request is None else msgspec.json.encode(request)
     try:
         reply = await client.request(f"$JS.API.{verb}", body, timeout=timeout)
     except NoRespondersError as error:
-        raise StoreUnavailableError("JetStream does not answer: is it enabled on this server?") from error
+        raise StoreUnavailableError("JetStream does not reply: is it enabled on this server?") from error
     except (NATSError, TimeoutError) as error:
-        raise UnknownOutcomeError(f"JetStream did not answer {verb}: {error!r}") from error
+        raise UnknownOutcomeError(f"JetStream did not reply to {verb}: {error!r}") from error
     answer: dict[str, Any] = msgspec.json.decode(reply.data)
     if "error" in answer:
         raise APIError(answer["error"].get("err_code", 0), answer["error"].get("description", "no description"))
@@ -50,7 +50,7 @@ async def api(client: Client, verb: str, request: dict[str, Any] | None = None, 
 
 
 async def ensure_streams(client: Client, layout: NatsLayout, *, replicas: int, timeout: float) -> None:  # noqa: ASYNC109
-    """Make what is missing, and check the log."""
+    """Create the streams that are missing, and check the stream of the log."""
     log = {"name": layout.stream, "subjects": layout.subjects, "num_replicas": replicas, **_NEEDED}
     snapshots = {
         "name": layout.snapshots,
@@ -58,7 +58,7 @@ async def ensure_streams(client: Client, layout: NatsLayout, *, replicas: int, t
         "num_replicas": replicas,
         "storage": "file",
         "retention": "limits",
-        "discard": "old",  # of each subject there is one message, and a new one takes its place
+        "discard": "old",  # each subject has one message, which a new one replaces
         "max_msgs_per_subject": 1,
         "allow_direct": True,
     }
@@ -72,22 +72,22 @@ async def _ensure(client: Client, config: dict[str, Any], *, timeout: float) -> 
         await api(client, f"STREAM.CREATE.{config['name']}", config, timeout=timeout)
     except APIError as error:
         if error.code == STREAM_NAME_IN_USE:
-            return  # with other settings: those of the log are checked, the others may differ
+            return  # it exists with other settings: those of the log are checked below, the others may differ
         if error.code == SUBJECTS_OVERLAP:
             raise SchemaError(
-                f"another stream takes {config['subjects']} already: give the URL another prefix, or remove that stream"
+                f"another stream has {config['subjects']} already: give the URL another prefix, or remove that stream"
             ) from error
         raise
 
 
 async def verify_log(client: Client, layout: NatsLayout, *, timeout: float) -> None:  # noqa: ASYNC109
-    """Refuse settings that would drop records, or that leave one lane out."""
+    """Raise ``SchemaError`` for settings that would drop or change records, or that leave a lane out."""
     try:
         config = (await api(client, f"STREAM.INFO.{layout.stream}", timeout=timeout))["config"]
     except APIError as error:
         if error.code == STREAM_NOT_FOUND:
             raise SchemaError(
-                f"the stream {layout.stream!r} is missing: somebody deleted it, and the log with it"
+                f"the stream {layout.stream!r} is missing: it was deleted, and the log with it"
             ) from error
         raise
     wrong = [
@@ -99,5 +99,5 @@ async def verify_log(client: Client, layout: NatsLayout, *, timeout: float) -> N
         wrong.append("a mirror, a source, a transform or sealed")
     if wrong:
         raise SchemaError(
-            f"the stream {layout.stream!r} would lose or bend records: {'; '.join(wrong)}; edit the stream"
+            f"the stream {layout.stream!r} would lose or change records: {'; '.join(wrong)}; edit the stream"
         )

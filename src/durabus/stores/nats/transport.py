@@ -1,4 +1,4 @@
-"""The fold's lanes on one JetStream stream. The stream's sequence is the order of both."""
+"""The two lanes of the replicated log on one JetStream stream. Its sequence is the order of both lanes."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from durabus.stores.replicated_log.transport import (
 logger = logging.getLogger("durabus.nats")
 
 ANSWER_WITHIN = 5.0
-"""A request that takes longer is sent again; the records know that they are repeats."""
+"""Seconds. A request that takes longer is sent again. Nodes recognise a record that comes twice."""
 HEADROOM = 512
-"""Bytes of a message for its own headers."""
+"""Bytes of a message that are reserved for its headers."""
 NAMES = 20
-"""More bytes than a header needs for its name and its end."""
+"""An upper bound for the bytes of a header besides its value."""
 STORE_FAILED = 10077
-"""The stream is full, or its disk is."""
+"""JetStream's error code for a full stream or a full disk."""
 UNAVAILABLE = 503
 REFUSED = "authorization violation"
 
@@ -91,7 +91,7 @@ class NatsTransport:
             problem = error
             logger.info("NATS: %s", repr(error))
             if not client.is_connected and REFUSED in str(error).lower() and not opened:
-                # The driver would try for ever. It lets this through to whoever opens.
+                # The driver would retry for ever, but it passes this exception on to the caller of connect().
                 raise StoreError(
                     f"{self._shown} does not accept the user or password of the URL ({error}): check both"
                 ) from error
@@ -124,7 +124,7 @@ class NatsTransport:
     async def close(self) -> None:
         client, self._connected = self._connected, None
         if client is not None:
-            with contextlib.suppress(NATSError, OSError, TimeoutError):  # what matters was acknowledged before
+            with contextlib.suppress(NATSError, OSError, TimeoutError):  # all accepted records were confirmed before
                 await client.close()
 
     def refusal(self, record: PublicRecord) -> str | None:
@@ -132,8 +132,8 @@ class NatsTransport:
         if size <= self.largest:
             return None
         return (
-            f"an event of {size:,} bytes with its headers is too large for this NATS server, which takes "
-            f"{self._client.max_payload:,}: raise its max_payload"
+            f"an event of {size:,} bytes with its headers is too large for this NATS server: the limit is "
+            f"{self._client.max_payload:,}, raise its max_payload"
         )
 
     async def publish(self, records: Sequence[PublicRecord]) -> None:
@@ -141,7 +141,7 @@ class NatsTransport:
             NatsOutgoing(self._layout.subject(one.type), {**one.headers, "Nats-Msg-Id": one.key}, one.body)
             for one in records
         )
-        # The stream takes the messages of one connection in their order: the last one's reply speaks for all.
+        # The stream stores the messages of one connection in order, so the reply to the last one confirms all.
         await self._send(last, before)
 
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
@@ -198,23 +198,23 @@ class NatsTransport:
 
     async def _disconnected(self) -> None:
         if self._connected is not None:
-            self._connected.give_up()  # what was asked is asked again now, not when its time is over
+            self._connected.give_up()  # so that requests are repeated now, not after their timeout
 
     async def _reconnected(self) -> None:
-        self._look_again()  # the server may have forgotten the follower's consumer
+        self._look_again()  # the server may have deleted the consumer of the follower
 
     def _look_again(self) -> None:
-        """Begin the reading again: that shows whether the log is the one that was read."""
+        """Start reading again. That shows whether the log is still the one that was read."""
         if self._follower is not None:
             self._follower.end()
 
     async def _end(self) -> tuple[int, str]:
-        """The last sequence, and when the stream was made."""
+        """Return the last sequence, and when the stream was created."""
         info = await api(self._client, f"STREAM.INFO.{self._layout.stream}", timeout=ANSWER_WITHIN)
         return int(info["state"]["last_seq"]), str(info["created"])
 
     async def _check_end(self) -> None:
-        """Raise ``Damage`` if the stream is gone, or ends before what was read, and stays so."""
+        """Raise ``Damage`` if the stream stays missing, or stays shorter than what was read."""
         doubt = Doubt((self._reached,))
         while True:
             try:

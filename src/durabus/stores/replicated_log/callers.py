@@ -1,4 +1,7 @@
-"""Those who wait for a node's answers: tasks of any loop in any thread."""
+"""Calls that wait for a node, their replies, and the barriers of reading calls.
+
+Callers are tasks of any event loop in any thread. The node replies from its own thread.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ Kind = Literal["command", "publish", "barrier"]
 
 
 class PendingCall:
-    """One call on its way. Made in the caller's loop, answered from the node's thread."""
+    """One call that waits for its reply. The caller's loop makes it; the node's thread replies."""
 
     __slots__ = ("data", "expires", "future", "kind", "loop")
 
@@ -28,7 +31,7 @@ class PendingCall:
 
 
 class Sent:
-    """What was sent under one number, and waits to come back."""
+    """The calls of one record that was sent and has not been read back."""
 
     __slots__ = ("at", "calls", "lane", "send")
 
@@ -37,26 +40,26 @@ class Sent:
         self.lane = lane
         self.send: Send | None = None
         self.at = float("inf")
-        """When the broker said that it has it."""
+        """When the broker confirmed the record."""
 
 
 class Replies:
-    """Answers gathered while a batch of records is applied, and handed over with one wake-up per loop."""
+    """Collects replies while a batch of records is applied, and delivers them with one wake-up for each loop."""
 
     def __init__(self) -> None:
         self._waiting: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Any]]] = {}
 
     def add(self, call: PendingCall, value: Any) -> None:
-        """``value`` is the answer, or the error to raise."""
+        """Add a reply. ``value`` is the result, or the error to raise."""
         self._waiting.setdefault(call.loop, []).append((call.future, value))
 
     def send(self) -> None:
-        """Let the callers have them."""
+        """Deliver the replies to the callers."""
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, {}
         for loop, replies in waiting.items():
-            with contextlib.suppress(RuntimeError):  # that loop has ended, and its tasks with it
+            with contextlib.suppress(RuntimeError):  # the loop and its tasks have ended
                 loop.call_soon_threadsafe(_hand_over, replies)
 
 
@@ -74,29 +77,32 @@ RETRY_AFTER = 0.1
 
 
 class Barriers:
-    """Those who ask while the broker is asked share the next question. Lives in the node's loop."""
+    """Reading calls that wait until the replica has caught up. Runs in the node's loop.
+
+    One request to the broker serves all calls that were waiting when it was sent.
+    """
 
     def __init__(self, transport: Transport, replies: Replies) -> None:
         self._transport = transport
         self._replies = replies
         self._asking: list[PendingCall] = []
         self._asked: list[PendingCall] = []
-        """For whom the broker is being asked."""
+        """The calls that the present request to the broker serves."""
         self._behind: list[tuple[Position, list[PendingCall]]] = []
         self._reached: Position = BEGINNING
         self.running = False
 
     @property
     def needed(self) -> bool:
-        """Whether ``run`` must be started."""
+        """Whether the node must start ``run``."""
         return bool(self._asking) and not self.running
 
     def add(self, call: PendingCall) -> None:
-        """Somebody wants to read."""
+        """Add a reading call."""
         self._asking.append(call)
 
     async def run(self) -> None:
-        """Ask where the log ends, for all who wait, until nobody does."""
+        """Ask the broker where the log ends, until no call waits for that."""
         try:
             while self._asking:
                 self._asked, self._asking = self._asking, []
@@ -114,7 +120,7 @@ class Barriers:
             self.running = False
 
     def reached(self, position: Position) -> None:
-        """The replica is here now."""
+        """Reply to the calls that waited for this position of the replica."""
         self._reached = position
         if not self._behind:
             return
@@ -125,7 +131,7 @@ class Barriers:
         self._behind = [(head, calls) for head, calls in self._behind if position < head]
 
     def give_up_late(self, now: float, error: DurabusError) -> None:
-        """Tell those who waited too long."""
+        """Fail the calls that have waited too long."""
         for waiting in self._waiting():
             for call in [call for call in waiting if call.expires < now]:
                 waiting.remove(call)
@@ -133,12 +139,12 @@ class Barriers:
         self._behind = [(head, calls) for head, calls in self._behind if calls]
 
     def fail_all(self, error: DurabusError) -> None:
-        """Answer everybody with an error."""
+        """Fail all calls."""
         for waiting in self._waiting():
             for call in waiting:
                 self._replies.add(call, error)
             waiting.clear()
 
     def _waiting(self) -> list[list[PendingCall]]:
-        """Everybody who has no answer yet."""
+        """Return the lists of calls that have no reply yet."""
         return [self._asking, self._asked, *(calls for _, calls in self._behind)]

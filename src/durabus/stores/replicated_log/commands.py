@@ -1,4 +1,4 @@
-"""What a control record asks for: one struct for each verb of the contract that writes, its fields named as there."""
+"""The commands in control records: one struct for each writing verb of the contract, with the same field names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from durabus.stores.replicated_log.wire import Ref, Sent
 T = TypeVar("T")
 
 LOG_FORMAT = 1
-"""Which commands a node knows; a node that reads a larger one stops."""
+"""The version of the commands. A node that reads a larger one stops."""
 
 
 class Command(msgspec.Struct, frozen=True, array_like=True):
     """A verb with its arguments."""
 
     def apply(self, core: ReplicatedLogCore) -> Any:
-        """Do it, and give the answer of the contract or raise its error."""
+        """Run the verb on a replica. Returns or raises what the contract says."""
         verb = getattr(core, str(self.__struct_config__.tag))
         return finish(verb(**msgspec.structs.asdict(self)))
 
@@ -94,7 +94,7 @@ class StartEvents(Command, frozen=True, tag="start_events"):
     refs: tuple[Ref, ...]
 
     def apply(self, core: ReplicatedLogCore) -> Any:
-        """As the contract says."""
+        """Run the verb as the contract says."""
         return finish(core.start_events([ClaimRef(*ref) for ref in self.refs]))
 
 
@@ -105,7 +105,7 @@ class RenewEventClaims(Command, frozen=True, tag="renew_event_claims"):
     lease: float
 
     def apply(self, core: ReplicatedLogCore) -> Any:
-        """As the contract says."""
+        """Run the verb as the contract says."""
         return finish(core.renew_event_claims([ClaimRef(*ref) for ref in self.refs], lease=self.lease))
 
 
@@ -116,7 +116,7 @@ class SettleEvents(Command, frozen=True, tag="settle_events"):
     then_claim: ClaimRequest | None
 
     def apply(self, core: ReplicatedLogCore) -> SettleAnswer:
-        """As the contract says."""
+        """Run the verb as the contract says."""
         return core.settle(self.settlements, self.then_claim)
 
 
@@ -167,7 +167,7 @@ class CompleteEventIfDone(Command, frozen=True, tag="complete_event_if_done"):
     handler_ids: tuple[str, ...]
 
     def apply(self, core: ReplicatedLogCore) -> Any:
-        """As the contract says."""
+        """Run the verb as the contract says."""
         return finish(core.complete_event_if_done(ClaimRef(*self.ref), self.handler_ids))
 
 
@@ -236,7 +236,7 @@ class PurgeDeadLettersById(Command, frozen=True, tag="purge_dead_letters_by_id")
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
-    """A node says what it takes the log for. The first one in the log settles it for all."""
+    """The settings that a node expects the log to have. The first ``Join`` in the log sets them for all nodes."""
 
     format: int
     cluster: str
@@ -244,18 +244,18 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
 
 
 class Now(Command, frozen=True, tag="now"):
-    """What is the log's time? See ``EventStore``."""
+    """Return the log's time. See ``EventStore``."""
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):
-    """Metadata of an event that follows on the public lane, too large for a header there."""
+    """Metadata that is too large for a header of its event. The event follows on the public lane."""
 
     event_id: str
     metadata_json: str
 
 
 class Snapshotted(msgspec.Struct, frozen=True, array_like=True, tag="snapshotted"):
-    """A snapshot is complete: the next one is due that much later, and what it covers may be trimmed."""
+    """A snapshot is complete. Records that it covers may be trimmed, and the wait for the next one begins."""
 
     position: tuple[int, ...]
     applied: int
@@ -303,7 +303,7 @@ _ONE = msgspec.msgpack.Decoder(Written)
 
 
 def encode_command(command: Written) -> msgspec.Raw:
-    """One command as bytes. Raises before anything is sent: one that cannot be read would stop every node."""
+    """Encode one command. Raises here if it cannot be read back: such a record would stop every node."""
     try:
         written = _ENCODER.encode(command)
         _ONE.decode(written)
@@ -313,17 +313,17 @@ def encode_command(command: Written) -> msgspec.Raw:
 
 
 def encode_commands(commands: list[msgspec.Raw]) -> bytes:
-    """What one record carries."""
+    """Encode the commands of one record."""
     return _ENCODER.encode(commands)
 
 
 def decode_commands(data: bytes) -> list[Written]:
-    """The reverse. Raises ``msgspec.MsgspecError`` on what is no list of commands."""
+    """Decode the commands of one record. Raises ``msgspec.MsgspecError`` if they are damaged."""
     return _DECODER.decode(data)
 
 
 def finish(verb: Coroutine[Any, Any, T]) -> T:
-    """Run a verb of the memory store to its end: behind its lock it never waits."""
+    """Run a verb of the memory store to its end. Its verbs never wait."""
     try:
         verb.send(None)
     except StopIteration as ended:

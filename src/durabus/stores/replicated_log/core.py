@@ -1,7 +1,8 @@
-"""The plain claims and completions that a busy log is made of, many at once.
+"""The memory store of a replica: fast paths for batches, and its whole state as tables for snapshots.
 
-They do what ``kernel.transition`` does to each, in one loop: a batch shares its instant, its queue and its holder.
-Whatever is not plain goes the kernel's way. The differential tests hold both ways against each other.
+A busy log consists mostly of plain claims and completions. The fast paths do what ``lifecycle.transition`` does, for a
+whole batch in one loop, because a batch has one time, one bus and one token. All other commands use ``transition``. The
+differential tests compare both ways.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from durabus.stores.replicated_log.wire import PackedCompletions, Sent
 
 
 class BulkCore(MemoryStore):
-    """``settle`` takes settlements as they lie in the log."""
+    """A memory store with fast paths. ``settle`` takes settlements as the log holds them."""
 
     def settle(self, sent: Sequence[Sent], then_claim: ClaimRequest | None) -> SettleAnswer:
-        """As ``settle_events``."""
+        """Do what ``settle_events`` does."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
@@ -108,7 +109,7 @@ class BulkCore(MemoryStore):
 
 
 def _plainly_held(state: EventState, token: str, fence: int) -> bool:
-    """Whether the claim is current, and no handler has a part of its own in it."""
+    """Return whether the claim is current and the event has no stored handler results."""
     event = state.event
     return (
         state.token == token and event.fence == fence and event.status is EventStatus.PROCESSING and not state.handlers
@@ -116,7 +117,7 @@ def _plainly_held(state: EventState, token: str, fence: int) -> bool:
 
 
 class CoreTables(NamedTuple):
-    """The whole state, in lists that nobody changes any more."""
+    """The whole state of a replica, in lists that do not change any more."""
 
     next_id: int
     last_fence: int
@@ -134,10 +135,10 @@ class CoreTables(NamedTuple):
 
 
 class ReplicatedLogCore(BulkCore):
-    """Beside the contract, a few looks that spare the log a record."""
+    """The store of a replica. Besides the contract it has checks that save writing a record to the log."""
 
     def tables(self) -> CoreTables:
-        """A copy that shares the rows: they are values."""
+        """Return a copy of the state. It shares the rows, which never change."""
         with self._lock:
             log, last_number = self._log.numbered()
             return CoreTables(
@@ -159,7 +160,7 @@ class ReplicatedLogCore(BulkCore):
             )
 
     def restore(self, tables: CoreTables, *, now: float) -> None:
-        """Become what ``tables`` say, at the log's time ``now``."""
+        """Take over the state in ``tables`` at the log's time ``now``."""
         with self._lock:
             self._next_id, self._last_fence = tables.next_id, tables.last_fence
             self._last_revision, self._max_history = tables.last_revision, tables.max_history
@@ -178,7 +179,7 @@ class ReplicatedLogCore(BulkCore):
                 known[handler.handler_id, handler.node] = Registration(handler, kept_until)
 
     def _put_back(self, states: list[EventState], now: float) -> None:
-        """There may be millions, and nearly all of them PENDING on few buses."""
+        """Add the events of a snapshot. There may be millions of them, most of them PENDING on a few buses."""
         known, ids, lane, bus = self._states, self._ids, BusQueue({}), None
         for state in states:
             event = state.event
@@ -201,9 +202,10 @@ class ReplicatedLogCore(BulkCore):
                 self._dead[id_] = None
 
     def _forget_excess(self, lane: BusQueue, keep: int, limit: int | None = None) -> int:
-        """What nobody asked to forget stays while a reader that saved its position has not come to its end.
+        """Keep events whose entries a reader with a saved position has not read, unless a call asks to delete them.
 
-        Replicas must forget alike, so whether to look again is read off the state: after each fifth of what is kept.
+        All replicas must delete the same events, so only the state decides when to look again: after each fifth of
+        ``keep``.
         """
         if limit is not None or not self._positions:
             return super()._forget_excess(lane, keep, limit)
@@ -216,19 +218,19 @@ class ReplicatedLogCore(BulkCore):
         return len(excess)
 
     def knows_any(self, new: Sequence[NewEvent]) -> bool:
-        """Whether one of these is stored already."""
+        """Return whether one of these events is stored already."""
         with self._lock:
             return any(self._stored_id(one) is not None for one in new)
 
     def stored(self, new: Sequence[NewEvent]) -> list[Event] | None:
-        """What is stored in place of these, if all of them are."""
+        """Return the stored events for these, if all of them are stored already."""
         with self._lock:
             ids = [self._stored_id(one) for one in new]
             found = [self._states[id_].event for id_ in ids if id_ is not None]
             return found if len(found) == len(new) else None
 
     def nothing_to_claim(self, request: ClaimRequest) -> bool:
-        """Whether a claim now would find no event, take none from a dead worker, and is no repeat."""
+        """Return whether a claim now would find no event, take back none, and is not a repeat."""
         with self._lock:
             if request.token in self._held:
                 return False
@@ -237,7 +239,7 @@ class ReplicatedLogCore(BulkCore):
             return instant is None or instant > self._clock.now()
 
     def nothing_expired(self) -> bool:
-        """Whether no claim's lease is over."""
+        """Return whether no lease is over."""
         with self._lock:
             now = self._clock.now()
             held = (self._states[id_].event.expires_ts for ids in self._held.values() for id_ in ids)
@@ -245,7 +247,7 @@ class ReplicatedLogCore(BulkCore):
 
     @property
     def size(self) -> int:
-        """How many events it holds."""
+        """The number of events in the store."""
         return len(self._states)
 
     def wake_all(self) -> None:

@@ -1,4 +1,7 @@
-"""The log's time: what the broker wrote on the records, and never back."""
+"""The time of the log, which the broker writes on every record, and a transport with a manual time for tests.
+
+The time of the log never goes back.
+"""
 
 from __future__ import annotations
 
@@ -18,33 +21,33 @@ from durabus.stores.replicated_log.transport import (
 )
 
 STRETCH = 5.0
-"""Seconds after which a bound counts once more, and then no more."""
+"""Seconds. A bound counts in the period in which it was measured and in the next one."""
 
 
 class LogClock:
-    """While a record is applied, its time. Between records, how late it must be by now on the broker.
+    """While a record is applied, the clock shows its time. Between records it shows an estimate of the broker's time.
 
-    Every record that comes bounds the difference between the broker's clock and this process's: it was appended before
-    it came. The smallest delay of the last seconds gives the best bound, so the estimate is late by that delay, and
-    early at most by what the two clocks drifted apart since; a bound for ever would be early by ever more.
-    Replicas decide by the time of records alone; the estimate is for answers that change nothing.
+    A record arrives after the broker has appended it, so each record bounds the difference between the broker's clock
+    and that of this process. The smallest delay of the last seconds gives the best bound: the estimate is late by that
+    delay. It is early at most by how far the clocks have drifted apart since then, so old bounds must be dropped.
+    Replicas decide by the times of records alone. Only calls that change nothing use the estimate.
     """
 
     def __init__(self, manual: Clock | None = None) -> None:
         self._manual = manual
         self._log_ts = 0.0
         self._ahead = self._ahead_before = float("-inf")
-        """The bound of this stretch of time, and of the one before."""
+        """The bounds of this period and of the one before."""
         self._stretch_began = 0.0
         self._applying = False
 
     @property
     def log_ts(self) -> float:
-        """The largest time seen on a record that was applied."""
+        """The latest time of a record that was applied."""
         return self._log_ts
 
     def now(self) -> float:
-        """See the class."""
+        """Return the present time, as the class describes."""
         if self._applying:
             return self._log_ts
         if self._manual is not None:
@@ -52,23 +55,23 @@ class LogClock:
         return max(monotonic() + max(self._ahead, self._ahead_before), self._log_ts)
 
     def arrived(self, at_ts: float) -> None:
-        """A record of that time came in."""
+        """Note that a record of this time has arrived."""
         now = monotonic()
         if now - self._stretch_began > STRETCH:
             self._ahead_before, self._ahead, self._stretch_began = self._ahead, float("-inf"), now
         self._ahead = max(self._ahead, at_ts - now)
 
     def apply_at(self, at_ts: float) -> None:
-        """Until ``done``, it is the time of this record."""
+        """Show the time of this record until ``done``."""
         self._log_ts = max(self._log_ts, at_ts)
         self._applying = True
 
     def done(self) -> None:
-        """The records were applied."""
+        """End the application of records."""
         self._applying = False
 
     def restore(self, log_ts: float) -> None:
-        """Continue where a snapshot ends."""
+        """Continue at the time of a snapshot."""
         self._log_ts = log_ts
 
 
@@ -76,7 +79,7 @@ HEADER = "durabus-manual-time"
 
 
 class ManualTime:
-    """``Transport`` on another one."""
+    """A ``Transport`` that writes the time of a manual clock on every record of another transport."""
 
     def __init__(self, transport: Transport, clock: Clock) -> None:
         self._transport = transport

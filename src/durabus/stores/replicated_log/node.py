@@ -1,6 +1,6 @@
-"""One store object's part in the log: it appends, reads back, applies and answers, in a thread of its own.
+"""A node: one store object's part in the log. It appends records, reads the log, applies it, and replies to calls.
 
-A busy event loop of the user's cannot starve it, and any number of loops may call it.
+It runs in its own thread, so a busy event loop of the user cannot delay it, and any number of loops may call it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ CANCEL_WITHIN = 2.0
 
 
 class Node:
-    """The life of a replica between ``start`` and ``stop``."""
+    """Keeps a replica up to date between ``start`` and ``stop``, and sends the calls of this store object."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Node:
         self._snapshotter = Snapshotter(self, transport, every=snapshot_every, public_kept=public_kept)
 
     async def start(self) -> None:
-        """Begin: read what the log holds, and say that this node is there."""
+        """Read the log up to its end, then append the ``Join`` of this node."""
         self._own.start()
         try:
             await self._own.run(self._begin())
@@ -82,43 +82,43 @@ class Node:
             raise
 
     async def stop(self) -> None:
-        """Wait for what was accepted, at most as long as a call may take; then end the thread. Repeatable."""
+        """Wait for the accepted calls, at most for ``timeout``, then end the thread. A repeat does nothing."""
         self._closing = True
         if self._pid == os.getpid():
             await self._own.end(self._finish())
 
     async def command(self, command: Written) -> Any:
-        """Append a command; answers as the replica did when the record came back."""
+        """Append a command. Returns what the replica returned when it applied the record."""
         self.check_open()
         return await self._ask(PendingCall("command", encode_command(command)))
 
     async def own_command(self, command: Written) -> Any:
-        """As ``command``, for the node's own work, which goes on while it closes. In the node's thread only."""
+        """Like ``command``, for the node's own work, which goes on while it closes. Only for the node's thread."""
         return await self._ask(PendingCall("command", encode_command(command)))
 
     async def publish(self, new: Sequence[NewEvent]) -> list[Event]:
-        """Append events to the public lane; answers with what the replica stored."""
+        """Append events to the public lane. Returns the events that the replica stored."""
         self.check_open()
         stored: list[Event] = await self._ask(PendingCall("publish", new))
         return stored
 
     async def catch_up(self) -> None:
-        """Return when this replica has everything that was acknowledged anywhere before the call."""
+        """Return when this replica has every record that any node acknowledged before the call."""
         self.check_open()
         await self._ask(PendingCall("barrier", None))
 
     async def verify(self) -> None:
-        """Raise ``SchemaError`` if the broker's settings are not those that the store needs."""
+        """Raise ``SchemaError`` if the broker does not have the settings that the store needs."""
         self.check_open()
         await self._own.run(self._transport.verify())
 
     async def snapshot(self) -> bool:
-        """Make a snapshot now, and trim the log; False if another node is at it."""
+        """Make a snapshot now, and trim the log. False if another node is making one."""
         self.check_open()
         return await self._own.run(self._snapshotter.snapshot())
 
     def check_open(self) -> None:
-        """Raise unless calls are taken."""
+        """Raise if the node does not accept calls."""
         if self._closing:
             raise StoreClosedError(CLOSED)
         if self._pid != os.getpid():
@@ -144,7 +144,7 @@ class Node:
             raise
 
     async def _withdraw(self, call: PendingCall) -> None:
-        """A cancelled call is not sent any more; one that was is waited for, so that its effect does not come later."""
+        """Remove a cancelled call that was not sent. Wait for one that was sent, so that it has no later effect."""
         with self._inbox_lock:
             waiting = call in self._inbox
             if waiting:
@@ -154,14 +154,14 @@ class Node:
         else:
             await asyncio.wait([call.future])
 
-    # From here on everything runs in the thread.
+    # The methods from here on run in the node's thread.
 
     async def _begin(self) -> None:
         await self._transport.open()
         try:
             await self._restore()
         except Damage as damage:
-            raise damage.told(self._transport.name) from damage
+            raise damage.as_error(self._transport.name) from damage
         self._spawn(self._read())
         self._spawn(self._look())
         self._snapshotting = self._spawn(self._snapshotter.run())
@@ -191,7 +191,7 @@ class Node:
         await self._transport.close()
 
     async def _restore(self) -> None:
-        """Begin with the newest snapshot, if it is later than where we are."""
+        """Load the newest snapshot, if it is later than the position of the replica."""
         tried: list[Manifest] = []
         for _ in range(RESTORE_TRIES):
             manifest = await self._transport.newest_snapshot()
@@ -203,23 +203,23 @@ class Node:
                 async for part in self._transport.read_snapshot(manifest):
                     loader.add(part)
             except GapError:
-                continue  # a newer one took its place meanwhile
+                continue  # a newer snapshot replaced it
             restored = loader.replica(self.session, self.replica.clock, manifest, skip=self._skip)
             behind, self.replica = self.replica, restored
             behind.core.wake_all()
-            logger.info("began with the snapshot at %s", manifest.position)
+            logger.info("started from the snapshot at %s", manifest.position)
             return
         if tried.count(tried[0]) == RESTORE_TRIES:
             raise Damage(tried[0].position, "the snapshot of this position is not complete, or not whole", GONE)
         raise StoreUnavailableError(f"{RESTORE_TRIES} snapshots in a row were replaced while they were read")
 
     async def _begin_anew(self) -> None:
-        """However long the broker does not answer; what is asked meanwhile is given up in time."""
+        """Load a snapshot, however long the broker does not reply. Calls still fail at their timeout meanwhile."""
         while True:
             try:
                 return await self._restore()
             except StoreUnavailableError as error:
-                logger.warning("cannot begin anew, trying again in %s s: %s", RESTORE_PAUSE, error)
+                logger.warning("cannot load a snapshot, trying again in %s s: %s", RESTORE_PAUSE, error)
                 await asyncio.sleep(RESTORE_PAUSE)
 
     async def _read(self) -> None:
@@ -230,12 +230,12 @@ class Node:
                 except GapError as gap:
                     await self._leap(gap)
         except Damage as damage:
-            self._break(damage.told(self._transport.name))
+            self._break(damage.as_error(self._transport.name))
         except DurabusError as error:
             self._break(error)
 
     async def _leap(self, gap: GapError) -> None:
-        """Records that this node has not read are gone: begin anew. Raises ``Damage`` if no snapshot covers them."""
+        """Load a snapshot, because unread records are gone. Raises ``Damage`` if no snapshot covers them."""
         logger.warning("%s", gap)
         before = self.replica.position
         await self._begin_anew()
@@ -255,10 +255,10 @@ class Node:
             self._break(error)
             return
         except Damage as damage:
-            self._break(damage.told(self._transport.name))
+            self._break(damage.as_error(self._transport.name))
             return
         except Exception as error:
-            # A replica that left a record out would decide otherwise than the others.
+            # A replica that skipped a record would decide differently from the other replicas.
             logger.exception("the records from %s on cannot be applied", entries[0].position)
             self._break(StoreError(f"this replica cannot go on: {type(error).__name__}: {error}"))
             return
@@ -284,7 +284,7 @@ class Node:
         self._replies.send()
 
     async def _look(self) -> None:
-        """Give up what takes too long."""
+        """Fail the calls that take too long."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             now = monotonic()
@@ -299,7 +299,7 @@ class Node:
         self._replies.send()
 
     def _break(self, error: DurabusError) -> None:
-        """Nothing can be answered any more. Only the first reason counts: what fails later fails because of it."""
+        """Stop for good and fail all calls. Only the first error counts: later ones follow from it."""
         if self._broken is not None:
             return
         logger.error("this store cannot go on: %s", error)
@@ -321,6 +321,6 @@ class Node:
 
 
 def _take_notice(future: asyncio.Future[Any]) -> None:
-    """Its caller was cancelled: nobody else asks what became of it."""
+    """Retrieve the exception of a cancelled call, so that asyncio does not report it as never retrieved."""
     if not future.cancelled():
         future.exception()

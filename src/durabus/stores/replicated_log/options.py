@@ -1,4 +1,4 @@
-"""What a broker store's URL may say after its question mark."""
+"""The options in the URL of a broker store."""
 
 from __future__ import annotations
 
@@ -19,36 +19,39 @@ _PLACE = re.compile(r"(\d{1,18}(-\d{1,18})?)?", re.ASCII)
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for every broker. ``cluster`` and ``max_history`` must be equal on all nodes: the log settles them."""
+    """The options of every broker. ``cluster`` and ``max_history`` must be equal on all nodes: the first node sets
+    them.
+    """
 
     prefix: str = DEFAULT_PREFIX
-    """Names of streams and topics begin with it; nodes of one prefix are one store."""
+    """Names of streams and topics begin with the prefix. All nodes of one prefix form one store."""
     cluster: str = "default"
-    """A name for those who belong together: a node of another cluster on the same prefix is refused."""
+    """A name for nodes that belong together. A node of another cluster on the same prefix is refused."""
     max_history: int = DEFAULT_HISTORY
-    """How many COMPLETED events of a bus are remembered, with their log entries: every node has them in memory.
+    """How many COMPLETED events of a bus every node keeps in memory, with their log entries.
 
-    What a reader with a saved position has not read yet stays, however much that is.
+    Entries that a reader with a saved position has not read yet stay, however many there are.
     """
     timeout: float = 30.0
     """How long a call waits for the broker, in seconds."""
     snapshot_every: int = 20_000
-    """After how many records, or as many as there are events if those are more, a snapshot is made."""
+    """A node makes a snapshot after this many records, or after as many records as there are events, if that is more.
+    """
     public_kept: float = 7 * 86_400.0
-    """How long the public lane keeps what all replicas have, in seconds."""
+    """How long the public lane keeps records that all replicas have, in seconds."""
     skip_record: str = ""
-    """The position of the damaged record that no node shall apply. See docs/howto/repair-a-damaged-log.md."""
+    """The position of a damaged record that every node must skip. See docs/howto/repair-a-damaged-log.md."""
 
     @property
     def skipped_position(self) -> Position | None:
-        """``skip_record`` as the fold knows it."""
+        """``skip_record`` as a position."""
         return tuple(map(int, self.skip_record.split("-"))) if self.skip_record else None
 
 
 def options_from_url(url: str, extra: Mapping[str, str] | None = None) -> Options:
-    """Read and check them; ``extra`` are those that only this broker knows, by name, with what they are.
+    """Read and check the options. ``extra`` names the options that only this broker has.
 
-    Neither the URL nor an unknown option's value is shown in an error: it may hold a password.
+    Errors never show the URL or the value of an unknown option, because they may hold a password.
     """
     values: dict[str, object] = {}
     for name, text in parse_qsl(urlsplit(url).query, keep_blank_values=True):

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own: the way in for callers of other loops, and its end."""
+"""An event loop in its own thread. Tasks of other loops can run work there and end it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_OPEN = "this store is not open yet: open() comes first"
 
 
 class OwnLoop:
-    """From ``start`` to ``end``."""
+    """An event loop that runs in its own thread from ``start`` to ``end``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -35,13 +35,13 @@ class OwnLoop:
         return self._loop
 
     def start(self) -> None:
-        """Begin to run."""
+        """Start the thread."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._serve, args=(self._loop,), name=self._name, daemon=True)
         self._thread.start()
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do it there. Raises ``StoreClosedError`` if the loop ends first."""
+        """Run ``work`` in the loop and return its result. Raises ``StoreClosedError`` if the loop ends first."""
         with self._gate:
             if self._loop is None or self._ended:
                 work.close()
@@ -56,7 +56,7 @@ class OwnLoop:
             raise StoreClosedError(CLOSED) from None
 
     async def end(self, last: Coroutine[Any, Any, None]) -> None:
-        """Do this last, then end the thread. Goes on to its end when the caller is cancelled; repeatable."""
+        """Run ``last``, then end the thread, even if the caller is cancelled. A repeat waits for the same end."""
         with self._gate:
             first = self._ending is None and self._thread is not None
             if first:
@@ -79,7 +79,7 @@ class OwnLoop:
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()
-            while left := asyncio.all_tasks(loop):  # whoever waits for one of them must hear of the end
+            while left := asyncio.all_tasks(loop):  # callers that wait for a task must learn that it ended
                 for task in left:
                     task.cancel()
                 loop.run_until_complete(asyncio.wait(left))

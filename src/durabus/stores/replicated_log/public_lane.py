@@ -4,16 +4,17 @@
 
     subject or topic   events.{event_type} (NATS), events (Kafka)
     body               the payload, the JSON as published
-    event_id, bus_id, event_type, event_parent_id, traceparent      who, where, what, from what
-    ce_specversion, ce_id, ce_source, ce_type                       the same in CloudEvents' words
-    durabus            what durabus needs beside it, and which piece of which publish the record is
+    event_id, bus_id, event_type, event_parent_id, traceparent      the fields of the event
+    ce_specversion, ce_id, ce_source, ce_type                       the same fields by their CloudEvents names
+    durabus            what durabus needs besides, and which piece of which publish the record is
     durabus-crc        a checksum of the body and of the header ``durabus``
 
-A foreign producer may write there too. Its record needs only a JSON body; ``event_id`` (a UUID), ``bus_id``,
-``event_type`` and ``event_parent_id`` are taken from the headers of these names, or of CloudEvents', if they are there.
-Without an id the event's is made from its place in the log; without a bus it goes to the bus ``default``; on Kafka it
-must have a type. What cannot be an event is skipped, counted and reported. A foreign producer must not copy the headers
-``durabus`` and ``durabus-crc``: a record that has one of them is a publish of durabus, and stops the nodes if damaged.
+Another program may write to the public lane too. Its record needs only a JSON body. Nodes take ``event_id`` (a UUID),
+``bus_id``, ``event_type`` and ``event_parent_id`` from the headers of these names, or from the CloudEvents headers.
+Without an id, nodes derive the id from the position in the log. Without a bus, the event goes to the bus ``default``.
+On Kafka a type is required. A record that cannot be an event is skipped, counted and logged. Another program must not
+copy the headers ``durabus`` and ``durabus-crc``: a record with one of them counts as written by durabus, and if it is
+damaged, the nodes stop.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ HEADER = "durabus"
 NAMESPACE = uuid.UUID("6f0e1c58-6d0c-5d6f-9d3f-5c8a1c5d7f10")
 TRACE = "traceparent"
 APART_FROM = 8_000
-"""Characters of metadata. NATS takes 64 KiB of headers."""
+"""Characters of metadata. Larger metadata travel in an ``Attach`` command, because NATS allows 64 KiB of headers."""
 
 
 class Rest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The header ``durabus``: what the other headers do not say, or not exactly."""
+    """The header ``durabus``: what the other headers do not carry, or not exactly."""
 
     session: str
     number: int
@@ -49,7 +50,7 @@ class Rest(msgspec.Struct, frozen=True, omit_defaults=True):
     type: str
     metadata_json: str | None = None
     metadata_apart: bool = False
-    """An ``Attach`` command brought the metadata."""
+    """Whether an ``Attach`` command carries the metadata."""
     tags: tuple[str, ...] = ()
     priority: int = 0
     delay: float = 0.0
@@ -59,7 +60,7 @@ class Rest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Arrival(NamedTuple):
-    """An event that came by the public lane, and of which publish it is a piece (None: a foreign one)."""
+    """An event of the public lane, and its header ``durabus`` (None for a record of another program)."""
 
     new: NewEvent
     rest: Rest | None
@@ -75,9 +76,9 @@ _ANY = msgspec.json.Decoder()
 
 
 def public_record(new: NewEvent, *, session: str, number: int, place: int, count: int) -> PublicRecord:
-    """The record that publishes ``new``: the ``place``-th of ``count`` that are published together.
+    """Return the record that publishes ``new``, the ``place``-th of ``count`` events that are published together.
 
-    Raises what is wrong with an event that was made by hand and that no node could read.
+    Raises if no node could read the event. That can happen to an event that ``new_event`` did not make.
     """
     rest = Rest(
         session=session,
@@ -120,12 +121,15 @@ def public_record(new: NewEvent, *, session: str, number: int, place: int, count
 
 
 def travels_apart(new: NewEvent) -> bool:
-    """Whether the metadata is too large for a header."""
+    """Return whether the metadata are too large for a header."""
     return new.metadata_json is not None and len(new.metadata_json) > APART_FROM
 
 
 def arrival(entry: BrokerRecord) -> Arrival:
-    """The event in a public record. Raises ``NoEventError`` if there is none, ``DamagedRecordError`` if it was ours."""
+    """Return the event in a public record.
+
+    Raises ``NoEventError`` if a record of another program holds none, ``DamagedRecordError`` if our record is damaged.
+    """
     if HEADER not in entry.headers and CRC not in entry.headers:
         try:
             return Arrival(_foreign(entry), None)
@@ -177,5 +181,5 @@ def _id(headers: Mapping[str, str]) -> str | None:
     try:
         return check_event_id(given)
     except DurabusError:
-        # CloudEvents' ids are any text: the same text is the same event.
+        # An id of CloudEvents may be any text. The same text from the same source means the same event.
         return str(uuid.uuid5(NAMESPACE, f"{headers.get('ce_source', '')} {given}"))

@@ -1,8 +1,8 @@
-"""What is wrong with a log, and which records are ours.
+"""Records of the log: their checksum, their envelope on the control lane, and what a node does about damage.
 
 Every record that durabus writes, on either lane, carries the header ``durabus-crc``: a checksum of its bytes. A record
-without it is somebody else's, and is skipped. A record with it must be whole: a node that skipped a damaged one would
-decide otherwise than a node that read it from a sound copy. So the node stops.
+without it comes from another program, and nodes skip it. A record with it must be undamaged. A node that finds it
+damaged stops: if it skipped the record, its decisions would differ from those of a node that read an undamaged copy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from durabus.stores.replicated_log.transport import BrokerRecord, Position
 
 CRC = "durabus-crc"
 SETTLED_WITHIN = 10.0
-"""Seconds. A broker that has just started, or a new leader, may not know all its records yet: until then the log seems
+"""Seconds. A broker that has just started, or a new leader, may not have all its records yet. Until then the log looks
 shorter than it is."""
 PRESENT_WITHIN = 60.0
-"""Seconds. A broker that has just started may not know all its streams or topics yet."""
+"""Seconds. A broker that has just started may not have all its streams or topics yet."""
 LOOK_AGAIN_AFTER = 0.2
 AGAIN = (
     "If one copy of the broker is damaged, repair it and start the node again. If all copies are, stop every node and "
@@ -30,41 +30,41 @@ AGAIN = (
 )
 GONE = "Restore the log from a backup; or, if another node still runs, let it write a snapshot and start this one again"
 REPLACED = (
-    "The broker lost records that it had acknowledged, or the log was deleted and made anew. Restore it from a backup, "
-    "or start the nodes again to go on with what the broker has now"
+    "The broker lost records that it had acknowledged, or the log was deleted and created again. Restore it from a "
+    "backup, or start the nodes again to continue with what the broker has now"
 )
 
 
 class DamagedRecordError(ValueError):
-    """A record of ours that is not as it was written."""
+    """A record of durabus is not as it was written."""
 
 
-class Damage(Exception):  # noqa: N818  (never leaves the fold: the node makes a ``DamagedLogError`` of it)
-    """Why the log cannot be followed any further than ``position``."""
+class Damage(Exception):  # noqa: N818  (stays inside this package: the node turns it into a ``DamagedLogError``)
+    """Why the node cannot follow the log beyond ``position``."""
 
     def __init__(self, position: Position, problem: str, remedy: str = REPLACED) -> None:
         super().__init__(problem)
         self.position = position
         self.remedy = remedy
 
-    def told(self, log: str) -> DamagedLogError:
-        """As callers hear of it."""
+    def as_error(self, log: str) -> DamagedLogError:
+        """Return the error that callers get."""
         return DamagedLogError(log, place(self.position), str(self), self.remedy)
 
 
 class Doubt:
-    """The log is shorter than what was read, or is not there: that may pass, or it is damage."""
+    """The log is shorter than what the node has read, or it is missing. It may come back, or it is damaged."""
 
     def __init__(self, position: Position) -> None:
         self._position = position
         self._began = monotonic()
 
     async def shorter(self, problem: str) -> None:
-        """Wait a little. Raises ``Damage`` if it has been so for too long."""
+        """Wait a little. Raises ``Damage`` if the log has been too short for too long."""
         await self._wait(problem, SETTLED_WITHIN)
 
     async def missing(self, problem: str) -> None:
-        """Wait a little. Raises ``Damage`` if it has been so for too long."""
+        """Wait a little. Raises ``Damage`` if the log has been missing for too long."""
         await self._wait(problem, PRESENT_WITHIN)
 
     async def _wait(self, problem: str, within: float) -> None:
@@ -74,17 +74,17 @@ class Doubt:
 
 
 def place(position: Position) -> str:
-    """A position in errors and in the option ``skip_record``."""
+    """Return a position as errors and the option ``skip_record`` show it."""
     return "-".join(map(str, position)) or "its beginning"
 
 
 def label(*contents: bytes) -> dict[str, str]:
-    """The header that makes a record ours."""
+    """Return the header that marks a record as written by durabus."""
     return {CRC: checksum(*contents)}
 
 
 def checksum(*contents: bytes) -> str:
-    """Of all of them, one after the other."""
+    """Return the checksum of all contents, one after the other."""
     value = 0
     for content in contents:
         value = zlib.crc32(content, value)
@@ -92,24 +92,24 @@ def checksum(*contents: bytes) -> str:
 
 
 def check(headers: Mapping[str, str], *contents: bytes) -> None:
-    """Raise ``DamagedRecordError`` unless these are the bytes that ``label`` was made of."""
+    """Raise ``DamagedRecordError`` unless the contents have the checksum in the headers."""
     found, written = checksum(*contents), headers.get(CRC)
     if found != written:
         raise DamagedRecordError(f"the record was written with the checksum {written}, but its bytes have {found}")
 
 
 def fingerprint(entry: BrokerRecord) -> int:
-    """The same for the same record at the same time, and hardly ever for another one."""
+    """Return a number that identifies a record: another record almost never has the same one."""
     around = f"{entry.at_ts!r} {entry.type} {entry.headers.get(CRC)}"
     return zlib.crc32(entry.body, zlib.crc32(around.encode(errors="replace")))
 
 
 HEADER_BYTES = 96
-"""More than an envelope adds to its body."""
+"""An upper bound for the bytes that an envelope adds to its body."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A control record, or a piece of one that was too large for the broker."""
+    """A control record, or one piece of a record that is too large for the broker."""
 
     format: int
     session: str
@@ -123,7 +123,7 @@ class Envelope(msgspec.Struct, frozen=True, array_like=True):
 
 
 FORMAT = 3
-"""Which records a node can read; one that meets a larger number stops."""
+"""The format of records that this version writes. A node that reads a larger number stops."""
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Envelope)
 
@@ -133,7 +133,7 @@ class NoEnvelopeError(ValueError):
 
 
 def seal(body: bytes, *, session: str, number: int, low: int, public_seen: int, largest: int) -> Iterator[bytes]:
-    """The record as one or more pieces that the broker takes. Each is written with its ``label``."""
+    """Yield the record in pieces that are small enough for the broker. The caller writes each with its ``label``."""
     room = largest - HEADER_BYTES
     pieces = max(-(-len(body) // room), 1)
     for piece in range(pieces):
@@ -142,7 +142,10 @@ def seal(body: bytes, *, session: str, number: int, low: int, public_seen: int, 
 
 
 def unseal(data: bytes, headers: Mapping[str, str]) -> Envelope:
-    """What ``seal`` made. Raises ``NoEnvelopeError`` on what others wrote, ``DamagedRecordError`` on a damaged one."""
+    """Return the envelope that ``seal`` made.
+
+    Raises ``NoEnvelopeError`` for a record of another program, ``DamagedRecordError`` for a damaged one.
+    """
     if CRC not in headers:
         if _could_be_ours(data):
             raise DamagedRecordError(f"the record has lost its header {CRC}")

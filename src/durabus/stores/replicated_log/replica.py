@@ -1,4 +1,4 @@
-"""The state that a log leads to. Equal records in equal order give equal replicas: nothing else goes in."""
+"""The state that results from a log. Only the records and their order decide it, so all replicas are equal."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from durabus.stores.replicated_log.transport import BEGINNING, BrokerRecord, Pos
 logger = logging.getLogger("durabus.replicated_log")
 
 SESSION_KEPT = 7 * 86_400.0
-"""How long a session that wrote nothing is remembered, in the log's time: no broker delivers a record so late."""
+"""Seconds of the log's time that an idle session is kept. No broker delivers a record later than that."""
 
 
 ATTACHED_KEPT = 600.0
-"""How long metadata that came before its event is kept, in the log's time: a publish is given up long before."""
+"""Seconds of the log's time that metadata waits for its event. A publish fails long before."""
 
 
 class SenderSession:
-    """What is known of one sender."""
+    """What a replica knows about the records of one sender."""
 
     __slots__ = ("last_ts", "low", "pieces", "seen")
 
@@ -48,11 +48,11 @@ class SenderSession:
         self.last_ts = 0.0
 
     def knows(self, number: int) -> bool:
-        """Whether a record of that number was applied, or given up by its sender."""
+        """Return whether the record with this number was applied, or its sender gave it up."""
         return number <= self.low or number in self.seen
 
     def collect(self, number: int, piece: int, pieces: int, content: bytes | NewEvent) -> list[Any] | None:
-        """All pieces in their order once the last one came; the record is known from then on."""
+        """Add a piece. Returns all pieces in order once the last one came; then the record counts as applied."""
         if pieces > 1:
             have = self.pieces.setdefault(number, {})
             have[piece] = content
@@ -65,7 +65,7 @@ class SenderSession:
         return [content]
 
     def done_up_to(self, low: int) -> None:
-        """The sender has no use for these numbers any more."""
+        """Forget the numbers up to ``low``: the sender does not use them any more."""
         if low > self.low:
             self.low = low
             self.seen = {number for number in self.seen if number > low}
@@ -81,7 +81,7 @@ class Attached(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SnapshotMark(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot that was made."""
+    """The position and the time of a snapshot."""
 
     position: Position
     applied: int
@@ -89,14 +89,14 @@ class SnapshotMark(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answers(NamedTuple):
-    """What a record of this node's own session led to: a value or an error for each command."""
+    """The results of a record of this node's own session: a value or an error for each command."""
 
     number: int
     values: list[Any]
 
 
 class Replica:
-    """A memory store and what is needed to feed it from a log."""
+    """A memory store, and the state that is needed to apply a log to it."""
 
     def __init__(self, session: str, clock: LogClock, *, skip: Position | None = None) -> None:
         self._session = session
@@ -109,17 +109,16 @@ class Replica:
         self.attached: dict[str, Attached] = {}
         self.applied = 0
         self.marks: list[SnapshotMark] = []
-        """Snapshots, oldest first, that still tell how far the public lane may be trimmed."""
+        """Snapshots, oldest first, that still decide how far the public lane may be trimmed."""
         self.skipped = 0
-        """Records that were none, or failed: void on every replica alike."""
+        """The number of records that every replica skipped: those of other programs, and those that failed."""
         self.last: dict[str, BrokerRecord | int] = {}
         """The newest record of each lane, or its fingerprint."""
 
     def apply(self, entries: Sequence[BrokerRecord]) -> list[Answers]:
-        """Fold records in; one that was the last to be folded in must come back as it was.
+        """Apply records. If the record that was applied last comes again, it must be unchanged.
 
-        Raises ``SchemaError`` on a record from a newer durabus, ``Damage`` on one that is not as it was written, before
-        applying it.
+        Raises ``SchemaError`` before a record of a newer durabus, and ``Damage`` before a damaged record.
         """
         answers: list[Answers] = []
         with self.core._lock:  # noqa: SLF001  (readers in other threads see all of these records or none)
@@ -144,11 +143,11 @@ class Replica:
         return answers
 
     def fingerprints(self) -> dict[str, int]:
-        """Of the newest record of each lane."""
+        """Return the fingerprints of the newest record of each lane."""
         return {lane: last if isinstance(last, int) else fingerprint(last) for lane, last in self.last.items()}
 
     def _compare(self, entry: BrokerRecord, lane: str) -> None:
-        """The record where we are must be the one that we applied."""
+        """Raise ``Damage`` unless the record at the present position is the one that was applied."""
         if fingerprint(entry) != self.fingerprints().get(lane):
             raise Damage(self.position, "another record is there than the one that this node has read")
 
@@ -165,7 +164,7 @@ class Replica:
         except NoEnvelopeError as error:
             return self._skip(entry, error)
         if not envelope.session:
-            return None  # it only gives public records their place
+            return None  # this record only sets the position of public records
         if envelope.format > FORMAT:
             raise SchemaError(
                 f"a record of format {envelope.format} at {entry.position}: this durabus reads {FORMAT}; upgrade it"
@@ -219,7 +218,7 @@ class Replica:
         except DurabusError as error:
             return error
         except Exception as error:
-            # The same on every replica, so it is void on all of them; the sender is told.
+            # The command fails on every replica, so all of them skip it; the sender gets the error.
             logger.exception("a %s at %s failed and is void", type(command).__name__, entry.position)
             self.skipped += 1
             return StoreError(f"{type(command).__name__} failed and is void: {type(error).__name__}: {error}")

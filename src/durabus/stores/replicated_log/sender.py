@@ -1,4 +1,4 @@
-"""Gets calls into the log. Everything that waits when a record is made goes into it: the busier, the larger."""
+"""Sends calls to the log. A record carries all calls that wait when it is made, so busy nodes send larger records."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from durabus.stores.replicated_log.transport import PublicRecord, RefusedError, 
 logger = logging.getLogger("durabus.replicated_log")
 
 IN_FLIGHT = 4
-"""Records of each lane on their way at a time; what comes meanwhile shares the next one."""
+"""Maximum number of unconfirmed records of each lane. Calls that come meanwhile share the next record."""
 COMMANDS_IN_RECORD = 1000
 RETRY_AFTER = (0.02, 0.1, 0.5, 1.0)
 RESEND_AFTER = 5.0
@@ -30,7 +30,7 @@ Spawn = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Sender:
-    """The records of one session, from the call to the answer. Lives in the node's loop."""
+    """Sends the records of one session and delivers their replies. Runs in the node's loop."""
 
     def __init__(self, session: str, transport: Transport, replies: Replies, spawn: Spawn, *, timeout: float) -> None:
         self._session = session
@@ -45,15 +45,15 @@ class Sender:
 
     @property
     def idle(self) -> bool:
-        """Whether nobody waits for anything."""
+        """Whether no call waits."""
         return not (self._sent or self._waiting["control"] or self._waiting["public"])
 
     def add(self, call: PendingCall) -> None:
-        """Take a call; ``pump`` sends it."""
+        """Add a call. ``pump`` sends it."""
         self._waiting["control" if call.kind == "command" else "public"].append(call)
 
     def pump(self) -> None:
-        """Make records of what waits, as far as lanes are free."""
+        """Send the waiting calls, as far as the lanes have room."""
         waiting = self._waiting
         while waiting["control"] and self._in_flight["control"] < IN_FLIGHT:
             calls, waiting["control"] = waiting["control"][:COMMANDS_IN_RECORD], waiting["control"][COMMANDS_IN_RECORD:]
@@ -74,7 +74,7 @@ class Sender:
                 self._spawn(self._send("public", numbers, partial(self._transport.publish, records)))
 
     def answered(self, answers: Sequence[Answers]) -> None:
-        """Records came back: hand their answers out."""
+        """Deliver the replies of records that were read back."""
         for number, values in answers:
             sent = self._sent.pop(number, None)
             if sent is not None:
@@ -82,7 +82,7 @@ class Sender:
                     self._replies.add(call, value)
 
     def give_up_late(self, now: float) -> None:
-        """Tell those who waited too long, and send again what the broker has but did not bring back."""
+        """Fail calls that have waited too long. Send confirmed records again that have not been read back."""
         late = [number for number, sent in self._sent.items() if all(call.expires < now for call in sent.calls)]
         waited = f"no answer from the broker within {self._timeout:g} s"
         self.fail(StoreUnavailableError(f"{waited}: it may or may not have taken effect; repeat the call"), late)
@@ -92,18 +92,18 @@ class Sender:
                 self._replies.add(call, StoreUnavailableError(waited))
         for number, sent in list(self._sent.items()):
             if sent.send is not None and sent.at < now - RESEND_AFTER:
-                sent.at = float("inf")  # a piece of it may be missing
+                sent.at = float("inf")  # a piece of the record may be missing in the log
                 self._spawn(self._send(sent.lane, [number], sent.send))
 
     def fail(self, error: DurabusError, numbers: Sequence[int] | None = None) -> None:
-        """Answer what was sent under these numbers, or under any, with an error."""
+        """Fail the calls that were sent under these numbers, or under any number."""
         for number in list(self._sent) if numbers is None else numbers:
             sent = self._sent.pop(number, None)
             for call in () if sent is None else sent.calls:
                 self._replies.add(call, error)
 
     def fail_all(self, error: DurabusError) -> None:
-        """Answer everything with an error."""
+        """Fail all calls."""
         self.fail(error)
         for waiting in self._waiting.values():
             for call in waiting:
@@ -111,7 +111,7 @@ class Sender:
             waiting.clear()
 
     def _records(self, call: PendingCall) -> list[PublicRecord]:
-        """Of one publish. Raises what its caller is to be told, so that those who wait beside it are not held up."""
+        """Return the records of one publish. An error of this call must not delay the other calls, so it is raised."""
         number, count = self._next([call], "public"), len(call.data)
         try:
             made = [
@@ -143,7 +143,7 @@ class Sender:
             await self._transport.append(piece, f"{self._session}-{number}-{place}", label(piece))
 
     async def _send(self, lane: str, numbers: list[int], send: Send) -> None:
-        """Send until the broker has it, the calls have their answers, or their time is over. A repeat is void."""
+        """Send until the broker confirms, the calls have replies, or their time is over. Nodes ignore a repeat."""
         self._in_flight[lane] += 1
         try:
             for pause in chain(RETRY_AFTER, repeat(RETRY_AFTER[-1])):

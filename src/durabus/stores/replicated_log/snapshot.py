@@ -1,4 +1,7 @@
-"""A replica as tables of rows, and back. Rows come in blocks: a block that did not change need not be written."""
+"""Snapshots: writing a replica as tables of rows, loading it again, and the service that makes snapshots.
+
+Rows are written in blocks. A block that did not change since the last snapshot need not be written again.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +45,12 @@ FORMAT = 2
 BLOCK_BITS = 10
 BUCKETS = 256
 LEVEL = 1
-"""Of compression: rows repeat their field names."""
+"""The level of compression. Rows repeat their field names, so they compress well."""
 _ENCODER = msgspec.msgpack.Encoder()
 
 
 def dump(replica: Replica) -> AsyncIterator[SnapshotPart]:
-    """The replica as it is now; what it becomes while the parts are taken is not in them."""
+    """Return the replica as it is now. Changes that come while the parts are read are not in them."""
     tables = replica.core.tables()
     sessions = [session_row(name, session) for name, session in replica.sessions.items()]
     replica_row = ReplicaRow(
@@ -88,24 +91,24 @@ async def _parts(
     for table, blocks in rows:
         for key, block in blocks:
             yield SnapshotPart(table, str(key), zlib.compress(_ENCODER.encode(block), LEVEL))
-            await asyncio.sleep(0)  # the node goes on between blocks
+            await asyncio.sleep(0)  # the node works between blocks
 
 
 class Loader:
-    """Takes parts in any order, and makes a replica of them."""
+    """Takes the parts of a snapshot in any order, and makes a replica of them."""
 
     def __init__(self) -> None:
         self._rows: dict[str, list[Any]] = {table: [] for table in TABLES}
 
     def add(self, part: SnapshotPart) -> None:
-        """One part. Raises ``SchemaError`` if it is damaged or of a table this durabus does not know."""
+        """Add one part. Raises ``SchemaError`` if it is damaged, or if this durabus does not know its table."""
         try:
             self._rows[part.table] += DECODERS[part.table].decode(zlib.decompress(part.rows))
         except (KeyError, zlib.error, msgspec.MsgspecError) as error:
             raise SchemaError(f"the snapshot's part {part.table}/{part.key} cannot be read: {error!r}") from error
 
     def replica(self, session: str, clock: LogClock, manifest: Manifest, *, skip: Position | None = None) -> Replica:
-        """All of it."""
+        """Return the replica. Raises ``SchemaError`` if the snapshot is incomplete or has another format."""
         rows = self._rows
         if manifest.format != FORMAT:
             raise SchemaError(f"a snapshot of format {manifest.format}, this durabus reads {FORMAT}: upgrade it")
@@ -161,7 +164,7 @@ def _event_blocks(states: list[EventState]) -> Iterator[tuple[int, list[EventBlo
 
 
 def _blocks(rows: Iterable[tuple[int, T]]) -> Iterator[tuple[int, list[T]]]:
-    """Rows by their number, which rises, in blocks of equal high bits."""
+    """Group rows, sorted by number, into blocks whose numbers have the same high bits."""
     block, key = [], None
     for number, row in rows:
         if key is not None and number >> BLOCK_BITS != key:
@@ -188,7 +191,7 @@ KEY = "durabus:snapshot"
 
 
 class Applier(Protocol):
-    """What it needs of a node."""
+    """What a snapshotter needs of a node."""
 
     replica: Replica
     session: str
@@ -199,7 +202,7 @@ class Applier(Protocol):
 
 
 class Snapshotter:
-    """``run`` for ever, or one pass of it."""
+    """Makes snapshots and trims the log: ``run`` whenever one is due, ``snapshot`` once."""
 
     def __init__(self, node: Applier, transport: Transport, *, every: int, public_kept: float) -> None:
         self._node = node
@@ -208,7 +211,7 @@ class Snapshotter:
         self._public_kept = public_kept
 
     async def run(self) -> None:
-        """Look now and then."""
+        """Make a snapshot whenever one is due, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY * (0.5 + random.random()))
             if self.is_due():
@@ -219,14 +222,14 @@ class Snapshotter:
                     await asyncio.sleep(LOOK_EVERY)
 
     def is_due(self) -> bool:
-        """Whether a node that starts now would have to replay too much."""
+        """Return whether a node that starts now would have to replay too many records."""
         replica = self._node.replica
         last = replica.marks[-1].applied if replica.marks else 0
-        # As many records as the state has events: so the cost of a snapshot is a share of that of the records.
+        # At least as many records as there are events: so a snapshot costs only a share of what the records cost.
         return replica.applied - last >= max(self._every, replica.core.size)
 
     async def snapshot(self) -> bool:
-        """Make one and trim; False if another node does, or was faster."""
+        """Make a snapshot and trim the log. False if another node makes one, or was faster."""
         lock = await self._claim()
         if lock is None:
             return False
@@ -240,7 +243,7 @@ class Snapshotter:
         try:
             lock: LockClaim | None = await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            # The node closes. The lock may be ours all the same, and then nobody else could have it for long.
+            # The node closes. It may hold the lock all the same, and then no other node could take it for long.
             try:
                 lock = await claiming
             except DurabusError as error:
@@ -269,8 +272,8 @@ class Snapshotter:
         old = [mark.position for mark in marks if mark.at_ts <= at_ts - self._public_kept]
         try:
             if marks:
-                # Not up to this one: a node that is a little behind shall find what it has not read yet.
+                # Trim up to the snapshot before this one: a node that is a little behind still finds its records.
                 await self._transport.trim(marks[-1].position, old[-1] if old else BEGINNING)
         except DurabusError as error:
-            logger.warning("the log was not trimmed, the next snapshot will: %s", error)
+            logger.warning("the log was not trimmed, the next snapshot will trim it: %s", error)
         return True

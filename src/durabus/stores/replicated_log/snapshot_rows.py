@@ -1,4 +1,4 @@
-"""The rows of a snapshot's tables, and what they are rows of."""
+"""The rows of the tables of a snapshot, and their conversion from and to the state of a replica."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TABLES = ("event_buses", "event_handlers", "events", "event_results", "locks", "
 
 
 class SessionRow(msgspec.Struct, frozen=True, array_like=True):
-    """A ``SenderSession``."""
+    """The row of a ``SenderSession``."""
 
     name: str
     low: int
@@ -34,7 +34,7 @@ class SessionRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is once."""
+    """The state that a replica has only once."""
 
     settings: Join | None
     applied: int
@@ -49,11 +49,11 @@ class ReplicaRow(msgspec.Struct, frozen=True, kw_only=True):
     event_locks: list[tuple[str, LockClaim]]
     positions: dict[str, str]
     fingerprints: dict[str, int]
-    """Of the newest record of each lane."""
+    """The fingerprint of the newest record of each lane."""
 
 
 class BusRow(msgspec.Struct, frozen=True, array_like=True):
-    """A bus; ``place`` is its place in the order of registration."""
+    """The row of a bus. ``place`` is its number in the order of registration."""
 
     place: int
     info: BusInfo
@@ -61,7 +61,7 @@ class BusRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class HandlerRow(msgspec.Struct, frozen=True, array_like=True):
-    """A registration."""
+    """The row of a handler's registration."""
 
     bus: str
     place: int
@@ -70,10 +70,10 @@ class HandlerRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LogRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """A log record without what its event says too; ``event`` is there if that is gone.
+    """A log record without the fields of its event. ``event`` is set only if the event was deleted.
 
-    The defaults are those of a PUBLISHED record. There may be millions of those, of events that nobody ever claimed:
-    they say nothing beyond their events, so one row stands for ``count`` of them, with as many numbers and ids.
+    The defaults are those of a PUBLISHED record. There may be millions of them for events that were never claimed.
+    These add nothing to their events, so one row stands for ``count`` records with consecutive numbers and ids.
     """
 
     number: int
@@ -97,7 +97,7 @@ class LogRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
 
 
 class NewRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
-    """An event that nobody ever claimed has only what its publisher gave it. There may be millions of them."""
+    """An event that was never claimed: it has only what its publisher gave. There may be millions of them."""
 
     id: int
     event_id: str
@@ -114,7 +114,7 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
     idempotency_key: str | None = None
 
     def state(self) -> EventState:
-        """The event again."""
+        """Return the state of the event."""
         return EventState(
             Event(
                 id=self.id,
@@ -136,13 +136,13 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
 
 
 class EventBlock(msgspec.Struct, frozen=True, array_like=True):
-    """Events of neighbouring ids. Their handlers are rows of their own."""
+    """Events with neighbouring ids. Their handlers have their own table."""
 
     new: list[NewRow]
     others: list[EventState]
 
     def states(self) -> list[EventState]:
-        """The events again."""
+        """Return the states of the events."""
         return [row.state() for row in self.new] + self.others
 
 
@@ -159,7 +159,7 @@ DECODERS: dict[str, msgspec.msgpack.Decoder[Any]] = {
 
 
 def event_block(states: Iterable[EventState]) -> EventBlock:
-    """Of some events."""
+    """Return the block of these events."""
     new: list[NewRow] = []
     others: list[EventState] = []
     for state in states:
@@ -188,19 +188,19 @@ def event_block(states: Iterable[EventState]) -> EventBlock:
 
 
 def bus_rows(tables: CoreTables) -> Iterator[BusRow]:
-    """Of all buses."""
+    """Yield the rows of all buses."""
     for place, (info, revision) in enumerate(tables.buses):
         yield BusRow(place, info, revision)
 
 
 def handler_rows(tables: CoreTables) -> Iterator[HandlerRow]:
-    """Of all handlers."""
+    """Yield the rows of all registrations."""
     for place, (bus, info, kept_until) in enumerate(tables.handlers):
         yield HandlerRow(bus, place, info, kept_until)
 
 
 def log_rows(log: Iterable[tuple[int, Record]], known: dict[int, Event], block_bits: int) -> Iterator[LogRow]:
-    """Of all records, none of which lies in two blocks; ``known`` are the events that have rows."""
+    """Yield the rows of all log records. No row spans two blocks. ``known`` are the events that have rows."""
 
     def run_of(counted: tuple[int, tuple[int, Record]]) -> tuple[int, int, int] | None:
         place, (number, record) = counted
@@ -242,7 +242,7 @@ def _log_row(number: int, record: Record, known: dict[int, Event]) -> LogRow:
 
 
 def _as_published(event: Event) -> Event:
-    """Without what an entry does not tell: the rest may have come from another moment of the event."""
+    """Return the event without the fields that its log entries carry themselves."""
     return replace(
         event,
         status=EventStatus.PENDING,
@@ -260,7 +260,7 @@ def _as_published(event: Event) -> Event:
 
 
 def numbered_records(rows: Iterable[LogRow], events: dict[int, Event]) -> Iterator[tuple[int, Record]]:
-    """The records again."""
+    """Yield the log records of these rows, with their numbers."""
     for row in rows:
         event = events.get(row.id)
         if row.action is Action.PUBLISHED and event is not None and event.fence == 0:
@@ -298,7 +298,7 @@ def _record(row: LogRow, events: dict[int, Event]) -> Record:
 
 
 def session_row(name: str, session: SenderSession) -> SessionRow:
-    """Of a session."""
+    """Return the row of a session."""
     pieces = [(number, place, piece) for number, have in session.pieces.items() for place, piece in have.items()]
     return SessionRow(
         name,
@@ -311,7 +311,7 @@ def session_row(name: str, session: SenderSession) -> SessionRow:
 
 
 def session_of(row: SessionRow) -> SenderSession:
-    """The session again."""
+    """Return the session of a row."""
     session = SenderSession()
     session.low, session.seen, session.last_ts = row.low, set(row.seen), row.last_ts
     pieces: list[tuple[int, int, bytes | NewEvent]] = [*row.commands, *row.events]

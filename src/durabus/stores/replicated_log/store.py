@@ -1,4 +1,7 @@
-"""The verbs that change nothing: what any node acknowledged before the call is seen."""
+"""The ``EventStore`` of NATS and Kafka.
+
+Verbs that write append a command to the log. Verbs that read see everything that any node acknowledged before the call.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from durabus.stores.replicated_log.wire import wire, wire_ref
 
 
 class ReplicatedLogReads:
-    """Each catches up with the log, then asks the replica in the caller's own thread."""
+    """The reading verbs. Each one catches up with the log, then reads the replica in the caller's own thread."""
 
     _node: Node
 
@@ -128,11 +131,11 @@ class ReplicatedLogStore(ReplicatedLogReads):
 
     @property
     def skipped_records(self) -> int:
-        """How many records of the log were none of ours, or failed: void on every node alike."""
+        """The number of records that every node skipped: those of other programs, and those that failed."""
         return self._node.replica.skipped
 
     async def snapshot(self) -> bool:
-        """Make one now, as nodes do by themselves, and trim the log; False if another node is at it."""
+        """Make a snapshot now, as nodes do by themselves, and trim the log. False if another node is making one."""
         return await self._node.snapshot()
 
     async def open(self) -> None:
@@ -180,7 +183,7 @@ class ReplicatedLogStore(ReplicatedLogReads):
             self._node.check_open()
             return []
         if self._core.knows_any(new):
-            # Somebody repeats a publish: the public lane is spared a second copy where that can be seen.
+            # A caller repeats a publish. If the replica shows it, the public lane gets no second copy.
             await self._node.catch_up()
             known = self._core.stored(new)
             if known is not None:
@@ -201,7 +204,7 @@ class ReplicatedLogStore(ReplicatedLogReads):
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
         if self._core.nothing_to_claim(request):
-            # An idle worker that looks again and again must not make the log grow.
+            # An idle worker that polls must not make the log grow.
             await self._node.catch_up()
             if self._core.nothing_to_claim(request):
                 return []
@@ -295,7 +298,7 @@ class ReplicatedLogStore(ReplicatedLogReads):
         return count
 
     async def _list(self, command: c.Written | Sequence[Any]) -> list[Any]:
-        """The answer to a batch; an empty batch is answered empty."""
+        """Run the command of a batch and return its list; an empty batch returns an empty list."""
         self._node.check_open()
         if isinstance(command, Sequence):
             return []

@@ -1,4 +1,7 @@
-"""What the fold asks of a broker: two lanes with one order, and a place for snapshots."""
+"""What the replicated log needs from a broker: two lanes with one order, and a place for snapshots.
+
+The public lane carries events, for any consumer. The control lane carries the commands of nodes.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +13,33 @@ import msgspec
 from durabus.errors import StoreUnavailableError
 
 Position = tuple[int, ...]
-"""A place in the log; later ones compare larger. NATS: (sequence). Kafka: (control offset, public offset)."""
+"""A position in the log; later ones compare larger. NATS: (sequence). Kafka: (control offset, public offset)."""
 BEGINNING: Position = ()
 
 
 class PublicRecord(NamedTuple):
-    """One event on the public lane: its JSON, and headers for everybody."""
+    """One event on the public lane: its JSON, and headers for any consumer."""
 
     key: str
-    """The same for a repeat of the record, and for no other."""
+    """A repeat of the record has the same key; no other record has it."""
     type: str
     headers: Mapping[str, str]
     body: bytes
 
 
 class BrokerRecord(NamedTuple):
-    """One record as it was read back. ``type`` is None on the control lane."""
+    """One record that was read from the log. ``type`` is None on the control lane."""
 
     position: Position
     at_ts: float
-    """When the broker appended it."""
+    """When the broker appended the record."""
     type: str | None
     headers: Mapping[str, str]
     body: bytes
 
 
 class SnapshotPart(NamedTuple):
-    """A piece of a snapshot: a table of the state, a key in it, and some rows."""
+    """A part of a snapshot: a table, a key in it, and some rows."""
 
     table: str
     key: str
@@ -44,24 +47,24 @@ class SnapshotPart(NamedTuple):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot is of."""
+    """The position of the log that a snapshot was made at."""
 
     format: int
     position: Position
     at_ts: float
-    """The log's time there."""
+    """The log's time at this position."""
 
 
 class GapError(StoreUnavailableError):
-    """Records that this node has not read were trimmed: it must begin again from the newest snapshot."""
+    """Records that this node has not read were trimmed. The node must start again from the newest snapshot."""
 
 
 class UnknownOutcomeError(StoreUnavailableError):
-    """The broker did not say whether it took a record. Sending it again is harmless."""
+    """The broker did not confirm a record. Sending it again is harmless."""
 
 
 class RefusedError(StoreUnavailableError):
-    """The broker said no, and would again."""
+    """The broker refused a record, and would refuse it again."""
 
 
 class Transport(Protocol):
@@ -69,68 +72,68 @@ class Transport(Protocol):
 
     @property
     def name(self) -> str:
-        """What the log is called in errors, with its stream or topics."""
+        """The name of the log in errors, with its stream or topics."""
         ...
 
     @property
     def largest(self) -> int:
-        """How many bytes a record may have."""
+        """The maximum size of a record in bytes."""
         ...
 
     async def open(self) -> None:
-        """Connect, make what is missing, check what is there. Raises ``SchemaError`` on settings that lose records."""
+        """Connect, and create or check the log. Raises ``SchemaError`` for settings that lose records."""
         ...
 
     async def verify(self) -> None:
-        """Check the settings that the order, the time and the keeping of records rest on. Raises ``SchemaError``."""
+        """Check the settings that keep records, their order and their times. Raises ``SchemaError``."""
         ...
 
     async def close(self) -> None:
-        """Let go. Repeatable."""
+        """Disconnect. A repeat does nothing."""
         ...
 
     def refusal(self, record: PublicRecord) -> str | None:
-        """Why the broker would not take such a record; None if it would."""
+        """Return why the broker would refuse this record; None if it would accept it."""
         ...
 
     async def publish(self, records: Sequence[PublicRecord]) -> None:
-        """Append to the public lane, in this order. Returns when the broker has them and they have their place."""
+        """Append records to the public lane, in this order. Returns when the broker has them at their positions."""
         ...
 
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
-        """Append to the control lane. Returns when the broker has it. ``key`` is that of a ``PublicRecord``."""
+        """Append a record to the control lane. Returns when the broker has it. ``key`` is as in ``PublicRecord``."""
         ...
 
     async def head(self) -> Position:
-        """The place of the newest record that has one; everything acknowledged before the call is not after it."""
+        """Return the position of the newest record. No record acknowledged before the call comes after it."""
         ...
 
     def public_seen(self) -> int:
-        """Which public record a control record written now comes after, where the lanes need that to have one order."""
+        """Return the public record that a control record written now comes after. On Kafka it orders the two lanes."""
         ...
 
     async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
-        """Deliver every record after ``after``, in order, for ever; ``deliver`` runs in this loop.
+        """Deliver every record after ``after``, in order, until cancelled. ``deliver`` runs in this loop.
 
-        Each time the reading begins, also after an interruption, it begins with the last record that was delivered (on
-        Kafka the last one of each lane), so that the replica sees whether the log is still the one that it has read.
-        Heals by itself from everything that passes. Ends by being cancelled, with ``GapError`` if records after
-        ``after``, or the one there, are gone, or with ``Damage`` if the log is not the one that was read.
+        Each time reading starts, also after an interruption, it starts with the last record that was delivered (on
+        Kafka the last one of each lane). So the replica notices if the log is no longer the one that it has read.
+        Reading recovers from every temporary failure. Raises ``GapError`` if records after ``after``, or the record at
+        it, are gone, and ``Damage`` if the log is not the one that was read.
         """
         ...
 
     async def newest_snapshot(self) -> Manifest | None:
-        """The newest complete snapshot."""
+        """Return the manifest of the newest complete snapshot."""
         ...
 
     def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        """Its parts, in the order of writing. Raises ``GapError`` if a newer one replaced it meanwhile."""
+        """Yield the parts of a snapshot as they were written. Raises ``GapError`` if a newer snapshot replaces it."""
         ...
 
     async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        """Replace the snapshot in one step. False if somebody with a larger fence, or a later position, was faster."""
+        """Replace the snapshot in one step. False if a node with a larger fence or a later position was faster."""
         ...
 
     async def trim(self, control: Position, public: Position) -> None:
-        """Forget the control records up to one place, and the public ones up to another."""
+        """Delete the control records up to one position, and the public records up to another."""
         ...

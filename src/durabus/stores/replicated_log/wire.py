@@ -1,4 +1,4 @@
-"""Settlements and references to claims, packed small: a busy log is made of them."""
+"""Settlements and claim references as compact records. Most of a busy log consists of them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 
 Ref = tuple[int, str, int]
-"""A ``ClaimRef`` on its way."""
+"""A packed ``ClaimRef``."""
 
 
 class PackedCompletion(msgspec.Struct, frozen=True, array_like=True, tag="c", omit_defaults=True):
-    """A ``Complete`` on its way."""
+    """A packed ``Complete``."""
 
     ref: Ref
     execution_time_ms: float | None = None
@@ -25,13 +25,13 @@ class PackedCompletion(msgspec.Struct, frozen=True, array_like=True, tag="c", om
     reason: str | None = None
 
     def settlements(self) -> list[Settlement]:
-        """As the kernel knows it."""
+        """Return the settlement as a list."""
         ref, ms, code = ClaimRef(*self.ref), self.execution_time_ms, self.status_code
         return [Complete(ref, self.results, self.errors, ms, code, self.reason)]
 
 
 class PackedCompletions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
-    """What one claim brought and is plainly done: most of what a busy log holds."""
+    """Many plain ``Complete`` of one claim. Most of a busy log consists of these."""
 
     token: str
     fence: int
@@ -40,12 +40,12 @@ class PackedCompletions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     """``execution_time_ms`` of each."""
 
     def __post_init__(self) -> None:
-        """Seen when the record is read: a command is applied as a whole, or it is void."""
+        """Check when the record is read: a command is applied as a whole or not at all."""
         if len(self.ids) != len(self.times):
             raise ValueError(f"{len(self.ids)} completions with {len(self.times)} times")
 
     def settlements(self) -> list[Settlement]:
-        """As the kernel knows them."""
+        """Return the settlements."""
         token, fence = self.token, self.fence
         return [
             Complete(ClaimRef(id_, token, fence), (), (), time) for id_, time in zip(self.ids, self.times, strict=True)
@@ -53,7 +53,7 @@ class PackedCompletions(msgspec.Struct, frozen=True, array_like=True, tag="d"):
 
 
 class PackedFailure(msgspec.Struct, frozen=True, array_like=True, tag="f", omit_defaults=True):
-    """A ``Fail`` on its way."""
+    """A packed ``Fail``."""
 
     ref: Ref
     error: str
@@ -63,13 +63,13 @@ class PackedFailure(msgspec.Struct, frozen=True, array_like=True, tag="f", omit_
     results: tuple[HandlerResult, ...] = ()
 
     def settlements(self) -> list[Settlement]:
-        """As the kernel knows it."""
+        """Return the settlement as a list."""
         ref = ClaimRef(*self.ref)
         return [Fail(ref, self.error, self.delay, self.results, self.execution_time_ms, self.status_code)]
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r", omit_defaults=True):
-    """A ``Release`` on its way."""
+    """A packed ``Release``."""
 
     ref: Ref
     delay: float = 0.0
@@ -77,7 +77,7 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r", omit_defau
     reason: str | None = None
 
     def settlements(self) -> list[Settlement]:
-        """As the kernel knows it."""
+        """Return the settlement as a list."""
         return [Release(ClaimRef(*self.ref), self.delay, self.results, self.reason)]
 
 
@@ -85,7 +85,7 @@ Sent = PackedCompletion | PackedCompletions | PackedFailure | Returned
 
 
 def wire(settlements: Sequence[Settlement]) -> tuple[Sent, ...]:
-    """Settlements as ``SettleEvents`` carries them: neighbours of one claim that are plainly done go as one."""
+    """Pack settlements for ``SettleEvents``. Consecutive plain completions of one claim become one item."""
     sent: list[Sent] = []
     ids: list[int] = []
     times: list[float | None] = []
@@ -128,5 +128,5 @@ def _single(settlement: Settlement) -> Sent:
 
 
 def wire_ref(ref: ClaimRef) -> Ref:
-    """A reference as commands carry it."""
+    """Pack a claim reference for commands."""
     return ref.id, ref.token, ref.fence
