@@ -103,7 +103,7 @@ class TestNats(BrokerTests):
     async def test_a_stream_that_takes_our_subjects_is_told(self, broker: Broker) -> None:
         client = await nats.connect(broker.server_url)
         await client.jetstream().add_stream(StreamConfig(name=f"{broker.prefix}x", subjects=[f"{broker.prefix}.>"]))
-        with pytest.raises(SchemaError, match="another stream takes"):
+        with pytest.raises(SchemaError, match="another stream has"):
             await broker.open()
         await client.jetstream().delete_stream(f"{broker.prefix}x")
         await client.close()
