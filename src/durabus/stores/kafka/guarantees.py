@@ -12,13 +12,13 @@ GUARANTEES = Guarantees(
         "acknowledged by all replicas in sync (`acks=all`, idempotent producer): with one broker in its page cache."
     ),
     lost=(
-        "nothing by kill -9 of clients or broker. With `replication=1` a power cut takes the newest records; with 3 "
-        "and `min.insync.replicas=2` nothing, unless all copies go at once. "
+        "nothing by kill -9 of clients or broker. With `replication=1` a power cut loses the newest records; with 3 "
+        "and `min.insync.replicas=2` it loses nothing, unless it hits all copies at once. "
         "A log that is damaged, shortened or created again stops the nodes that notice it (`DamagedLogError`)."
     ),
     order="one log for all buses of a prefix (one partition): its order decides every claim, by priority, then by id.",
     unknown_outcome=(
-        "the record is sent again until `timeout`; sender and number make a repeat void. Then "
+        "the store sends the record again until `timeout`; nodes recognise a repeat by its sender and number. Then "
         "`StoreUnavailableError`: repeat the call, which takes effect once."
     ),
     clock="the time that the broker wrote on each record (`LogAppendTime`), never backwards.",

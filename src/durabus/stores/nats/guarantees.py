@@ -10,13 +10,13 @@ GUARANTEES = Guarantees(
     title="NATS",
     durability="in a JetStream stream: with one server in its page cache, with `replicas=3` on a majority of servers.",
     lost=(
-        "nothing by kill -9 of clients or server. A power cut of all copies takes up to the server's `sync_interval` "
+        "nothing by kill -9 of clients or server. A power cut of all copies loses up to the server's `sync_interval` "
         "(2 minutes unless set; `always` loses nothing). "
         "A log that is damaged, shortened or created again stops the nodes that notice it (`DamagedLogError`)."
     ),
     order="one log for all buses of a prefix: its order decides every claim, by priority, then by id.",
     unknown_outcome=(
-        "the record is sent again until `timeout`; sender and number make a repeat void. Then "
+        "the store sends the record again until `timeout`; nodes recognise a repeat by its sender and number. Then "
         "`StoreUnavailableError`: repeat the call, which takes effect once."
     ),
     clock="the time that the server wrote on each record, never backwards.",

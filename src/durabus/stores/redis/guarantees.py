@@ -7,8 +7,8 @@ SUITE = "conformance/test_redis.py::TestRedisStore"
 GUARANTEES = Guarantees(
     title="Redis and Valkey",
     durability=(
-        "in the server's memory, and in its append-only file as `appendfsync` says: always, within two seconds, or "
-        "whenever."
+        "in the server's memory. `appendfsync` says when it is in the append-only file too: before the reply "
+        "(`always`), within two seconds (`everysec`), or when the operating system writes it (`no`)."
     ),
     lost=(
         "with `appendonly yes` and `appendfsync always` nothing. With `everysec` you can lose the last two seconds: by "
@@ -18,7 +18,7 @@ GUARANTEES = Guarantees(
     ),
     order="claims by priority, then by id. The log is a stream: the order in which the functions ran.",
     unknown_outcome=(
-        "the call is made again until `timeout`, and takes effect once; then `StoreUnavailableError`: repeat it."
+        "the store repeats the call until `timeout`; it takes effect once. Then `StoreUnavailableError`: repeat it."
     ),
     clock="the server's, never backwards.",
     wake_up="pub/sub, with the worker's poll behind it.",
