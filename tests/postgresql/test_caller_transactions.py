@@ -279,7 +279,7 @@ def test_django_s_own_atomic_block_takes_an_event_along(url: str, postgresql_url
     with transaction.atomic():
         asyncio.run(publish(transaction.get_connection()))
     assert asyncio.run(pending()) == 1
-    with pytest.raises(StoreError, match=r"begin a transaction first.*hand over transaction.get_connection"):
+    with pytest.raises(StoreError, match=r"begin a transaction first.*pass transaction.get_connection"):
         asyncio.run(publish(transaction.get_connection()))
     transaction.get_connection().close()
 

@@ -177,7 +177,7 @@ async def test_django_s_own_atomic_block_takes_an_event_along(store: SQLiteStore
                 with transaction.atomic(using=wrapper.alias):
                     bus.publish("order.placed", connection=wrapper)
                     transaction.set_rollback(not kept, using=wrapper.alias)
-            with pytest.raises(StoreError, match=r"begin a transaction first.*hand over transaction.get_connection"):
+            with pytest.raises(StoreError, match=r"begin a transaction first.*pass transaction.get_connection"):
                 bus.publish("order.placed", connection=wrapper)
         wrapper.close()
 
