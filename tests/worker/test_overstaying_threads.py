@@ -74,11 +74,12 @@ async def test_a_retry_begins_after_the_function_that_overstayed_has_ended(
 
 
 async def test_an_event_timeout_waits_for_the_end_of_the_function_too(store: EventStore, slow: Slow) -> None:
-    async with EventBus(store, retry=QUICK, lease=short_lease(store), event_timeout=0.02) as bus:
+    # Long enough for the thread of the function to begin on a busy machine, or the first attempt ends without a call.
+    async with EventBus(store, retry=QUICK, lease=short_lease(store), event_timeout=0.5) as bus:
         bus.subscribe("job", slow, id="slow")
         handle = bus.emit("job")
         await asyncio.to_thread(slow.begun.wait, 10)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.7)
         assert slow.calls == [1]
         slow.release.set()
         ended = await handle
