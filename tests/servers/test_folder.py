@@ -8,7 +8,7 @@ from tests.servers.presence import installed
 from durabus.errors import ServerError
 from durabus.testing.servers.known import SERVERS, make_server
 from durabus.testing.servers.postgresql import PostgreSQLServer
-from durabus.testing.servers.process import CARD, Folder, FolderRecord
+from durabus.testing.servers.process import RECORD_FILE, Folder, FolderRecord
 
 
 def refusal(directory: Path) -> str:
@@ -39,7 +39,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_damaged_folder_is_refused(tmp_path: Path) -> None:
-    (tmp_path / CARD).write_text("{")
+    (tmp_path / RECORD_FILE).write_text("{")
     assert "cannot be read" in refusal(tmp_path)
 
 
@@ -54,7 +54,7 @@ def test_what_is_remembered_is_read_again(tmp_path: Path) -> None:
     folder.remember(long)
     folder.remember(short)
     folder.close()
-    assert Folder("redis", tmp_path).card == short
+    assert Folder("redis", tmp_path).record == short
 
 
 def test_a_missing_binary_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

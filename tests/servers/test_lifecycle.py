@@ -16,7 +16,7 @@ from tests.servers.presence import installed
 
 from durabus.errors import ServerError
 from durabus.testing.servers.known import SERVERS, make_server
-from durabus.testing.servers.process import CARD, CLIENT_PORTS, LOOPBACK
+from durabus.testing.servers.process import CLIENT_PORTS, LOOPBACK, RECORD_FILE
 from durabus.testing.servers.server import Server
 
 pytestmark = pytest.mark.processes
@@ -114,7 +114,7 @@ def test_a_kept_folder_has_the_same_url_again(tmp_path: Path, kind: str) -> None
     place = tmp_path / "deep" / kind
     with installed(make_server(kind, place)) as server:
         url = server.url
-    assert stat.S_IMODE((place / CARD).stat().st_mode) == 0o600
+    assert stat.S_IMODE((place / RECORD_FILE).stat().st_mode) == 0o600
     with make_server(kind, place) as server:
         assert server.url == url
 
@@ -123,7 +123,7 @@ def test_a_kept_folder_moves_to_another_port_if_its_own_is_taken(tmp_path: Path)
     with installed(make_server("nats", tmp_path / "a")) as server:
         url = server.url
     (tmp_path / "b").mkdir()
-    (tmp_path / "b" / CARD).write_bytes((tmp_path / "a" / CARD).read_bytes())
+    (tmp_path / "b" / RECORD_FILE).write_bytes((tmp_path / "a" / RECORD_FILE).read_bytes())
     with make_server("nats", tmp_path / "b") as taker, make_server("nats", tmp_path / "a") as server:
         assert taker.url == url
         assert server.url != url

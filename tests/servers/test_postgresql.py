@@ -11,7 +11,7 @@ from tests.servers.presence import distribution, installed
 from durabus.errors import ServerError
 from durabus.testing.servers import postgresql
 from durabus.testing.servers.postgresql import BINARIES, DISTRIBUTION, DistributionPostgreSQLServer, PostgreSQLServer
-from durabus.testing.servers.process import CARD
+from durabus.testing.servers.process import RECORD_FILE
 
 pytestmark = pytest.mark.processes
 
@@ -76,7 +76,7 @@ def test_a_setting_it_refuses_is_told_with_its_own_words(tmp_path: Path) -> None
 
 
 def test_an_interrupted_initdb_is_done_again(tmp_path: Path) -> None:
-    (tmp_path / CARD).touch()
+    (tmp_path / RECORD_FILE).touch()
     (tmp_path / "data.new").mkdir()
     (tmp_path / "data.new" / "half").touch()
     with installed(PostgreSQLServer(tmp_path)) as server:

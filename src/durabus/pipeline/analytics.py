@@ -198,7 +198,7 @@ def _share(part: Column, whole: Column) -> Column:
 
 
 def analyze(lake: Lake, as_of: float, stale_after: float = STALE_AFTER, *, news: bool = True) -> list[str]:
-    """Make the tables of analytics again. ``as_of`` is the store's now, in seconds. Answers their names.
+    """Make the tables of analytics again. ``as_of`` is the store's now, in seconds. Returns their names.
 
     Without ``news`` since the last time, only what depends on ``as_of``, unless a table is missing.
     """

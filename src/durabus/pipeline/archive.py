@@ -165,7 +165,7 @@ class Archive:
 
 
 def quarantine(lake: Lake) -> int:
-    """Copy what does not parse, and is not there yet, to ``bronze.quarantine``. Answers how many rows are there."""
+    """Copy what does not parse, and is not there yet, to ``bronze.quarantine``. Returns how many rows the table has."""
     lake.create(QUARANTINE)
     newest = lake.value(QUARANTINE.name, "max(seq)")
     bad = lake.read(EVENT_LOG.name).where(

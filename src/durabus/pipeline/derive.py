@@ -24,7 +24,7 @@ TRANSFORMS: dict[str, tuple[Table, Callable[[DataFrame], DataFrame], list[str] |
 
 
 def update_silver(lake: Lake, name: str) -> int:
-    """Make the rows again whose events have new entries. Answers how many entries were new.
+    """Make the rows again whose events have new entries. Returns how many entries were new.
 
     The table's own ``last_seq`` says what it has seen, so data and progress are one commit: a run that is killed leaves
     the table as it was, and repeating a run changes nothing.
@@ -45,7 +45,7 @@ def update_silver(lake: Lake, name: str) -> int:
 
 
 def rebuild_silver(lake: Lake, name: str) -> int:
-    """Make the whole table again from bronze. Answers how many entries it was made of."""
+    """Make the whole table again from bronze. Returns the number of entries read."""
     table, transform, _ = TRANSFORMS[name]
     log = lake.read(EVENT_LOG.name)
     lake.overwrite(transform(log), table.name, table.properties)
@@ -66,7 +66,7 @@ _ENDED = "ended_at IS NOT NULL"
 
 
 def update_projection(lake: Lake, projection: Projection, *, seen: int | None) -> int:
-    """Make the keys again whose events changed after the entry ``seen``; None builds all. Answers how many events.
+    """Make the keys again whose events changed after the entry ``seen``; None builds all. Returns how many events.
 
     A run that is killed before its progress is written is repeated: it makes the same keys again, with the same result.
     """
@@ -86,7 +86,7 @@ def update_projection(lake: Lake, projection: Projection, *, seen: int | None) -
 
 
 def rebuild_projection(lake: Lake, projection: Projection) -> int:
-    """Make all of it again, and swap it in with one commit. Answers of how many events."""
+    """Make all of it again, and swap it in with one commit. Returns of how many events."""
     lake.overwrite(all_rows(lake, projection), projection.table, MERGED)
     return _ended_events(lake, projection).count()
 
@@ -116,7 +116,7 @@ def watermarks(lake: Lake) -> dict[tuple[str, int | None], int]:
 
 
 SHORTEST = 7.0
-"""Days. Delta refuses less: somebody may still read what would be deleted, or write what was not committed yet."""
+"""Days. Delta refuses less: another job may still read such files, or write files that it has not committed yet."""
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

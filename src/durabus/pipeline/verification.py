@@ -85,7 +85,7 @@ def _log_between(lake: Lake, url: str, after: str, until: str, *, rows: int) -> 
 
 
 async def trim(store: EventStore, *, older_than: float = 0.0, batch: int = 10_000) -> int:
-    """Trim the log up to the verified position, and no further. Answers how many entries went."""
+    """Trim the log up to the verified position, and no further. Returns how many entries were deleted."""
     until = await store.read_position(READER)
     if until == START:
         raise PipelineError(

@@ -117,7 +117,7 @@ def stale_writes(history: History) -> Iterator[Violation]:
 def _explained(
     history: History, end: LogEntry, asked: list[tuple[RecordedCall, Subject, Subject | None]], slack: float
 ) -> Iterator[Violation]:
-    """Somebody asked for this entry before it was written, and was not told that it was refused."""
+    """A process asked for this entry before the store wrote it, and the store did not refuse."""
     at = history.at(end.at_ts)
     alike = [one for one in asked if one[1].what == KINDS.get(end.action)]
     before = [(call, answer) for call, _, answer in alike if call.begins <= at + slack]

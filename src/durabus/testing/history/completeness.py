@@ -39,7 +39,7 @@ def stuck(history: History) -> Iterator[Violation]:
 
 
 def phantom(history: History) -> Iterator[Violation]:
-    """Every event was published by somebody, under one id, and once for each idempotency key."""
+    """A process published every event, under one id, and once for each idempotency key."""
     asked = {subject.event_id for call in history.of("add_events") for subject in call.invoke.subjects}
     ids: dict[str, int] = {}
     keys: dict[tuple[str, str], int] = {}

@@ -109,7 +109,7 @@ class Search:
                     yield done | 1 << place, after, at
 
     def _by_itself(self, state: MachineState, now: float) -> Iterator[tuple[MachineState, float]]:
-        """What happens to an event without a call that names it: its lease ends, somebody unknown is given it."""
+        """What happens to an event without a call that names it: its lease ends, or an unknown caller claims it."""
         if state.status == PROCESSING:
             over = max(now, state.expires)
             yield state._replace(status=PENDING, token=None, abandoned=state.token), over

@@ -101,7 +101,7 @@ class Effect(msgspec.Struct, frozen=True, tag="effect", gc=False):
 
 
 class Holding(msgspec.Struct, frozen=True, tag="holding", gc=False):
-    """Somebody begins or ends to do what only the holder of a lock may do; written down outside of the store."""
+    """A process begins or ends work that only the holder of a lock may do. It is recorded outside of the store."""
 
     at: float
     host: str

@@ -21,7 +21,7 @@ STARTED = b"Kafka Server started"
 
 
 class KafkaServer(Server):
-    """``settings`` are those of ``server.properties``. Whoever can reach the port can use it: there is no password."""
+    """``settings`` are those of ``server.properties``. It has no password: any program that reaches it can use it."""
 
     kind = "kafka"
     title = "Kafka"

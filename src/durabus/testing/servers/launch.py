@@ -30,7 +30,7 @@ def main() -> None:
             sys.exit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
         if os.getppid() != int(parent):
             sys.exit("the process that wanted the server has ended")
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # whoever starts a server may block signals; it must get them
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the parent may block signals, and the server must get them
     os.execv(command[0], command)  # noqa: S606  (becoming the server is the purpose)
 
 

@@ -60,7 +60,7 @@ def _first_client_port() -> int:
     return int(CLIENT_PORTS.read_text().split()[0]) if CLIENT_PORTS.exists() else USUAL_FIRST_CLIENT_PORT
 
 
-CARD = "durabus-server.json"
+RECORD_FILE = "durabus-server.json"
 
 
 class FolderRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,18 +79,18 @@ class Folder:
         self.path = Path(tempfile.mkdtemp(prefix=f"durabus-{kind}-")) if given is None else given.absolute()
         self._lock: int | None = None
         try:
-            self.card = self._open(kind)
+            self.record = self._open(kind)
         except BaseException:
             self.close()
             raise
 
     def _open(self, kind: str) -> FolderRecord:
-        card = self.path / CARD
+        file = self.path / RECORD_FILE
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not card.exists() and any(self.path.iterdir()):
+            if not file.exists() and any(self.path.iterdir()):
                 raise ServerError(f"{self.path} is not empty and no server of durabus: name a new or an empty folder")
-            self._lock = os.open(card, os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ServerError(f"{self.path} is in use by another server: stop it, or name another folder") from None
@@ -99,23 +99,23 @@ class Folder:
         return self._read(kind)
 
     def _read(self, kind: str) -> FolderRecord:
-        text = (self.path / CARD).read_bytes()
+        text = (self.path / RECORD_FILE).read_bytes()
         if not text:
             return FolderRecord(kind=kind)
         try:
-            card = msgspec.json.decode(text, type=FolderRecord)
+            record = msgspec.json.decode(text, type=FolderRecord)
         except msgspec.MsgspecError as error:
-            raise ServerError(f"{self.path / CARD} cannot be read ({error}): remove the folder") from error
-        if card.kind != kind:
-            raise ServerError(f"{self.path} holds a {card.kind} server, not {kind}: name another folder")
-        return card
+            raise ServerError(f"{self.path / RECORD_FILE} cannot be read ({error}): remove the folder") from error
+        if record.kind != kind:
+            raise ServerError(f"{self.path} holds a {record.kind} server, not {kind}: name another folder")
+        return record
 
-    def remember(self, card: FolderRecord) -> None:
+    def remember(self, record: FolderRecord) -> None:
         """Keep what the next start needs. Written in place, because the lock is on this very file."""
-        self.card = card
+        self.record = record
         if self._lock is not None:
-            os.pwrite(self._lock, msgspec.json.encode(card), 0)
-            os.ftruncate(self._lock, len(msgspec.json.encode(card)))
+            os.pwrite(self._lock, msgspec.json.encode(record), 0)
+            os.ftruncate(self._lock, len(msgspec.json.encode(record)))
 
     def close(self) -> None:
         """Give it up; a temporary one is removed."""

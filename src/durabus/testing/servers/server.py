@@ -161,16 +161,16 @@ class Server(ABC):
 
     @property
     def _ports(self) -> tuple[int, ...]:
-        return self._opened.card.ports
+        return self._opened.record.ports
 
     @property
     def _password(self) -> str:
-        return self._opened.card.password
+        return self._opened.record.password
 
     def _choose_ports(self, folder: Folder) -> None:
-        known = folder.card.ports
+        known = folder.record.ports
         if len(known) != self.ports_needed or (self._process is None and not all(map(is_free, known))):
-            folder.remember(msgspec.structs.replace(folder.card, ports=tuple(free_ports(self.ports_needed))))
+            folder.remember(msgspec.structs.replace(folder.record, ports=tuple(free_ports(self.ports_needed))))
 
     def _start_on_a_free_port(self, folder: Folder, *, may_move: bool) -> None:
         tries = PORT_TRIES if may_move else 1
@@ -182,8 +182,8 @@ class Server(ABC):
                 taken = "already in use" in str(error).lower() and not all(map(is_free, self._ports))
                 if not taken or not left:
                     raise
-                # Between our look and its start somebody else took the port.
-                folder.remember(msgspec.structs.replace(folder.card, ports=tuple(free_ports(self.ports_needed))))
+                # Another program took the port between our look and the start.
+                folder.remember(msgspec.structs.replace(folder.record, ports=tuple(free_ports(self.ports_needed))))
             else:
                 return
 

@@ -166,7 +166,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._plan(self._now + delay, callback, args, self._outside_context)
 
     def local_time(self) -> float:
-        """The monotonic clock of whoever runs now."""
+        """The monotonic clock of the process that runs now."""
         lane = self.current
         return lane.started + self._now * lane.speed
 
@@ -230,7 +230,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # What asyncio asks of a loop.
 
     def time(self) -> float:
-        """Seconds since the beginning by the clock of whoever runs now."""
+        """Seconds since the beginning by the clock of the process that runs now."""
         return self._now * self.current.speed
 
     def call_soon(
@@ -265,7 +265,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run it in ``delay`` seconds, by the clock of whoever asks for it."""
+        """Run it in ``delay`` seconds, by the clock of the process that asks."""
         return self._plan(self._now + delay / self.current.speed, callback, args, context)
 
     def call_at(
@@ -275,7 +275,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run it at ``when``, by the clock of whoever asks for it."""
+        """Run it at ``when``, by the clock of the process that asks."""
         speed = self.current.speed
         due = when / speed
         while due * speed < when:  # rounded down: a timer that is early by its own clock may be set again for ever

@@ -153,7 +153,7 @@ class SimulationRun:
             try:
                 await store.open()
             except StoreError:
-                # It ends, and whoever looks after processes starts it anew.
+                # The process ends, and its supervisor starts it again.
                 self._loop.outside_in(TRY_AGAIN, self._start_again, seat, host)
                 return
             await process.run()

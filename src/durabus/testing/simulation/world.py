@@ -35,7 +35,7 @@ PID = 4711
 
 
 class WorldClock:
-    """The store's clock, or that of whoever runs now."""
+    """The clock of the store, or of the process that runs now."""
 
     def __init__(self, loop: VirtualLoop, *, of_caller: bool = False) -> None:
         self._loop = loop
