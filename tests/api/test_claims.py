@@ -288,7 +288,7 @@ async def test_lists_of_any_depth_go_by_id(desk: Desk) -> None:
 
 
 async def test_a_total_that_nobody_counted_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.http.listing.COUNT_UP_TO", 3)
+    monkeypatch.setattr("durabus.views.events.COUNT_UP_TO", 3)
     for _ in range(4):
         await desk.publish()
     page = (await desk.get("/events?tags=work&limit=2")).json()
@@ -315,7 +315,7 @@ async def test_log_numbers_are_unique_and_grow(desk: Desk) -> None:
 
 
 async def test_lists_are_read_a_few_at_a_time(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.http.listing.AT_ONCE", 3)
+    monkeypatch.setattr("durabus.views.events.AT_ONCE", 3)
     ids = [await desk.publish() for _ in range(10)][::-1]
     for limit, offset in ((10, 0), (4, 0), (4, 2), (3, 3), (5, 8), (5, 20), (1, 9)):
         for query in ("", "&tags=work"):
@@ -325,8 +325,8 @@ async def test_lists_are_read_a_few_at_a_time(desk: Desk, monkeypatch: pytest.Mo
 
 
 async def test_counting_ends_after_a_second(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.http.listing.AT_ONCE", 2)
-    monkeypatch.setattr("durabus.http.listing.COUNT_WITHIN", -1.0)
+    monkeypatch.setattr("durabus.views.events.AT_ONCE", 2)
+    monkeypatch.setattr("durabus.views.events.COUNT_WITHIN", -1.0)
     for _ in range(5):
         await desk.publish()
     page = (await desk.get("/events?tags=work&limit=5")).json()

@@ -12,10 +12,10 @@ from tests.dashboard.shop import bury, publish
 from durabus import EventStore, ManualClock, new_event, open_store
 from durabus.http import TokenFile, create_app
 from durabus.http.auth.access import Scope
-from durabus.http.dashboard import counts
 from durabus.http.dashboard.browser import safe_next
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.settlement import Fail
+from durabus.views import live
 
 HOST = "bus.example.com"
 HOME = f"http://{HOST}"
@@ -355,7 +355,7 @@ async def test_mounted_somewhere_every_link_stays_there(tmp_path: Path) -> None:
 async def test_counts_that_are_old_say_so(
     store: EventStore, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counts, "AT_LEAST_EVERY", 3600.0)  # the server does not count again during this test
+    monkeypatch.setattr(live, "AT_LEAST_EVERY", 3600.0)  # the server does not count again during this test
     async with Desk(store, clock) as local:
         page = ""
         while not re.search(r"Waiting</dt><dd><a[^>]*>0<", page):

@@ -173,7 +173,7 @@ SURFACE = (
     ),
     Mutant(
         "dashboard: groups by type",
-        "http/dashboard/bulk_actions.py",
+        "views/dead_letters.py",
         'hashlib.sha256(f"{type_}\\n{shape}".encode())',
         "hashlib.sha256(shape.encode())",
         "tests/dashboard/test_activity.py::test_dead_letters_are_grouped_by_type_and_error",
@@ -181,7 +181,7 @@ SURFACE = (
     ),
     Mutant(
         "dashboard: what differs is left out of a group",
-        "http/dashboard/bulk_actions.py",
+        "views/dead_letters.py",
         'return _VARIES.sub("…", error.strip()',
         "return (error.strip()",
         "tests/dashboard/test_activity.py::test_errors_of_one_kind_have_one_shape",

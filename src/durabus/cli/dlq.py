@@ -14,16 +14,14 @@ from durabus.cli.progress import progress_bars
 from durabus.cli.store_files import refuse_absent_file
 from durabus.errors import EventNotFound, NotADeadLetter
 from durabus.model.event import Event
-from durabus.model.limits import MAX_BATCH, seconds
+from durabus.model.limits import seconds
 from durabus.model.statuses import DEAD_LETTER
-from durabus.queue.dead_letters import DLQInspector
+from durabus.queue.dead_letters import DAY, DLQInspector, dead_letter_ids, purge_older, requeue_still_dead
 from durabus.store.contract import EventStore
-from durabus.store.events import EventRef
 
 dlq = App(name="dlq", help="Dead letters: list, show, retry, purge.")
 
 AT_ONCE = 500
-DAY = 86_400.0
 
 BusOption = Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")]
 
@@ -139,23 +137,13 @@ async def purge(
 
 async def _retry_all(store: EventStore, bus: str | None) -> list[Event]:
     """Retry all dead letters in steps. Skips those that were retried or purged meanwhile."""
-    refs = await _all_dead(store, bus)
+    ids = await dead_letter_ids(store, bus)
     requeued: list[Event] = []
-    with progress_bars("events", quiet=len(refs) <= AT_ONCE) as bars, bars.step("retry", len(refs)) as moved:
-        for start in range(0, len(refs), AT_ONCE):
-            requeued += await _requeue(store, refs[start : start + AT_ONCE])
-            moved(min(start + AT_ONCE, len(refs)))
+    with progress_bars("events", quiet=len(ids) <= AT_ONCE) as bars, bars.step("retry", len(ids)) as moved:
+        for start in range(0, len(ids), AT_ONCE):
+            requeued += await requeue_still_dead(store, ids[start : start + AT_ONCE])
+            moved(min(start + AT_ONCE, len(ids)))
     return requeued
-
-
-async def _requeue(store: EventStore, refs: list[EventRef]) -> list[Event]:
-    try:
-        return await store.requeue_dead_letters(refs)
-    except (EventNotFound, NotADeadLetter):
-        if len(refs) == 1:
-            return []
-        # The call is all or none and one of them is gone, so requeue each by itself.
-        return [event for ref in refs for event in await _requeue(store, [ref])]
 
 
 async def _purge_named(store: EventStore, named: tuple[str, ...]) -> int:
@@ -172,23 +160,6 @@ async def _purge_named(store: EventStore, named: tuple[str, ...]) -> int:
 
 
 async def _purge_old(store: EventStore, bus: str | None, days: float) -> int:
-    until = await store.now() - days * DAY
     total = (await store.list_dead_letters(bus=bus, limit=0)).total
-    purged = 0
     with progress_bars("events", quiet=total <= AT_ONCE) as bars, bars.step("purge", None) as moved:
-        while True:
-            gone = await store.purge_dead_letters(created_until_ts=until, bus=bus, limit=AT_ONCE)
-            purged += gone
-            moved(purged)
-            if gone < AT_ONCE:
-                return purged
-
-
-async def _all_dead(store: EventStore, bus: str | None) -> list[EventRef]:
-    """All dead letters, collected before the first retry, so that one that fails again is not retried twice."""
-    refs: list[EventRef] = []
-    while True:
-        page = await store.list_dead_letters(bus=bus, limit=MAX_BATCH, offset=len(refs))
-        refs += [event.id for event in page.events]
-        if not page.events or len(refs) >= page.total:
-            return refs
+        return await purge_older(store, bus, days * DAY, at_once=AT_ONCE, moved=moved)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from durabus.cli.failures import Exit
-from durabus.cli.handlers import registered_handlers
 from durabus.cli.options import DEFAULTS, Common, store_url
 from durabus.cli.output import age, console, plain, print_json, table
 from durabus.cli.store_files import refuse_absent_file
 from durabus.store.connect import make_store
+from durabus.views.handlers import registered_handlers
 
 if TYPE_CHECKING:
     from durabus.store.checks import Finding

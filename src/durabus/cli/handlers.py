@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
 from durabus.cli.output import age, confirm, handler_table, iso, plain, print_json, print_whole, say
-from durabus.views.workers import HandlerView, handlers_of
-
-if TYPE_CHECKING:
-    from durabus.store.contract import EventStore
+from durabus.views.handlers import HandlerView, registered_handlers
 
 handlers = App(name="handlers", help="Handlers that processes have registered: list, forget.")
 
-BUSES_AT_ONCE = 100
 STATE_STYLES = {"live": "green", "missing": "bold red"}
 
 
@@ -90,22 +86,6 @@ async def forget(
             say(
                 f"node {line.node} is live and will register it again: stop that node, or unsubscribe the handler there"
             )
-
-
-async def registered_handlers(store: EventStore, bus: str | None) -> list[HandlerView]:
-    """The handlers that nodes have registered on one bus, or on all buses."""
-    now = await store.now()
-    if bus is not None:
-        return handlers_of(bus, (await store.list_handlers(bus)).handlers, now)
-    found: list[HandlerView] = []
-    after = ""
-    while True:
-        buses = await store.list_buses(after=after, limit=BUSES_AT_ONCE)
-        for one in buses:
-            found += handlers_of(one.bus, (await store.list_handlers(one.bus)).handlers, now)
-        if len(buses) < BUSES_AT_ONCE:
-            return found
-        after = buses[-1].bus
 
 
 def _document(line: HandlerView) -> dict[str, object]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 from cyclopts import Parameter
 
 from durabus.cli.options import DEFAULTS, Common, opened_store
@@ -27,41 +24,15 @@ from durabus.cli.output import (
     say,
     table,
 )
-from durabus.clock import monotonic
 from durabus.errors import ConfigurationError
 from durabus.model.handler import HandlerInfo
-from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.query import Counts
-from durabus.model.statuses import Action
-from durabus.store.log import START
+from durabus.views.stats import BUSES_SHOWN, RATES, StatsUpdate, StoreStats, follow_stats, read_stats
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from durabus.store.contract import EventStore
-
-BUSES_SHOWN = 20
-LOG_PAGE = 1_000
-LOG_PAGES = 50
-"""Maximum number of log pages to read between two updates. If there are more, a rate is a lower bound."""
 SHORTEST = 0.1
-ACTION, BUS = LOG_COLUMNS.index("action"), LOG_COLUMNS.index("bus")
-RATES = {
-    "published": (Action.PUBLISHED,),
-    "picked": (Action.PICKED,),
-    "done": (Action.COMPLETED,),
-    "failed": (Action.FAILED, Action.COMPLETED_WITH_ERRORS, Action.ABANDONED),
-}
-
-
-class StatsUpdate(msgspec.Struct, frozen=True, kw_only=True):
-    """The queue at one moment, and rates per second since the previous update."""
-
-    at_ts: float
-    counts: Counts
-    rates: dict[str, float]
-    capped: bool
-    """Whether the log had more entries than were read, so that the rates are lower bounds."""
 
 
 async def stats(
@@ -82,49 +53,38 @@ async def stats(
         raise ConfigurationError(f"every={every!r}: must be {SHORTEST} seconds or more")
     async with opened_store(common) as store:
         if watch:
-            await _watch(store, bus, every, as_json=common.json)
+            position = await store.log_head()
+            with _shown(as_json=common.json) as show:
+                async for update in follow_stats(store, bus, every, position):
+                    show(update)
         else:
-            await _once(store, bus, as_json=common.json)
+            _print_stats(await read_stats(store, bus), as_json=common.json)
 
 
-async def _once(store: EventStore, bus: str | None, *, as_json: bool) -> None:
-    counts, log_entries, now = await store.counts(bus), await store.log_lag(START), await store.now()
-    known = [info.bus for info in await store.list_buses(limit=BUSES_SHOWN + 1)] if bus is None else [bus]
-    handlers = {name: (await store.list_handlers(name)).handlers for name in known[:BUSES_SHOWN]}
+def _print_stats(found: StoreStats, *, as_json: bool) -> None:
+    counts = found.counts
     if as_json:
         print_json(
             {
                 "counts": counts,
                 "dead_letters": counts.failed + counts.completed_with_errors,
-                "log_entries": log_entries,
-                "buses": [{"bus": name, "handlers": _documents(found)} for name, found in handlers.items()],
+                "log_entries": found.log_entries,
+                "buses": [{"bus": name, "handlers": _documents(infos)} for name, infos in found.handlers.items()],
             }
         )
         return
     out = console()
-    out.print(pairs(_rows(counts, log_entries)))
-    if any(handlers.values()):
+    out.print(pairs(_rows(counts, found.log_entries)))
+    if any(found.handlers.values()):
         made = handler_table("bus", "handler", "pattern", "node", ("last seen", {"justify": "right"}))
-        for name, found in handlers.items():
-            for handler in found:
-                seen = f"{age(now - handler.last_seen_ts)} ago"
+        for name, infos in found.handlers.items():
+            for handler in infos:
+                seen = f"{age(found.at_ts - handler.last_seen_ts)} ago"
                 made.add_row(plain(name), plain(handler.handler_id), plain(handler.pattern), plain(handler.node), seen)
         out.print()
         print_whole(made)
-    if len(known) > BUSES_SHOWN:
+    if found.more_buses:
         say(f"showing the first {BUSES_SHOWN} buses; --bus NAME shows another one")
-
-
-async def _watch(store: EventStore, bus: str | None, every: float, *, as_json: bool) -> None:
-    position, begun = await store.log_head(), monotonic()
-    with _shown(as_json=as_json) as show:
-        while True:
-            await asyncio.sleep(every)
-            counts, at_ts = await store.counts(bus), await store.now()
-            position, happened, capped = await _read_on(store, position, bus)
-            spent, begun = monotonic() - begun, monotonic()
-            rates = {name: round(sum(happened[one] for one in of) / spent, 1) for name, of in RATES.items()}
-            show(StatsUpdate(at_ts=at_ts, counts=counts, rates=rates, capped=capped))
 
 
 @contextmanager
@@ -141,18 +101,6 @@ def _shown(*, as_json: bool) -> Iterator[Callable[[StatsUpdate], None]]:
         heads = ("pending", "in flight", "dead", *(f"{name}/s" for name in RATES))
         print("time          " + "".join(f"{head:>12}" for head in heads), flush=True)
         yield _print_line
-
-
-async def _read_on(store: EventStore, position: str, bus: str | None) -> tuple[str, Counter[str], bool]:
-    """The new end of the log, the number of new entries by action, and whether some were skipped."""
-    happened: Counter[str] = Counter()
-    for _ in range(LOG_PAGES):
-        page = await store.read_log_rows(after=position, limit=LOG_PAGE)
-        happened.update(str(row[ACTION]) for row in page.rows if bus in (None, row[BUS]))
-        position = page.next
-        if len(page.rows) < LOG_PAGE:
-            return position, happened, False
-    return await store.log_head(), happened, True
 
 
 def _print_document(update: StatsUpdate) -> None:

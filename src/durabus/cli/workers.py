@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
@@ -10,15 +10,10 @@ from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.options import DEFAULTS, Common, opened_store
 from durabus.cli.output import age, console, iso, plain, print_json, say, table
 from durabus.model.limits import check_batch
-from durabus.views.workers import MAX_RELEASED, WorkerView, held_events, release_worker, workers_of
-
-if TYPE_CHECKING:
-    from durabus.model.handler import HandlerInfo
-    from durabus.store.contract import EventStore
+from durabus.views.workers import MAX_RELEASED, WorkerView, read_workers, release_worker
 
 workers = App(name="workers", help="Worker processes: list, release.")
 
-BUSES_AT_ONCE = 100
 STATE_STYLES = {"live": "green", "late": "bold red", "gone": "dim"}
 
 
@@ -36,8 +31,7 @@ async def list_workers(
     Example: durabus workers list
     """
     async with opened_store(common) as store:
-        held = await held_events(store, bus)
-        lines = workers_of(await store.now(), held, await _handlers(store, bus), {})
+        lines = await read_workers(store, bus)
     shown = [line for line in lines if gone or not line.folded]
     if common.json:
         print_json({"workers": [_document(line) for line in shown]})
@@ -74,9 +68,7 @@ async def release(
     """
     async with opened_store(common) as store:
         released = await release_worker(store, bus, worker, reason=reason)
-        known = released or any(
-            line.worker_id == worker for line in workers_of(await store.now(), [], await _handlers(store, bus), {})
-        )
+        known = released or any(line.worker_id == worker for line in await read_workers(store, bus))
     if not known:
         raise CommandFailed(
             "no such worker",
@@ -121,21 +113,6 @@ async def locks(
     console().print(made)
     if len(held) == limit:
         say(f"more: --after {held[-1].key}")
-
-
-async def _handlers(store: EventStore, bus: str | None) -> list[HandlerInfo]:
-    """The handlers that nodes have registered on one bus, or on all buses."""
-    if bus is not None:
-        return (await store.list_handlers(bus)).handlers
-    found: list[HandlerInfo] = []
-    after = ""
-    while True:
-        buses = await store.list_buses(after=after, limit=BUSES_AT_ONCE)
-        for one in buses:
-            found += (await store.list_handlers(one.bus)).handlers
-        if len(buses) < BUSES_AT_ONCE:
-            return found
-        after = buses[-1].bus
 
 
 def _document(line: WorkerView) -> dict[str, object]:

@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from durabus.demo.shop import FOLLOW_UPS, MAIL, ORDER, PAYMENT
-from durabus.demo.tally import Tally
 from durabus.model.query import Counts
 from durabus.store.contract import EventStore
+from durabus.views.tally import Tally
 
 TYPES = (ORDER, PAYMENT, MAIL)
 PAGE = 1000

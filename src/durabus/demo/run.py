@@ -23,10 +23,10 @@ from durabus.demo.report import Report, read_report, render
 from durabus.demo.screen import WIDTH, Progress, Screen, screen_for
 from durabus.demo.shop import order
 from durabus.demo.staying import stay_up
-from durabus.demo.tally import Tally
 from durabus.errors import ConfigurationError
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+from durabus.views.tally import Tally
 
 ORDERS_PER_SECOND = 200
 PUBLISH_EVERY = 0.1

@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from durabus.demo.tally import Tally
+from durabus.views.tally import Tally
 
 WIDTH = 96
 BAR = 47

@@ -18,7 +18,6 @@ from durabus.http.asgi import Scope as AsgiScope
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.auth.tokens import TokenFile
 from durabus.http.dashboard.pages import ROUTES as PAGES
-from durabus.http.dashboard.state import DashboardState
 from durabus.http.middleware import RequestMiddleware
 from durabus.http.openapi import CONFIG, openapi_document
 from durabus.http.problems import Code, Problem, problem_response
@@ -26,6 +25,7 @@ from durabus.http.routes import claims, dead_letters, events, operations
 from durabus.http.settings import MAX_BATCH_BODY, Settings
 from durabus.store.connect import default_url
 from durabus.store.contract import EventStore
+from durabus.views.live import LiveViews
 
 logger = logging.getLogger("durabus.server")
 
@@ -37,8 +37,8 @@ class HttpApi:
 
     def __init__(self, store: EventStore | str, settings: Settings, tokens: TokenFile | None) -> None:
         self.api = Api(store, settings, tokens)
-        self._dashboard = DashboardState(self.api)
-        self._middleware = RequestMiddleware(cast("App", router()), self.api, self._dashboard, tokens)
+        self._live_views = LiveViews(self.api.store, self.api.stopping)
+        self._middleware = RequestMiddleware(cast("App", router()), self.api, self._live_views, tokens)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Serve one connection."""
@@ -56,7 +56,7 @@ class HttpApi:
     async def close(self) -> None:
         """Close what the app opened. With a lifespan the server does this. Repeatable."""
         try:
-            await self._dashboard.stop()
+            await self._live_views.stop()
         finally:
             await self.api.end()
 

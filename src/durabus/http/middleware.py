@@ -17,11 +17,11 @@ from durabus.http.auth.access import LOCAL_SENDER, Principal
 from durabus.http.auth.peers import check_local
 from durabus.http.auth.tokens import TokenFile
 from durabus.http.dashboard import browser
-from durabus.http.dashboard.state import DashboardState
 from durabus.http.metrics import UNKNOWN_ROUTE
 from durabus.http.problems import UNAUTHORISED, Code, Problem, problem_of, send_problem
 from durabus.http.settings import MAX_BATCH_BODY, MAX_BODY
 from durabus.model.limits import MAX_DEPTH
+from durabus.views.live import LiveViews
 
 EXEMPT = frozenset({"/livez", "/readyz"})
 """These exact paths need no token: they reveal nothing but yes or no."""
@@ -44,10 +44,10 @@ HEADER_LINE_BYTES = 4
 class RequestMiddleware:
     """The outermost ASGI app."""
 
-    def __init__(self, app: App, api: Api, dashboard: DashboardState, tokens: TokenFile | None) -> None:
+    def __init__(self, app: App, api: Api, live: LiveViews, tokens: TokenFile | None) -> None:
         self._app = app
         self._api = api
-        self._dashboard = dashboard
+        self._live = live
         self._tokens = tokens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,7 +62,7 @@ class RequestMiddleware:
             "root_path": "",
             "mounted_at": mounted_at,
             "api": self._api,
-            "dashboard": self._dashboard,
+            "live_views": self._live,
             "check_again": self._principal,
         }
         headers = dict(scope["headers"])

@@ -21,6 +21,7 @@ GONE = 90.0
 FOLDED = 600.0
 """Seconds after which the views fold a worker that is gone."""
 PAGE = 100
+BUSES_AT_ONCE = 100
 MAX_RELEASED = 1_000
 
 State = Literal["live", "late", "gone"]
@@ -95,49 +96,26 @@ def workers_of(
     return sorted(lines, key=lambda line: (rank[line.state], line.worker_id))
 
 
-class HandlerView(msgspec.Struct, kw_only=True):
-    """One handler of a bus, and the nodes that have it."""
-
-    bus: str
-    handler_id: str
-    patterns: list[str]
-    nodes: list[str]
-    last_seen_ts: float
-    node: str
-    """The node that announced it last."""
-    now: float
-
-    @property
-    def silent_for(self) -> float:
-        """Seconds since a node last announced it."""
-        return max(self.now - self.last_seen_ts, 0.0)
-
-    @property
-    def missing(self) -> bool:
-        """Whether no live node has it: events that match it wait until its registration ends."""
-        return self.silent_for > HEARD
+async def read_workers(store: EventStore, bus: str | None) -> list[WorkerView]:
+    """Return a view of each worker that holds an event or has registered a handler, on one bus or on all buses."""
+    held = await held_events(store, bus)
+    handlers = [info for infos in (await registrations(store, bus)).values() for info in infos]
+    return workers_of(await store.now(), held, handlers, {})
 
 
-def handlers_of(bus: str, registered: Sequence[HandlerInfo], now: float) -> list[HandlerView]:
-    """Return a view of each handler of a bus, by id."""
-    by_id: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
-    for info in registered:
-        by_id[info.handler_id].append(info)
-    lines = []
-    for handler_id, infos in sorted(by_id.items()):
-        newest = max(infos, key=lambda info: info.last_seen_ts)
-        lines.append(
-            HandlerView(
-                bus=bus,
-                handler_id=handler_id,
-                patterns=sorted({info.pattern for info in infos}),
-                nodes=[info.node for info in infos],
-                last_seen_ts=newest.last_seen_ts,
-                node=newest.node,
-                now=now,
-            )
-        )
-    return lines
+async def registrations(store: EventStore, bus: str | None) -> dict[str, list[HandlerInfo]]:
+    """The registrations of one bus, or of every bus, by the name of the bus."""
+    if bus is not None:
+        return {bus: (await store.list_handlers(bus)).handlers}
+    found: dict[str, list[HandlerInfo]] = {}
+    after = ""
+    while True:
+        buses = await store.list_buses(after=after, limit=BUSES_AT_ONCE)
+        for one in buses:
+            found[one.bus] = (await store.list_handlers(one.bus)).handlers
+        if len(buses) < BUSES_AT_ONCE:
+            return found
+        after = buses[-1].bus
 
 
 async def held_events(

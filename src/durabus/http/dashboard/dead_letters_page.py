@@ -8,15 +8,7 @@ import msgspec
 from litestar import Response
 
 from durabus.http.api import api_of, principal_of
-from durabus.http.dashboard.bulk_actions import (
-    DEAD,
-    BulkOperation,
-    Selection,
-    count_selected,
-    error_of,
-    group_dead_letters,
-    take_step,
-)
+from durabus.http.auth.access import Principal
 from durabus.http.dashboard.events_page import Filter, digits_of, find_within, number_of
 from durabus.http.dashboard.rendering import (
     HEADERS,
@@ -25,13 +17,22 @@ from durabus.http.dashboard.rendering import (
     action_route,
     bus_of,
     form_of,
+    live_views,
     page_route,
     render,
 )
-from durabus.http.dashboard.state import dashboard_state
 from durabus.http.problems import Problem
 from durabus.http.schema.fields import split_tags
 from durabus.model.pattern import check_pattern
+from durabus.views.dead_letters import (
+    DEAD,
+    BulkOperation,
+    Selection,
+    count_selected,
+    error_of,
+    group_dead_letters,
+    take_step,
+)
 
 MANY = 1_000
 """To purge more than this many, the user has to type the word purge."""
@@ -45,9 +46,9 @@ async def dead_letters(request: AnyRequest) -> Page:
     """The list of groups, and the newest dead letters that match."""
     api, principal, bus = api_of(request), principal_of(request), bus_of(request)
     asked = {name: request.query_params.get(name, "").strip() for name in SELECTING}
-    selection = selection_of(bus, asked)
+    selection = selection_of(bus, principal, asked)
     now = await api.store.now()
-    grouped = await group_dead_letters(api, principal, msgspec.structs.replace(selection, group=""))
+    grouped = await group_dead_letters(api.store, msgspec.structs.replace(selection, group=""))
     query = Filter(type=asked["type"], tags=asked["tags"]).query(bus, principal, now)
     newest = await find_within(api, msgspec.structs.replace(query, statuses=DEAD, limit=SHOWN))
     return render(
@@ -58,7 +59,7 @@ async def dead_letters(request: AnyRequest) -> Page:
         grouped=grouped,
         newest=[(event, error_of(event)) for event in newest.events],
         more=newest.next_before_id is not None,
-        counted=await dashboard_state(request).counts.queue(bus, principal),
+        counted=await live_views(request).queue(bus, principal.narrow(())),
     )
 
 
@@ -68,17 +69,17 @@ async def confirm(request: AnyRequest) -> Page:
     api, principal, bus = api_of(request), principal_of(request), bus_of(request)
     asked = {name: request.query_params.get(name, "").strip() for name in SELECTING}
     operation = operation_of(request.query_params.get("operation", ""))
-    number, capped, newest = await count_selected(api, principal, selection_of(bus, asked))
+    counted = await count_selected(api.store, selection_of(bus, principal, asked))
     return render(
         request,
         "confirm.html",
         now=await api.store.now(),
         operation=operation,
         asked=asked,
-        number=number,
-        capped=capped,
-        typed=operation == "purge" and number > MANY,
-        newest=[(event, error_of(event)) for event in newest],
+        number=counted.number,
+        capped=counted.capped,
+        typed=operation == "purge" and counted.number > MANY,
+        newest=[(event, error_of(event)) for event in counted.newest],
     )
 
 
@@ -94,7 +95,7 @@ async def step(request: AnyRequest) -> Response[Any]:
         raise Problem(400, f"to purge more than {MANY:,} dead letters, type the word purge: nothing was deleted")
     asked = {name: form.get(name, "") for name in SELECTING}
     before = number_of(form["before"], "before") if form.get("before") else None
-    taken = await take_step(api, principal, selection_of(bus, asked), operation, before)
+    taken = await take_step(api.store, selection_of(bus, principal, asked), operation, before)
     done = taken.done + (digits_of(form.get("done", "")) or 0)
     if request.headers.get("accept") == "application/json":
         body = msgspec.json.encode({"done": done, "before": taken.before})
@@ -112,12 +113,12 @@ async def step(request: AnyRequest) -> Response[Any]:
     )
 
 
-def selection_of(bus: str, asked: dict[str, str]) -> Selection:
+def selection_of(bus: str, principal: Principal, asked: dict[str, str]) -> Selection:
     """The selection that an address or a form describes."""
     return Selection(
         bus=bus,
         type=check_pattern(asked["type"]) if asked["type"] else None,
-        tags=split_tags(asked["tags"]),
+        tags=principal.narrow(split_tags(asked["tags"])),
         group=asked["group"],
         id=number_of(asked["id"], "id") if asked["id"] else None,
     )

@@ -9,7 +9,6 @@ from litestar.params import PathParameter
 
 from durabus.http.api import api_of, principal_of
 from durabus.http.auth.tenancy import shown
-from durabus.http.dashboard.bulk_actions import fingerprint
 from durabus.http.dashboard.rendering import AnyRequest, Page, action_route, linker, page_route, redirect, render
 from durabus.http.schema.events import title_of
 from durabus.http.schema.fields import MAX_ID
@@ -18,6 +17,7 @@ from durabus.model.query import EventQuery
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
 from durabus.views.attempts import attempts_of
+from durabus.views.dead_letters import fingerprint
 
 MAX_CHILDREN = 20
 MAX_TRAIL = 200

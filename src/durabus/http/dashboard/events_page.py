@@ -9,8 +9,7 @@ import msgspec
 
 from durabus.http.api import Api, api_of, principal_of
 from durabus.http.auth.access import Principal
-from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, linker, page_route, redirect, render
-from durabus.http.dashboard.state import dashboard_state
+from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, linker, live_views, page_route, redirect, render
 from durabus.http.problems import Code, Problem
 from durabus.http.schema.fields import MAX_ID, UUID_PATTERN, split_tags
 from durabus.model.event import Event
@@ -73,7 +72,7 @@ async def events(request: AnyRequest) -> Page:
         page=page,
         statuses=list(EventStatus),
         ages=list(AGES),
-        counted=await dashboard_state(request).counts.queue(bus, principal),
+        counted=await live_views(request).queue(bus, principal.narrow(())),
     )
 
 

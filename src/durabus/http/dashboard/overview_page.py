@@ -9,14 +9,13 @@ import msgspec
 
 from durabus.http.api import api_of, principal_of
 from durabus.http.dashboard import words
-from durabus.http.dashboard.activity import BusActivity
-from durabus.http.dashboard.activity_counts import KEPT, SLOT, ActivityCounts, Percentiles, percentiles, whole
 from durabus.http.dashboard.charts import Chart, chart
-from durabus.http.dashboard.counts import QueueCounts
-from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, page_route, render
-from durabus.http.dashboard.state import dashboard_state
+from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, live_views, page_route, render
 from durabus.model.event import Event
 from durabus.model.log_entry import LogHold
+from durabus.views.activity import BusActivity
+from durabus.views.activity_counts import KEPT, SLOT, ActivityCounts, Percentiles, percentiles, whole
+from durabus.views.events import QueueCounts
 
 RANGES = {"5m": 5.0, "15m": 15.0, "1h": 60.0}
 POINTS = 60
@@ -43,12 +42,13 @@ class OverviewNotice(msgspec.Struct, frozen=True):
 @page_route("/")
 async def overview(request: AnyRequest) -> Page:
     """The page."""
-    bus, principal, state = bus_of(request), principal_of(request), dashboard_state(request)
+    bus, principal, live = bus_of(request), principal_of(request), live_views(request)
+    tags = principal.narrow(())
     activity, hold, counted, in_flight = await asyncio.gather(
-        state.activity(bus),
-        state.counts.log_hold(bus, principal),
-        state.counts.queue(bus, principal),
-        state.counts.in_flight(bus, principal),
+        live.activity(bus),
+        live.log_hold(),
+        live.queue(bus, tags),
+        live.in_flight(bus, tags),
     )
     store = api_of(request).store
     now = await store.now()

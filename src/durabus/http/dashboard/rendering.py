@@ -18,6 +18,7 @@ from durabus.http.auth.access import Principal, Scope
 from durabus.http.dashboard import words
 from durabus.http.dashboard.browser import ICON, SCRIPT, STYLE
 from durabus.http.problems import Problem, problem_of
+from durabus.views.live import LiveViews
 
 AnyRequest = Request[Any, Any, Any]
 Page = Response[bytes]
@@ -69,6 +70,12 @@ def action_route(path: str, scope: Scope | None = Scope.ADMIN) -> Callable[..., 
 def bus_of(request: AnyRequest) -> str:
     """The bus that a page shows. Raises ``Problem`` 403 if the viewer may not see it."""
     return api_of(request).bus(request.query_params.get("bus") or None, principal_of(request))
+
+
+def live_views(request: AnyRequest) -> LiveViews:
+    """The values that the app which serves a request reads in the background."""
+    found: LiveViews = request.scope["live_views"]  # type: ignore[typeddict-item]
+    return found
 
 
 def linker(request: AnyRequest, bus: str) -> Callable[..., str]:

@@ -10,11 +10,11 @@ from durabus.http.dashboard.rendering import (
     bus_of,
     form_of,
     linker,
+    live_views,
     page_route,
     redirect,
     render,
 )
-from durabus.http.dashboard.state import dashboard_state
 from durabus.http.dashboard.words import plural
 from durabus.http.problems import Problem
 from durabus.views.workers import release_worker, workers_of
@@ -25,13 +25,13 @@ SHOWN = 5
 @page_route("/dashboard/workers")
 async def workers(request: AnyRequest) -> Page:
     """The page. A token that is limited to tags sees only workers that hold events with these tags."""
-    api, principal, bus, state = api_of(request), principal_of(request), bus_of(request), dashboard_state(request)
-    held = await state.counts.in_flight(bus, principal)
+    api, principal, bus, live = api_of(request), principal_of(request), bus_of(request), live_views(request)
+    held = await live.in_flight(bus, principal.narrow(()))
     now = await api.store.now()
     if principal.tags:
         lines = workers_of(now, held, [], {})
     else:
-        activity = await state.activity(bus)
+        activity = await live.activity(bus)
         lines = workers_of(now, held, (await api.store.list_handlers(bus)).handlers, activity.workers)
     return render(
         request,

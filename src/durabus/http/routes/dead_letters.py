@@ -10,10 +10,9 @@ from litestar.params import QueryParameter
 from durabus.http.api import api_of, principal_of
 from durabus.http.auth.access import Scope
 from durabus.http.auth.tenancy import shown
-from durabus.http.listing import MAX_OFFSET, list_events
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import decoded
-from durabus.http.routes.parameters import QueryBus, QueryTags
+from durabus.http.routes.parameters import MAX_OFFSET, QueryBus, QueryTags
 from durabus.http.schema.claims import (
     DeadLetterListDocument,
     PurgedDocument,
@@ -24,13 +23,13 @@ from durabus.http.schema.claims import (
 )
 from durabus.http.schema.fields import split_tags
 from durabus.model.query import EventQuery
-from durabus.model.statuses import EventStatus
 from durabus.queue.dead_letters import DLQInspector
+from durabus.views.dead_letters import DEAD
+from durabus.views.events import list_events
 
 AnyRequest = Request[Any, Any, Any]
 MAX_WHOLE = 100
 """The response contains whole events with their payloads, so a page is small."""
-DEAD = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
 
 
 @get("/dead-letters", opt=described(Scope.READ, {}))
@@ -43,9 +42,9 @@ async def get_dead_letters(
 ) -> DeadLetterListDocument:
     """Events that ended FAILED or COMPLETED_WITH_ERRORS, with one error for each attempt."""
     api, principal = api_of(request), principal_of(request)
-    query = EventQuery(bus=api.bus(bus, principal), statuses=DEAD, tags=split_tags(tags))
+    query = EventQuery(bus=api.bus(bus, principal), statuses=DEAD, tags=principal.narrow(split_tags(tags)))
     page = await list_events(
-        api, principal, query, limit=limit, offset=offset, show=lambda event: whole_event(shown(principal, event))
+        api.store, query, limit=limit, offset=offset, show=lambda event: whole_event(shown(principal, event))
     )
     return DeadLetterListDocument(
         events=page.items, total=page.total, limit=limit, offset=offset, total_capped=page.capped

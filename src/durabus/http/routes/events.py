@@ -12,10 +12,9 @@ from durabus.http import worker_actions
 from durabus.http.api import Api, api_of, principal_of
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.auth.tenancy import scoped, shown, with_parents
-from durabus.http.listing import MAX_OFFSET, MAX_PAGE, list_events
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import MEDIA_TYPE, STATUS, Code, Problem, decoded
-from durabus.http.routes.parameters import PathId, QueryBus, QueryTags
+from durabus.http.routes.parameters import MAX_OFFSET, MAX_PAGE, PathId, QueryBus, QueryTags
 from durabus.http.schema.claims import NewEventsDocument, WholeEventsDocument, whole_event
 from durabus.http.schema.events import (
     CompletedDocument,
@@ -43,6 +42,7 @@ from durabus.model.event import Event, NewEvent
 from durabus.model.limits import MAX_NAME_CHARS
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
+from durabus.views.events import list_events
 
 AnyRequest = Request[Any, Any, Any]
 TOKEN_HEADER = "Durabus-Claim-Token"  # noqa: S105  (a header's name)
@@ -257,10 +257,10 @@ async def get_events(  # noqa: PLR0917  (the query's parameters)
     query = EventQuery(
         bus=api.bus(bus, principal),
         statuses=() if status is None else (status,),
-        tags=split_tags(tags),
+        tags=principal.narrow(split_tags(tags)),
         before_id=before_id,
     )
-    page = await list_events(api, principal, query, limit=limit, offset=offset, show=summary_document)
+    page = await list_events(api.store, query, limit=limit, offset=offset, show=summary_document)
     return EventListDocument(events=page.items, total=page.total, limit=limit, offset=offset, total_capped=page.capped)
 
 

@@ -14,14 +14,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from durabus.errors import StoreError
 from durabus.http.api import api_of, listens, principal_of, still_allowed
 from durabus.http.auth.access import Scope
-from durabus.http.listing import count_events
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import Problem, logger
 from durabus.http.routes.parameters import QueryBus
 from durabus.http.schema.claims import StatsDocument
 from durabus.http.tail import tail
 from durabus.store.log import START
-from durabus.views.workers import handlers_of
+from durabus.views.events import count_events
+from durabus.views.handlers import registered_handlers
 
 AnyRequest = Request[Any, Any, Any]
 READY_WITHIN = 2.0
@@ -71,8 +71,7 @@ async def metrics(request: AnyRequest) -> Response[bytes]:
     principal.check_whole_bus("/metrics")
     bus = api.bus(None, principal)
     counts, hold = await api.store.counts(bus), await api.store.log_hold()
-    registered, now = await api.store.list_handlers(bus), await api.store.now()
-    missing = sum(line.missing for line in handlers_of(bus, registered.handlers, now))
+    missing = sum(line.missing for line in await registered_handlers(api.store, bus))
     return Response(api.metrics.text(bus, counts, hold, missing), media_type=METRICS_TYPE)
 
 
@@ -81,8 +80,8 @@ async def stats(request: AnyRequest, bus: QueryBus = None) -> StatsDocument:
     """How many events a bus has in each status."""
     api, principal = api_of(request), principal_of(request)
     name = api.bus(bus, principal)
-    counts, capped = await count_events(api, principal, name)
-    return StatsDocument(bus=name, capped=capped, **msgspec.structs.asdict(counts))
+    found = await count_events(api.store, name, principal.narrow(()))
+    return StatsDocument(bus=name, capped=found.capped, **msgspec.structs.asdict(found.counts))
 
 
 @get(

@@ -9,6 +9,9 @@ from litestar.params import PathParameter, QueryParameter
 from durabus.http.schema.fields import MAX_ID, NAME_PATTERN, TAGS_PATTERN
 from durabus.model.limits import MAX_NAME_CHARS
 
+MAX_PAGE = 1_000
+MAX_OFFSET = 10_000
+
 PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID, description="The event's number.")]
 QueryBus = Annotated[
     str | None,

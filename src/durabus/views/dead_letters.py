@@ -15,14 +15,13 @@ from typing import Literal
 import msgspec
 
 from durabus.clock import monotonic
-from durabus.errors import EventNotFound, NotADeadLetter
-from durabus.http.api import Api
-from durabus.http.auth.access import Principal
-from durabus.http.schema.fields import MAX_ID
 from durabus.model.event import Event
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
+from durabus.queue.dead_letters import requeue_still_dead
+from durabus.store.contract import EventStore
 
+MAX_ID = 2**63 - 1
 DEAD = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
 AT_ONCE = 200
 STEP = 500
@@ -75,6 +74,14 @@ class Grouped(msgspec.Struct, frozen=True):
     older: bool
 
 
+class SelectedCount(msgspec.Struct, frozen=True):
+    """The number of selected dead letters, and the newest few. ``capped``: counting stopped at a limit."""
+
+    number: int
+    capped: bool
+    newest: list[Event]
+
+
 class BulkStep(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one step. ``before``: where the next step begins; None after the last."""
 
@@ -103,11 +110,11 @@ def _fingerprint(type_: str, shape: str) -> str:
     return hashlib.sha256(f"{type_}\n{shape}".encode()).hexdigest()[:16]
 
 
-async def group_dead_letters(api: Api, principal: Principal, selection: Selection) -> Grouped:
+async def group_dead_letters(store: EventStore, selection: Selection) -> Grouped:
     """Group the newest dead letters."""
     groups: dict[str, Group] = {}
     number, deadline, older = 0, monotonic() + GROUPED_WITHIN, False
-    async for page, before in _pages(api, principal, selection, None):
+    async for page, before in _pages(store, selection, None):
         for event in page:
             _count(groups, event)
         number += len(page)
@@ -127,53 +134,35 @@ def _count(groups: dict[str, Group], event: Event) -> None:
     group.first_ts, group.last_ts = min(group.first_ts, at), max(group.last_ts, at)
 
 
-async def count_selected(api: Api, principal: Principal, selection: Selection) -> tuple[int, bool, list[Event]]:
-    """The number of selected dead letters, whether counting stopped at a limit, and the newest few."""
+async def count_selected(store: EventStore, selection: Selection) -> SelectedCount:
+    """Count the selected dead letters."""
     number, deadline, newest = 0, monotonic() + COUNTED_WITHIN, list[Event]()
-    async for page, _ in _pages(api, principal, selection, None):
+    async for page, _ in _pages(store, selection, None):
         number += len(page)
         newest = newest or page[:5]
         if number > COUNTED or monotonic() > deadline:
-            return min(number, COUNTED), True, newest
-    return number, False, newest
+            return SelectedCount(min(number, COUNTED), capped=True, newest=newest)
+    return SelectedCount(number, capped=False, newest=newest)
 
 
-async def take_step(
-    api: Api, principal: Principal, selection: Selection, operation: BulkOperation, before: int | None
-) -> BulkStep:
+async def take_step(store: EventStore, selection: Selection, operation: BulkOperation, before: int | None) -> BulkStep:
     """Retry or purge the next dead letters, newest first. Events that are no longer dead letters are skipped."""
     chosen: list[Event] = []
     looked_at, following = 0, None
-    async for page, next_before in _pages(api, principal, selection, before):
+    async for page, next_before in _pages(store, selection, before):
         chosen += page
         looked_at += AT_ONCE
         following = next_before
         if looked_at >= STEP:
             break
     ids = [event.id for event in chosen]
-    done = await _retry(api, ids) if operation == "retry" else len(await api.store.purge_dead_letters_by_id(ids))
-    return BulkStep(done=done, before=following)
-
-
-async def _retry(api: Api, ids: list[int]) -> int:
-    try:
-        await api.store.requeue_dead_letters(ids)
-    except (EventNotFound, NotADeadLetter):
-        # The call is all or none and one of them is gone, so requeue each by itself.
-        return sum([await _retry_one(api, id_) for id_ in ids])
-    return len(ids)
-
-
-async def _retry_one(api: Api, id_: int) -> bool:
-    try:
-        await api.store.requeue_dead_letters([id_])
-    except (EventNotFound, NotADeadLetter):
-        return False
-    return True
+    retry = operation == "retry"
+    done = await requeue_still_dead(store, ids) if retry else await store.purge_dead_letters_by_id(ids)
+    return BulkStep(done=len(done), before=following)
 
 
 async def _pages(
-    api: Api, principal: Principal, selection: Selection, before: int | None
+    store: EventStore, selection: Selection, before: int | None
 ) -> AsyncIterator[tuple[list[Event], int | None]]:
     """Yield pages of selected dead letters, newest first, each with the id before which the next page begins."""
     if selection.id is not None:
@@ -182,11 +171,11 @@ async def _pages(
         bus=selection.bus,
         statuses=DEAD,
         type=selection.type,
-        tags=principal.narrow(selection.tags),
+        tags=selection.tags,
         limit=1 if selection.id is not None else AT_ONCE,
     )
     while True:
-        page = await api.store.find(msgspec.structs.replace(query, before_id=before))
+        page = await store.find(msgspec.structs.replace(query, before_id=before))
         before = None if selection.id is not None else page.next_before_id
         yield [event for event in page.events if selection.holds(event)], before
         if before is None:

@@ -6,6 +6,7 @@ The counts are not stored: a restarted server reads them from the log again.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections import deque
 
@@ -13,14 +14,16 @@ import msgspec
 
 from durabus.clock import monotonic
 from durabus.errors import StoreClosedError, StoreError
-from durabus.http.api import Api, logger
-from durabus.http.dashboard.activity_counts import KEPT, ActivityCounts, SlotCounts, Tags, step_of
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.query import EventQuery
 from durabus.model.settlement import NO_HANDLER
 from durabus.model.statuses import DEAD_LETTER, Action
+from durabus.store.contract import EventStore
 from durabus.store.log import START
+from durabus.views.activity_counts import KEPT, ActivityCounts, SlotCounts, Tags, step_of
 from durabus.views.workers import WorkerSeen
+
+logger = logging.getLogger("durabus.server")
 
 PAGE = 500
 LOOK_EVERY = 0.5
@@ -77,7 +80,7 @@ class AttemptEnd(msgspec.Struct, frozen=True):
 class BusActivity:
     """The activity of one bus: what its log says about the last hour."""
 
-    def __init__(self, api: Api, bus: str) -> None:
+    def __init__(self, store: EventStore, bus: str, stopping: asyncio.Event) -> None:
         self.slots = SlotCounts()
         self.recent: deque[AttemptEnd] = deque(maxlen=RECENT)
         self.unhandled: deque[AttemptEnd] = deque(maxlen=RECENT)
@@ -87,8 +90,9 @@ class BusActivity:
         """Set while the counts include all but the newest entries."""
         self.since_ts = NOTHING_READ
         """When the oldest entry that was read was written; 0 if the whole log was read."""
-        self._api = api
+        self._store = store
         self._bus = bus
+        self._stopping = stopping
         self._live: dict[int, Live] = {}
         self._position = START
         self._asked = monotonic()
@@ -115,7 +119,7 @@ class BusActivity:
     async def _follow(self) -> None:
         try:
             self._begin(await self._start_position())
-            while monotonic() - self._asked < UNWATCHED and not self._api.stopping.is_set():
+            while monotonic() - self._asked < UNWATCHED and not self._stopping.is_set():
                 more = await self._read_on()
                 await asyncio.sleep(BETWEEN_PAGES if more else LOOK_EVERY)
         except StoreClosedError:
@@ -129,7 +133,7 @@ class BusActivity:
         On a sharded store ids do not grow with time, and an event's position is valid on its shard only. There
         following begins at the end of the log.
         """
-        store = self._api.store
+        store = self._store
         if not store.features.one_order:
             return await store.log_head()
         newest = (await store.find(EventQuery(limit=1))).events
@@ -152,8 +156,8 @@ class BusActivity:
 
     async def _read_on(self) -> bool:
         """Read one page of new entries. Returns False if there are no more."""
-        found = await self._api.store.read_log_rows(after=self._position, limit=PAGE)
-        now = await self._api.store.now()
+        found = await self._store.read_log_rows(after=self._position, limit=PAGE)
+        now = await self._store.now()
         if self.since_ts == NOTHING_READ and found.rows:
             self.since_ts = _float(found.rows[0][AT])
         self._position = found.next
@@ -228,13 +232,14 @@ class BusActivity:
 class ActivityByBus:
     """The activity of the buses that browsers show. The bus viewed longest ago is dropped first."""
 
-    def __init__(self, api: Api) -> None:
-        self._api = api
+    def __init__(self, store: EventStore, stopping: asyncio.Event) -> None:
+        self._store = store
+        self._stopping = stopping
         self._by_bus: dict[str, BusActivity] = {}
 
     async def of(self, bus: str, patience: float) -> BusActivity:
         """The activity of a bus, including new entries."""
-        activity = self._by_bus.pop(bus, None) or BusActivity(self._api, bus)
+        activity = self._by_bus.pop(bus, None) or BusActivity(self._store, bus, self._stopping)
         self._by_bus[bus] = activity
         if len(self._by_bus) > MAX_BUSES:
             oldest = next(iter(self._by_bus))
