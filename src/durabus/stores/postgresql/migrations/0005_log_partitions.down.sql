@@ -1,1 +1,0 @@
-DROP FUNCTION drop_log_partition, make_log_partitions;

@@ -1,1 +1,0 @@
-DROP FUNCTION trim_completed, register_handlers;
