@@ -1,7 +1,5 @@
 """durabus: a durable event bus for Python."""
 
-from importlib.metadata import version
-
 from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
 from durabus.bus.sync_bus import SyncEventBus
@@ -109,4 +107,5 @@ __all__ = [
     "open_store",
 ]
 
-__version__ = version("durabus")
+__version__ = "0.1.0"
+"""The same as in pyproject.toml. Python would read it from there only with a module that takes long to import."""

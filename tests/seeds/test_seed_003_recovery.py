@@ -218,8 +218,8 @@ async def test_the_result_of_a_plain_function_that_lost_its_lease_is_not_written
         event = await bus.emit("user.created").stored()
         await asyncio.to_thread(entered.wait, 10)
         await store.reset_event(event.id, reason="taken away")
-        ended = await until_status(store, event.id, EventStatus.COMPLETED)
         release.set()
+        ended = await until_status(store, event.id, EventStatus.COMPLETED)
     assert calls == [1, 2]
     assert ended.errors == ()
 

@@ -6,10 +6,10 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
+from durabus import __version__
 from durabus.cli.completion import completion
 from durabus.cli.db import db
 from durabus.cli.demo import demo
@@ -41,7 +41,7 @@ Example: durabus publish order.placed --store sqlite:///bus.db
 app = App(
     name="durabus",
     help=HELP,
-    version=lambda: version("durabus"),
+    version=__version__,
     help_format="plaintext",
     result_action="return_value",
     suppress_keyboard_interrupt=False,

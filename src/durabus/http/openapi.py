@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from importlib.metadata import version
 from typing import Any, get_type_hints
 
 import msgspec
@@ -12,10 +11,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
 from litestar.routes import HTTPRoute
 
+from durabus import __version__
 from durabus.http.auth.access import Scope
 from durabus.http.problems import MEDIA_TYPE, ProblemDocument
 
-CONFIG = OpenAPIConfig(title="durabus", version=version("durabus"), path=None, use_handler_docstrings=True)
+CONFIG = OpenAPIConfig(title="durabus", version=__version__, path=None, use_handler_docstrings=True)
 DESCRIPTION = "A durable event queue: publish events with tags, claim them, report how they ended."
 REF = "#/components/schemas/{name}"
 BEARER = {"type": "http", "scheme": "bearer", "description": "Made by `durabus tokens create`."}

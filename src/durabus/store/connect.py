@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from importlib import import_module
-from importlib.metadata import entry_points
 from urllib.parse import urlsplit
 
 from durabus.clock import Clock
@@ -69,6 +68,8 @@ def _factory(scheme: str, url: str) -> Callable[..., EventStore]:
                 f"{scheme}:// needs the package {error.name}, which is not installed: {extra}"
             ) from error
         return found
+    from importlib.metadata import entry_points  # noqa: PLC0415  (it takes longer to import than a store)
+
     third_party = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
     if scheme in third_party:
         loaded: Callable[..., EventStore] = third_party[scheme].load()
