@@ -1,5 +1,7 @@
 """The endpoints beside the seven: batches, claims by token and fence, dead letters, figures."""
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,6 +20,62 @@ async def claimed(desk: Desk, **wanted: Any) -> list[dict[str, Any]]:
 
 def proof(claim: dict[str, Any]) -> dict[str, Any]:
     return {name: claim[name] for name in ("id", "token", "fence")}
+
+
+def counted_calls(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls that the server makes to the store from now on, without those that the store makes to itself."""
+    calls: list[str] = []
+    inside = False
+
+    def counted(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        async def made(*args: Any, **options: Any) -> Any:
+            nonlocal inside
+            if inside:
+                return await call(*args, **options)
+            calls.append(name)
+            inside = True
+            try:
+                return await call(*args, **options)
+            finally:
+                inside = False
+
+        return made
+
+    for name, _ in inspect.getmembers(type(desk.store), inspect.iscoroutinefunction):
+        if not name.startswith("_"):
+            monkeypatch.setattr(desk.store, name, counted(name, getattr(desk.store, name)))
+    return calls
+
+
+@pytest.mark.parametrize(
+    ("verb", "proved", "expected"),
+    [
+        ("complete", True, ["settle_events", "read_event_log"]),
+        ("complete", False, ["get_event", "current_claims", "settle_events", "read_event_log"]),
+        ("fail", True, ["get_event", "settle_events", "read_event_log"]),
+        ("fail", False, ["get_event", "current_claims", "settle_events", "read_event_log"]),
+        ("start", True, ["start_events", "renew_event_claims"]),
+        ("start", False, ["get_event", "current_claims", "start_events", "renew_event_claims"]),
+    ],
+)
+async def test_a_report_with_a_proof_reads_no_more_than_it_must(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, verb: str, proved: bool, expected: list[str]
+) -> None:
+    id_ = await desk.publish()
+    got = await desk.claim()
+    shown = {"token": got.headers["Durabus-Claim-Token"], "fence": int(got.headers["Durabus-Claim-Fence"])}
+    report: dict[str, Any] = {"worker_id": "host:1", **({"claim": shown} if proved else {})}
+    if verb == "fail":
+        report["error_message"] = "printer on fire"
+    calls = counted_calls(desk, monkeypatch)
+    assert (await desk.post(f"/events/{id_}/{verb}", report)).status_code == 200
+    assert calls == expected
+
+
+@pytest.mark.parametrize("verb", ["complete", "start"])
+async def test_a_proof_for_an_event_that_does_not_exist_is_not_found(desk: Desk, verb: str) -> None:
+    report = {"worker_id": "host:1", "claim": {"token": "0" * 32, "fence": 1}}
+    assert (await desk.post(f"/events/4711/{verb}", report)).status_code == 404
 
 
 async def test_a_batch_is_published_in_one_step(desk: Desk) -> None:

@@ -107,12 +107,9 @@ NO_CLAIM = "worker {worker!r} has no claim on it: the event was settled, reset, 
 
 async def complete(api: Api, principal: Principal, id_: int, report: CompleteDocument) -> CompletedDocument:
     """End the event COMPLETED. A repeat returns the first record."""
-    event = await api.event(id_, principal)
-
-    def made(ref: ClaimRef) -> Settlement:
-        return Complete(ref, (), (), report.execution_time_ms, report.status_code)
-
-    entry = await _settle(api, event, report, made, COMPLETING)
+    ref = await _claim_of(api, principal, id_, report)
+    done = None if ref is None else Complete(ref, (), (), report.execution_time_ms, report.status_code)
+    entry = await _settle(api, principal, id_, report, done, actions=COMPLETING)
     return CompletedDocument(
         event_id=entry.id,
         worker_id=entry.worker_id or report.worker_id,
@@ -128,11 +125,9 @@ async def fail(api: Api, principal: Principal, id_: int, report: FailDocument) -
     event, settings = await api.event(id_, principal), api.settings
     max_retries = event.max_attempts or settings.max_retries
     delay = settings.retry_delay if event.attempts < max_retries else None
-
-    def made(ref: ClaimRef) -> Settlement:
-        return Fail(ref, report.error_message, delay, (), report.execution_time_ms, report.status_code)
-
-    entry = await _settle(api, event, report, made, FAILING)
+    ref, message = await _claim_of(api, principal, id_, report, event), report.error_message
+    failed = None if ref is None else Fail(ref, message, delay, (), report.execution_time_ms, report.status_code)
+    entry = await _settle(api, principal, id_, report, failed, actions=FAILING)
     if entry.next_retry_ts is None:
         return MaxRetriesDocument(retry_count=len(entry.errors), max_retries=max_retries)
     return FailedDocument(
@@ -150,12 +145,12 @@ async def fail(api: Api, principal: Principal, id_: int, report: FailDocument) -
 
 async def start(api: Api, principal: Principal, id_: int, report: StartDocument) -> StartedDocument:
     """Record that work began, and renew the lease. A repeat renews it again."""
-    event = await api.event(id_, principal)
-    ref = _proved(event, report) or await _named(api, event, report.worker_id)
+    ref = await _claim_of(api, principal, id_, report)
     if ref is None:
-        raise LeaseLost(event.id, NO_CLAIM.format(worker=report.worker_id))
+        raise LeaseLost(id_, NO_CLAIM.format(worker=report.worker_id))
     started = (await api.store.start_events([ref]))[0]
     if isinstance(started, LeaseLost):
+        await api.event(id_, principal)  # raises if there is no such event
         raise started
     expires = (await api.store.renew_event_claims([ref], lease=api.settings.lease))[0]
     if isinstance(expires, LeaseLost):
@@ -171,34 +166,45 @@ async def start(api: Api, principal: Principal, id_: int, report: StartDocument)
 
 async def _settle(
     api: Api,
-    event: Event,
+    principal: Principal,
+    id_: int,
     report: CompleteDocument,
-    made: Callable[[ClaimRef], Settlement],
+    settlement: Settlement | None,
+    *,
     actions: frozenset[Action],
 ) -> LogEntry:
-    """Settle the claim. Returns the log entry that this report, or its first copy, led to."""
-    proved = _proved(event, report)
-    ref = proved or await _named(api, event, report.worker_id)
+    """Settle the claim, if there is one. Returns the log entry that this report, or its first copy, led to."""
     lost: LeaseLost | None = None
-    if ref is not None:
-        outcome = (await api.store.settle_events([made(ref)])).outcomes[0]
+    if settlement is not None:
+        outcome = (await api.store.settle_events([settlement])).outcomes[0]
         lost = outcome if isinstance(outcome, LeaseLost) else None
-        if lost is not None and proved is not None:
+        if lost is not None and report.claim is not None:
+            await api.event(id_, principal)  # raises if there is no such event
             raise lost
-    entries = await api.store.read_event_log(event.id)
+    entries = await api.store.read_event_log(id_)
     for entry in reversed(entries):
-        if entry.action in actions and _is_of(entry, ref if lost is None else None, report.worker_id):
+        if entry.action in actions and _is_of(entry, settlement if lost is None else None, report.worker_id):
             return entry
-    raise lost or LeaseLost(event.id, NO_CLAIM.format(worker=report.worker_id))
+    raise lost or LeaseLost(id_, NO_CLAIM.format(worker=report.worker_id))
 
 
-def _is_of(entry: LogEntry, ref: ClaimRef | None, worker_id: str) -> bool:
+def _is_of(entry: LogEntry, settled: Settlement | None, worker_id: str) -> bool:
     """Whether the entry belongs to the settled claim, by its fence. Without a claim the worker decides."""
-    return entry.worker_id == worker_id if ref is None else entry.fence == ref.fence
+    return entry.worker_id == worker_id if settled is None else entry.fence == settled.ref.fence
 
 
-def _proved(event: Event, report: CompleteDocument | StartDocument) -> ClaimRef | None:
-    return None if report.claim is None else ClaimRef(event.id, report.claim.token, report.claim.fence)
+async def _claim_of(
+    api: Api, principal: Principal, id_: int, report: CompleteDocument | StartDocument, event: Event | None = None
+) -> ClaimRef | None:
+    """The claim that the report proves, or else the one of the worker that it names.
+
+    The store checks a proof, so the event is read only if the sender may be forbidden to see it.
+    """
+    if report.claim is None:
+        return await _named(api, event or await api.event(id_, principal), report.worker_id)
+    if event is None and principal.limited:
+        await api.event(id_, principal)
+    return ClaimRef(id_, report.claim.token, report.claim.fence)
 
 
 async def _named(api: Api, event: Event, worker_id: str) -> ClaimRef | None:
