@@ -40,8 +40,8 @@ from durabus.queue.projections import EventLogProjectionBuilder, ProjectionStatu
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 from durabus.store.features import Features
-from durabus.worker.context import Context
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.handler import Context
 from durabus.worker.tracing import Tracing
 
 __all__ = [

@@ -17,6 +17,7 @@ from durabus.store.claims import SettleAnswer
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler, HandlerFunction
+from durabus.worker.options import WorkerOptions
 from durabus.worker.worker import Worker
 
 ONCE = RetryPolicy(max_retries=0)
@@ -159,7 +160,9 @@ async def working(store: WatchedStore, *functions: Callable[..., Any], **options
     retry = options.pop("retry", STEADY)
     for number, function in enumerate(functions):
         dispatcher.add(make_handler(function, id=f"h{number}", retry=retry))
-    worker = Worker(store, "default", dispatcher, **{"poll_interval": 0.02, **options})
+    names = set(options) & set(WorkerOptions.__struct_fields__)
+    tuned = WorkerOptions(**{"poll_interval": 0.02, **{name: options.pop(name) for name in names}})
+    worker = Worker(store, "default", dispatcher, tuned, **options)
     worker.start()
     try:
         yield worker

@@ -15,9 +15,8 @@ from tests.worker.support import make_event, make_handler
 from durabus import Event
 from durabus.model.result import Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
-from durabus.worker.context import Context
 from durabus.worker.execution import HandlerOutcome, describe, execute, result_of
-from durabus.worker.handler import is_async_callable
+from durabus.worker.handler import Context, is_async_callable
 from durabus.worker.threads import HandlerThreads
 
 Run = Callable[..., Awaitable[HandlerOutcome]]

@@ -13,7 +13,7 @@ from tests.worker.support import WatchedStore, filled, make_event, make_handler,
 
 from durabus import Event, EventBus, EventManager, EventQueue, EventStatus, EventStore, SyncEventBus, open_store
 from durabus.model.policies import RetryPolicy
-from durabus.worker.context import Context
+from durabus.worker.handler import Context
 from durabus.worker.threads import HandlerThreads, ThreadCall, is_in_thread
 
 QUICK = RetryPolicy(max_retries=1, base_delay=0.001, max_delay=0.001)

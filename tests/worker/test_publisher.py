@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from tests.worker.support import WatchedStore
 
-from durabus import Event, EventBusShutdownError, EventStatus
+from durabus import Event, EventBus, EventBusShutdownError, EventStatus
 from durabus.bus import publisher as publisher_module
 from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder
@@ -36,7 +36,7 @@ def make_publisher(store: WatchedStore, runs_here: Callable[[int], bool]) -> Pub
         runs_here=runs_here,
         children=AwaitedChildren(store, "default", None, lease=30.0, has_remote=lambda _type: False),
         finder=Finder(store, "default"),
-        history=HistoryLimit(store, "default", size=None, drop=True),
+        history=HistoryLimit(store, EventBus(store)._options),
     )
 
 

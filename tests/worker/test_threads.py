@@ -14,8 +14,8 @@ from durabus import Event, EventBus, EventManager, EventQueue, EventStatus
 from durabus.model.statuses import ResultStatus
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker.breaker import BreakerState
-from durabus.worker.context import Context
 from durabus.worker.execution import HandlerOutcome, execute
+from durabus.worker.handler import Context
 from durabus.worker.threads import HandlerThreads, NotStarted
 
 

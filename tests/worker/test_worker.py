@@ -10,6 +10,7 @@ from durabus import Action, Event
 from durabus.errors import ConfigurationError
 from durabus.worker import outage
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.options import WorkerOptions
 from durabus.worker.worker import Worker
 
 
@@ -130,4 +131,4 @@ async def test_stop_may_come_before_start_and_twice(store: WatchedStore) -> None
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"concurrency": 10_001}, {"lease": 0}, {"lease": -1}], ids=str)
 async def test_options_that_cannot_work_are_refused(store: WatchedStore, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError):
-        Worker(store, "default", Dispatcher(), **options)
+        Worker(store, "default", Dispatcher(), WorkerOptions(**options))

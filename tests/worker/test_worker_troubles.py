@@ -18,6 +18,7 @@ from durabus.worker import claim_table, outage
 from durabus.worker import worker as worker_module
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import SAFETY
+from durabus.worker.options import WorkerOptions
 from durabus.worker.worker import Worker
 
 
@@ -199,7 +200,7 @@ async def test_a_store_that_is_closed_under_it_stops_it_with_a_word(
 ) -> None:
     dispatcher = Dispatcher()
     dispatcher.add(make_handler(Calls()))
-    worker = Worker(store, "default", dispatcher, poll_interval=0.01)
+    worker = Worker(store, "default", dispatcher, WorkerOptions(poll_interval=0.01))
     worker.start()
     await asyncio.sleep(0)
     await store.close()
@@ -304,7 +305,7 @@ async def test_a_claim_whose_answer_was_lost_is_asked_for_again_even_if_there_is
     calls = Calls()
     dispatcher = Dispatcher()
     dispatcher.add(make_handler(calls))
-    worker = Worker(paused, "default", dispatcher, poll_interval=60)
+    worker = Worker(paused, "default", dispatcher, WorkerOptions(poll_interval=60))
     (event,) = await filled(paused)
     worker.start()
     await paused.granted.wait()

@@ -10,9 +10,10 @@ from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder, FindRequest, Where
 from durabus.bus.forwarding import MAX_DEPTH, check_max_depth, copy_for, refuse_itself
 from durabus.bus.handle import Handle
-from durabus.bus.history import HistoryLimit, check_archive_after
+from durabus.bus.history import HistoryLimit, check_archive_after, check_history
 from durabus.bus.naming import choice, pattern_of, result_type
 from durabus.bus.new_events import add_to_parent, make_event
+from durabus.bus.options import BusOptions, check_serve, seconds_or_none
 from durabus.bus.publisher import Publisher
 from durabus.bus.shutdown import Shutdown
 from durabus.bus.subscribing import Subscribing
@@ -27,7 +28,6 @@ from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode,
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.worker.children.waiting import event_lock
-from durabus.worker.context import check_options
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.metrics import Metrics
 from durabus.worker.poller import POLL_FLOOR
@@ -86,76 +86,83 @@ class EventBus(Subscribing):
         archive_after: Duration = ARCHIVE_AFTER,
         tracing: Tracing | None = None,
     ) -> None:
-        self.name = check_name(name, "bus")
-        self._owns_store = isinstance(store, str | None)
-        self.store: EventStore = make_store(store) if isinstance(store, str | None) else store
-        self.shutdown_timeout = seconds(shutdown_timeout, "shutdown_timeout")
-        kept_for = None if handlers_kept_for is None else seconds(handlers_kept_for, "handlers_kept_for")
-        self._registry = Registry(self.store, self.name, kept_for=check_kept_for(kept_for))
-        self.metrics = Metrics()
-        dispatcher = Dispatcher(
-            worker_id=default_worker_id(),
-            threads=HandlerThreads(check_batch(concurrency, "concurrency"), f"durabus-{self.name}"),
-            remote=self._registry,
+        options = BusOptions(
+            name=check_name(name, "bus"),
+            serve=check_serve(serve),
+            retry=RetryPolicy().merged(retry),
+            breaker=breaker_policy(breaker, BreakerPolicy()),
+            concurrency=check_batch(concurrency, "concurrency"),
+            lease=seconds(lease, "lease", allow_zero=False),
+            poll_interval=seconds(poll_interval, "poll_interval", allow_zero=False),
+            mode=choice(EventMode, mode, "mode"),
             handler_mode=choice(HandlerMode, handler_mode, "handler_mode"),
             completion=choice(Completion, completion, "completion"),
-            event_timeout=_seconds(event_timeout, "event_timeout"),
-            event_slow_timeout=_seconds(event_slow_timeout, "event_slow_timeout"),
+            unhandled=choice(OnUnhandled, unhandled, "unhandled"),
+            max_depth=check_max_depth(max_depth),
+            event_timeout=seconds_or_none(event_timeout, "event_timeout"),
+            event_slow_timeout=seconds_or_none(event_slow_timeout, "event_slow_timeout"),
+            handler_slow_timeout=seconds_or_none(handler_slow_timeout, "handler_slow_timeout"),
+            max_history_size=check_history(max_history_size, drop=max_history_drop),
+            max_history_drop=max_history_drop,
+            shutdown_timeout=seconds(shutdown_timeout, "shutdown_timeout"),
+            handlers_kept_for=check_kept_for(handlers_kept_for),
+            archive_after=check_archive_after(archive_after),
             tracing=tracing,
+        )
+        self.name = options.name
+        self._owns_store = isinstance(store, str | None)
+        self.store: EventStore = make_store(store) if isinstance(store, str | None) else store
+        options.check(self.store)
+        self.shutdown_timeout = options.shutdown_timeout
+        self.metrics = Metrics()
+        self._build_parts(options)
+
+    def _build_parts(self, options: BusOptions) -> None:
+        store, name = self.store, options.name
+        self._registry = Registry(store, name, kept_for=options.handlers_kept_for)
+        dispatcher = Dispatcher(
+            threads=HandlerThreads(options.concurrency, f"durabus-{name}"),
+            remote=self._registry,
+            handler_mode=options.handler_mode,
+            completion=options.completion,
+            event_timeout=options.event_timeout,
+            event_slow_timeout=options.event_slow_timeout,
+            tracing=options.tracing,
             emitter=self.emit,
-            unhandled=Unhandled(choice(OnUnhandled, unhandled, "unhandled"), self.metrics),
+            unhandled=Unhandled(options.unhandled, self.metrics),
         )
-        super().__init__(
-            dispatcher,
-            RetryPolicy().merged(retry),
-            _seconds(handler_slow_timeout, "handler_slow_timeout"),
-            breaker_policy(breaker, BreakerPolicy()),
-        )
-        self._tracing = tracing
-        self._worker_options: dict[str, Any] = {
-            "concurrency": concurrency,
-            "lease": seconds(lease, "lease", allow_zero=False),
-            "poll_interval": seconds(poll_interval, "poll_interval", allow_zero=False),
-            "mode": choice(EventMode, mode, "mode"),
-        }
-        check_options(self.store, concurrency, self._worker_options["lease"])
-        self._history = HistoryLimit(self.store, self.name, size=max_history_size, drop=max_history_drop)
-        self._finder = Finder(self.store, self.name)
+        super().__init__(dispatcher, options)
+        self._history = HistoryLimit(store, options)
+        self._finder = Finder(store, name)
         self._children = AwaitedChildren(
-            self.store,
-            self.name,
-            event_lock(self.store, self._worker_options["mode"], self.name),
-            lease=self._worker_options["lease"],
+            store,
+            name,
+            event_lock(store, options.mode, name),
+            lease=options.lease,
             has_remote=self._registry.has_remote_handlers,
         )
         self._publisher = Publisher(
-            self.store,
-            self.name,
+            store,
+            name,
             ready=self._registry.announced,
             runs_here=self._worker_runs,
             children=self._children,
             finder=self._finder,
             history=self._history,
         )
-        self._worker: Worker | None = None
-        self._opened = False
-        self._opening = asyncio.Lock()
-        if not isinstance(serve, bool):
-            raise ConfigurationError(f"serve={serve!r}: must be True, or False for a bus that only publishes")
-        self._serve = serve
-        self._max_depth = check_max_depth(max_depth)
-        self._started = False
-        self._shut = False
-        self._shutting_down: asyncio.Task[None] | None = None
         self._shutdown = Shutdown(
-            self.store,
-            self.name,
+            store,
+            options,
             publisher=self._publisher,
             finder=self._finder,
             registry=self._registry,
             history=self._history,
-            archive_after=check_archive_after(seconds(archive_after, "archive_after")),
         )
+        self._worker: Worker | None = None
+        self._serve = options.serve
+        self._opened = self._started = self._shut = False
+        self._opening = asyncio.Lock()
+        self._shutting_down: asyncio.Task[None] | None = None
 
     @property
     def store_is_away(self) -> bool:
@@ -353,12 +360,12 @@ class EventBus(Subscribing):
                 self.store,
                 self.name,
                 self._dispatcher,
+                self._options,
                 metrics=self.metrics,
                 outage=self._registry.outage,
                 on_settled=self._on_settled,
                 on_died=self._publisher.close,
                 waits_for_children=True,
-                **self._worker_options,
             )
             self._children.runner = self._worker.children
             self._worker.start()
@@ -367,8 +374,8 @@ class EventBus(Subscribing):
         return self._worker is not None and self._worker.children.is_running(id_)
 
     def _on_settled(self, claim: Claim, settlement: Settlement, settled: Settled) -> None:
-        if self._tracing is not None:
-            tell_settled(self._tracing, claim.event, settled.status)
+        if self._options.tracing is not None:
+            tell_settled(self._options.tracing, claim.event, settled.status)
         if settled.status in TERMINAL:
             if self._history.size is not None:
                 self._history.one_ended()
@@ -378,9 +385,7 @@ class EventBus(Subscribing):
     def _new(
         self, event_type: str | object, payload: Any, metadata: Mapping[str, Any] | None, options: PublishOptions
     ) -> NewEvent:
-        return make_event(
-            self.name, event_type, payload, metadata, options, tracing=self._tracing, max_depth=self._max_depth
-        )
+        return make_event(self._options, event_type, payload, metadata, options)
 
     def _send(self, new: NewEvent, expected: Any) -> Handle:
         handle = Handle(new, expected)
@@ -392,7 +397,3 @@ class EventBus(Subscribing):
     def _refuse_if_shut(self, verb: str) -> None:
         if self._shut:
             raise EventBusShutdownError(f"{verb} on bus {self.name!r}: it is shut down; make a new EventBus")
-
-
-def _seconds(value: Duration | None, option: str) -> float | None:
-    return None if value is None else seconds(value, option, allow_zero=False)

@@ -7,8 +7,10 @@ import logging
 import random
 from weakref import WeakKeyDictionary
 
+from durabus.bus.options import BusOptions
 from durabus.clock import monotonic
 from durabus.errors import ConfigurationError, DurabusError, HistoryFullError, StoreError
+from durabus.model.limits import Duration, seconds
 from durabus.store.contract import EventStore
 
 logger = logging.getLogger("durabus.bus")
@@ -33,15 +35,11 @@ class HistoryLimit:
     Without ``max_history_drop`` it drops nothing: a full bus refuses new events until a user trims it.
     """
 
-    def __init__(self, store: EventStore, bus: str, *, size: int | None, drop: bool) -> None:
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
-            raise ConfigurationError(f"max_history_size={size!r}: must be a whole number of 0 or more, or None")
-        if size == 0 and not drop:
-            raise ConfigurationError("max_history_size=0 with max_history_drop=False: nothing could be published")
+    def __init__(self, store: EventStore, options: BusOptions) -> None:
         self._store = store
-        self._bus = bus
-        self.size = size
-        self._drop = drop
+        self._bus = options.name
+        self.size = options.max_history_size
+        self._drop = options.max_history_drop
         self._ended = 0
         self._trimming: asyncio.Task[bool] | None = None
 
@@ -99,14 +97,24 @@ class HistoryLimit:
         return True
 
 
-def check_archive_after(seconds: float) -> float:
-    """Raise if the time is too short for the other nodes of a bus to announce that they serve it."""
-    if seconds < MIN_ARCHIVE_AFTER:
+def check_history(size: int | None, *, drop: bool) -> int | None:
+    """Return ``max_history_size``, or raise if it is no size or leaves no room for any event."""
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size < 0):
+        raise ConfigurationError(f"max_history_size={size!r}: must be a whole number of 0 or more, or None")
+    if size == 0 and not drop:
+        raise ConfigurationError("max_history_size=0 with max_history_drop=False: nothing could be published")
+    return size
+
+
+def check_archive_after(value: Duration) -> float:
+    """Return seconds; raise if the other nodes of a bus could not announce in this time that they serve it."""
+    found = seconds(value, "archive_after")
+    if found < MIN_ARCHIVE_AFTER:
         raise ConfigurationError(
-            f"archive_after={seconds:g}: must be at least {MIN_ARCHIVE_AFTER:g} s, so that nodes that serve the "
+            f"archive_after={found:g}: must be at least {MIN_ARCHIVE_AFTER:g} s, so that nodes that serve the "
             "bus have time to announce it"
         )
-    return seconds
+    return found
 
 
 async def leave(store: EventStore, bus: str, *, archive_after: float) -> None:

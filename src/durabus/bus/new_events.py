@@ -8,20 +8,18 @@ from typing import Any
 from durabus.bus.forwarding import child_metadata, first_metadata, refuse_behind_itself
 from durabus.bus.handle import Handle
 from durabus.bus.naming import typed_event
+from durabus.bus.options import BusOptions
 from durabus.model.event import NewEvent, PublishOptions, new_event
 from durabus.worker.children.waiting import handled_here
-from durabus.worker.tracing import Tracing, metadata_of
+from durabus.worker.tracing import metadata_of
 
 
 def make_event(
-    bus: str,
+    bus: BusOptions,
     event_type: str | object,
     payload: Any,
     metadata: Mapping[str, Any] | None,
     options: PublishOptions,
-    *,
-    tracing: Tracing | None,
-    max_depth: int,
 ) -> NewEvent:
     """Return a new event. Inside a handler it is a child of the handled event, unless ``options`` name a parent.
 
@@ -32,15 +30,15 @@ def make_event(
     parent = handled_here()
     if parent is not None and "parent_id" not in options and not options.get("delay"):
         options["parent_id"] = parent.claim.event.event_id
-    if tracing is not None:
-        metadata = metadata_of(tracing, event_type, metadata)
+    if bus.tracing is not None:
+        metadata = metadata_of(bus.tracing, event_type, metadata)
     if parent is not None and options.get("parent_id") == parent.claim.event.event_id:
-        metadata = child_metadata(metadata or {}, parent.claim.event, event_type, max_depth)
+        metadata = child_metadata(metadata or {}, parent.claim.event, event_type, bus.max_depth)
     elif metadata:
         metadata = first_metadata(metadata)
-    new = new_event(event_type, payload, bus=bus, metadata=metadata, **options)
+    new = new_event(event_type, payload, bus=bus.name, metadata=metadata, **options)
     if new.metadata_json is not None and parent is not None and new.parent_id is not None:
-        refuse_behind_itself(new.metadata_json, bus, parent.claim.event)
+        refuse_behind_itself(new.metadata_json, bus.name, parent.claim.event)
     return new
 
 

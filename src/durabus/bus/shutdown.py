@@ -7,6 +7,7 @@ import logging
 
 from durabus.bus.finder import Finder
 from durabus.bus.history import HistoryLimit, leave
+from durabus.bus.options import BusOptions
 from durabus.bus.publisher import Publisher
 from durabus.errors import EventBusShutdownError
 from durabus.store.contract import EventStore
@@ -28,21 +29,20 @@ class Shutdown:
     def __init__(
         self,
         store: EventStore,
-        bus: str,
+        options: BusOptions,
         *,
         publisher: Publisher,
         finder: Finder,
         registry: Registry,
         history: HistoryLimit,
-        archive_after: float,
     ) -> None:
         self._store = store
-        self._bus = bus
+        self._bus = options.name
         self._publisher = publisher
         self._finder = finder
         self._registry = registry
         self._history = history
-        self._archive_after = archive_after
+        self._archive_after = options.archive_after
         self._closing: asyncio.Future[None] | None = None
         self.store_is_away = False
         """Whether the shutdown could not reach the store."""

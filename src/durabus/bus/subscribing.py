@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
 from durabus.bus.naming import pattern_and_function, pattern_of, result_type
+from durabus.bus.options import BusOptions
 from durabus.model.limits import Duration
 from durabus.model.pattern import ANY
-from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
+from durabus.model.policies import BreakerOption, RetryPolicy, breaker_policy
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import DEFAULT_TIMEOUT, Handler, HandlerFunction, derived_id
 
@@ -20,15 +21,11 @@ F = TypeVar("F", bound=HandlerFunction)
 
 
 class Subscribing(ABC):
-    """A bus with handlers. A handler without options of its own gets ``retry``, ``slow_timeout`` and ``breaker``."""
+    """A bus with handlers. A handler without a retry policy, slow timeout or breaker of its own gets the bus's."""
 
-    def __init__(
-        self, dispatcher: Dispatcher, retry: RetryPolicy, slow_timeout: float | None, breaker: BreakerPolicy | None
-    ) -> None:
+    def __init__(self, dispatcher: Dispatcher, options: BusOptions) -> None:
         self._dispatcher = dispatcher
-        self._retry = retry
-        self._slow_timeout = slow_timeout
-        self._breaker = breaker
+        self._options = options
         self._numbered: dict[str, int] = {}
         """The last number added to a derived id that several subscriptions share, by that id."""
 
@@ -66,10 +63,10 @@ class Subscribing(ABC):
             pattern=glob,
             function=function,
             timeout=timeout,
-            slow_timeout=self._slow_timeout if slow_timeout is None else slow_timeout,
+            slow_timeout=self._options.handler_slow_timeout if slow_timeout is None else slow_timeout,
             result_type=result_type(pattern) if isinstance(pattern, type) else None,
-            retry=self._retry.merged(retry),
-            breaker=breaker_policy(breaker, self._breaker),
+            retry=self._options.retry.merged(retry),
+            breaker=breaker_policy(breaker, self._options.breaker),
         )
         self._dispatcher.add(subscription)
         self._subscriptions_changed()

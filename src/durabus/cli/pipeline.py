@@ -25,6 +25,7 @@ from durabus.store.events import EventRef
 if TYPE_CHECKING:
     from durabus.pipeline.log_reader import Answer
     from durabus.pipeline.projections import Projection
+    from durabus.pipeline.replay import Replayed
 
 FOLLOW_EVERY = 10.0
 COMPACT_WAITS = 600.0
@@ -216,7 +217,7 @@ def replay(
     if not dry_run:
         refuse_absent_file(store_url(common))
     with opened_lake(options) as lake:
-        from durabus.pipeline.replay import Choice, Replayed, chosen, counted
+        from durabus.pipeline.replay import Choice, chosen, counted
         from durabus.pipeline.replay import replay as publish_again
 
         choice = Choice(
@@ -231,34 +232,22 @@ def replay(
         found = chosen(lake.read("silver.events"), choice)
         total = found.count()
         if dry_run:
-            groups = counted(found)
-            if common.json:
-                print_json({"events": total, "groups": _documents(groups)})
-                return
-            _print_answer(groups, as_json=False)
-            print(f"dry run: {total:,} events would be published")
+            _print_dry_run(total, counted(found), as_json=common.json)
             return
         name = replay_id or f"{datetime.now(UTC):%Y%m%d}-{new_event_id()[-12:]}"  # clock: a name for people
         say(f"replay {name}: {total:,} events; if it is stopped, --id {name} continues it without duplicates")
         with progress_bars() as bars:
             bars.begins("replay", total)
 
+            def told(so_far: Replayed) -> None:
+                bars.moves(so_far.published + so_far.known)
+
             async def go() -> Replayed:
                 async with opened_store(common) as store:
-                    return await publish_again(
-                        found,
-                        store,
-                        replay_id=name,
-                        bus=to_bus,
-                        rate=rate,
-                        told=lambda so_far: bars.moves(so_far.published + so_far.known),
-                    )
+                    return await publish_again(found, store, replay_id=name, bus=to_bus, rate=rate, told=told)
 
             done = asyncio.run(go())
-    if common.json:
-        print_json({"replay_id": name, "chosen": total, "published": done.published, "known": done.known})
-    else:
-        print(f"replay {name}: {done.published:,} published, {done.known:,} already published")
+    _print_replayed(name, total, done, as_json=common.json)
 
 
 @pipeline.command
@@ -359,6 +348,21 @@ def _projections(entity: str | None, target: str | None) -> list[Projection]:
             raise CommandFailed(f"{target} is not a list of projections", code=Exit.USAGE)
         chosen += found
     return chosen
+
+
+def _print_replayed(name: str, total: int, done: Replayed, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"replay_id": name, "chosen": total, "published": done.published, "known": done.known})
+    else:
+        print(f"replay {name}: {done.published:,} published, {done.known:,} already published")
+
+
+def _print_dry_run(total: int, groups: Answer, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"events": total, "groups": _documents(groups)})
+        return
+    _print_answer(groups, as_json=False)
+    print(f"dry run: {total:,} events would be published")
 
 
 def _print_answer(found: Answer, *, as_json: bool) -> None:

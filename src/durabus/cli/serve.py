@@ -56,12 +56,7 @@ async def serve(
     from durabus.http.settings import Settings
 
     if tokens is None and not is_loopback(host):
-        raise CommandFailed(
-            f"other machines can reach {host}",
-            "a server without tokens may serve this machine only",
-            "run `durabus tokens create NAME --scope admin --tokens tokens.json`, then add --tokens tokens.json",
-            code=Exit.USAGE,
-        )
+        raise _needs_tokens(host)
     settings = Settings(bus=bus, lease=lease, retry_delay=retry_delay, max_retries=max_retries, max_wait=max_wait)
     app = create_app(store_url(common), settings=settings, tokens=None if tokens is None else TokenFile(tokens))
     set_up_logging(logging.WARNING)
@@ -84,6 +79,15 @@ async def serve(
     with listening:
         await serve_until_stopped(app, listening, stop_within=stop_within, ready=ready)
     say("stopped")
+
+
+def _needs_tokens(host: str) -> CommandFailed:
+    return CommandFailed(
+        f"other machines can reach {host}",
+        "a server without tokens may serve this machine only",
+        "run `durabus tokens create NAME --scope admin --tokens tokens.json`, then add --tokens tokens.json",
+        code=Exit.USAGE,
+    )
 
 
 def require_server() -> None:

@@ -25,7 +25,7 @@ from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.policies import RetryPolicy
 from durabus.model.result import TransientError, UnrecoverableError
 from durabus.queue.event_queue import EventQueue
-from durabus.worker.context import Context
+from durabus.worker.handler import Context
 
 BUS = "shop"
 ORDER, PAYMENT, MAIL = "order.placed", "payment.taken", "mail.requested"

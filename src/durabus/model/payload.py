@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ T = TypeVar("T")
 _ENCODER = msgspec.json.Encoder()
 _DECODER: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _PLAIN = frozenset({str, bool, type(None)})
+_NESTED = frozenset({dict, list, tuple})
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
 
 
@@ -85,33 +86,34 @@ def _check_numbers(value: Any, where: str) -> None:
             _check_numbers(item, where)
 
 
-def _check(value: Any, where: str, depth: int) -> None:  # noqa: C901, PLR0912  (one flat switch, on the hot path)
+def _check(value: Any, where: str, depth: int) -> None:  # noqa: C901  (one flat switch, on the hot path)
     kind = type(value)
     if kind in _PLAIN:
         return
+    if depth >= MAX_DEPTH and kind in _NESTED:
+        raise InvalidPayloadError(f"{where}: nested deeper than {MAX_DEPTH} levels, or contains itself")
     if kind is dict:
-        if depth >= MAX_DEPTH:
-            raise InvalidPayloadError(f"{where}: nested deeper than {MAX_DEPTH} levels, or contains itself")
         for key, item in value.items():
             if type(key) is not str:
                 shown = "" if isinstance(key, int) else f" {key!r}"  # an int may be too long to print
                 raise InvalidPayloadError(f"{where}: key{shown} is {type(key).__name__}, JSON keys are strings")
             if type(item) not in _PLAIN and not (type(item) is int and _INT_MIN <= item <= _INT_MAX):
                 _check(item, f"{where}.{key}", depth + 1)
-    elif kind is int:
-        if not _INT_MIN <= value <= _INT_MAX:
-            shown = value if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"  # noqa: PLR2004
-            raise InvalidPayloadError(f"{where}: {shown} does not fit 64 bits: send it as a string")
-    elif kind is float:
-        if not math.isfinite(value):
-            raise InvalidPayloadError(f"{where}: {value} is not a JSON number")
-    elif kind is list or kind is tuple:
-        if depth >= MAX_DEPTH:
-            raise InvalidPayloadError(f"{where}: nested deeper than {MAX_DEPTH} levels, or contains itself")
+    elif kind in _NESTED:
         for item in value:
             if type(item) not in _PLAIN:
                 _check(item, where, depth + 1)
-    else:
-        raise InvalidPayloadError(
-            f"{where}: {kind.__name__} is not JSON-serialisable; convert it first (str, isoformat, base64, …)"
-        )
+    elif not (kind is int and _INT_MIN <= value <= _INT_MAX) and not (kind is float and math.isfinite(value)):
+        _refuse(value, where)
+
+
+def _refuse(value: Any, where: str) -> NoReturn:
+    kind = type(value)
+    if kind is int:
+        shown = value if value.bit_length() <= 256 else f"an integer of {value.bit_length()} bits"  # noqa: PLR2004
+        raise InvalidPayloadError(f"{where}: {shown} does not fit 64 bits: send it as a string")
+    if kind is float:
+        raise InvalidPayloadError(f"{where}: {value} is not a JSON number")
+    raise InvalidPayloadError(
+        f"{where}: {kind.__name__} is not JSON-serialisable; convert it first (str, isoformat, base64, …)"
+    )

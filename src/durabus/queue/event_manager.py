@@ -20,6 +20,7 @@ from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.executor import TROUBLE_PAUSE
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.metrics import Metrics
+from durabus.worker.options import WorkerOptions
 from durabus.worker.registry import ANNOUNCING, HANDLERS_KEPT_FOR, Registry
 from durabus.worker.threads import HandlerThreads, NotStarted, is_in_thread
 from durabus.worker.unhandled import Unhandled
@@ -149,9 +150,11 @@ class EventManager:
             self.queue.store,
             self.queue.bus,
             self._dispatcher,
-            concurrency=self._concurrency,
-            lease=self.queue.abandoned_after,
-            poll_interval=self._poll_delay,
+            WorkerOptions(
+                concurrency=self._concurrency,
+                lease=self.queue.abandoned_after,
+                poll_interval=self._poll_delay,
+            ),
             metrics=self.metrics,
             outage=self._registry.outage,
             on_died=self._worker_died,

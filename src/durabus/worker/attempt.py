@@ -11,9 +11,8 @@ from durabus.model.claim import Claim
 from durabus.model.event import Event
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import SETTLED, Completion, HandlerMode, ResultStatus
-from durabus.worker.context import Context
 from durabus.worker.execution import HandlerOutcome, execute, result_of
-from durabus.worker.handler import Handler
+from durabus.worker.handler import Context, Handler
 from durabus.worker.threads import HandlerThreads
 from durabus.worker.tracing import Tracing, traced
 

@@ -18,9 +18,8 @@ from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import SETTLED, Completion, HandlerMode, OnUnhandled, ResultStatus
 from durabus.worker.attempt import Attempt, HandlerCall, used_up
 from durabus.worker.attempt_log import SlowWarning, log_failed_attempt
-from durabus.worker.context import Context
 from durabus.worker.execution import HandlerOutcome, execute, result_of
-from durabus.worker.handler import Handler
+from durabus.worker.handler import Context, Handler
 from durabus.worker.metrics import Metrics
 from durabus.worker.remote_handlers import MissingHandlers, RemoteHandlers
 from durabus.worker.threads import HandlerThreads, threads_ended

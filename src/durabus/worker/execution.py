@@ -21,8 +21,7 @@ from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.attempt_log import SlowWarning
-from durabus.worker.context import Context
-from durabus.worker.handler import Handler
+from durabus.worker.handler import Context, Handler
 from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
@@ -69,7 +68,7 @@ class HandlerOutcome(msgspec.Struct, frozen=True, gc=False):
     retry_after: float | None = None
 
 
-async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot path)
+async def execute(
     handler: Handler,
     context: Context,
     threads: HandlerThreads,
@@ -96,34 +95,14 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
             except StopIteration as stop:
                 returned = stop.value
             else:
-                if handler.slow_timeout is None:
-                    returned = await _rest(coroutine, waits_for, handler.timeout)
-                else:
-                    with SlowWarning(context.event, handler.id, handler.slow_timeout):
-                        returned = await _rest(coroutine, waits_for, handler.timeout)
+                returned = await _rest_in_time(handler, context, coroutine, waits_for)
         else:
             returned = await _in_thread(handler, context, threads)
-    except TimeoutExpired:
-        error = TimeoutError(f"handler {handler.id} took longer than {handler.timeout:g} s")
-        outcome = HandlerOutcome(ResultStatus.TIMED_OUT, _since(started), None, describe(error))
-        if on_error is not None:
-            on_error(error)
-    except (NotStarted, Closed):
-        handler.breaker.abandoned()
-        raise
-    except asyncio.CancelledError as raised:
-        if _is_cancelled():
+    except BaseException as raised:
+        if _gives_no_outcome(raised):
             handler.breaker.abandoned()
             raise
-        # The handler raised it itself; its task was not cancelled.
-        outcome = _from_exception(raised, _since(started), on_error)
-    except KeyboardInterrupt as raised:
-        outcome = _from_exception(raised, _since(started), on_error)
-        if handler.is_async and threading.current_thread() is threading.main_thread():
-            # The user may have pressed Ctrl-C. The attempt has failed, and then the program gets the interrupt.
-            asyncio.get_running_loop().call_soon(_interrupt)
-    except BaseException as raised:  # noqa: BLE001  (whatever a handler raises is its outcome)
-        outcome = _from_exception(raised, _since(started), on_error)
+        outcome = _from_end(handler, raised, _since(started), on_error)
     else:
         outcome = _from_return(returned, _since(started), on_error)
         if handler.result_type is not None:
@@ -137,9 +116,31 @@ async def execute(  # noqa: C901, PLR0912  (one flat list of endings, on the hot
     return outcome
 
 
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+def _gives_no_outcome(raised: BaseException) -> bool:
+    """Whether the call never began, its coroutine was closed, or its task was cancelled.
+
+    A handler may also raise ``CancelledError`` itself, while its task is not cancelled. That is an outcome.
+    """
+    if isinstance(raised, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return isinstance(raised, NotStarted | Closed)
+
+
+def _from_end(handler: Handler, raised: BaseException, milliseconds: float, on_error: OnError | None) -> HandlerOutcome:
+    if isinstance(raised, TimeoutExpired):
+        error = TimeoutError(f"handler {handler.id} took longer than {handler.timeout:g} s")
+        if on_error is not None:
+            on_error(error)
+        return HandlerOutcome(ResultStatus.TIMED_OUT, milliseconds, None, describe(error))
+    if (
+        isinstance(raised, KeyboardInterrupt)
+        and handler.is_async
+        and threading.current_thread() is threading.main_thread()
+    ):
+        # The user may have pressed Ctrl-C. The attempt has failed, and then the program gets the interrupt.
+        asyncio.get_running_loop().call_soon(_interrupt)
+    return _from_exception(raised, milliseconds, on_error)
 
 
 def _interrupt() -> None:
@@ -148,6 +149,14 @@ def _interrupt() -> None:
 
 def _since(started: float) -> float:
     return (perf_counter() - started) * 1000
+
+
+async def _rest_in_time(handler: Handler, context: Context, coroutine: Coroutine[Any, Any, Any], waits_for: Any) -> Any:
+    """Run the rest of a handler's coroutine within its timeout, and warn if it is slow."""
+    if handler.slow_timeout is None:
+        return await _rest(coroutine, waits_for, handler.timeout)
+    with SlowWarning(context.event, handler.id, handler.slow_timeout):
+        return await _rest(coroutine, waits_for, handler.timeout)
 
 
 async def _rest(coroutine: Coroutine[Any, Any, Any], waits_for: Any, timeout: float | None) -> Any:  # noqa: ASYNC109

@@ -1,4 +1,4 @@
-"""A handler: the user's function, how to call it, and its timeout, retry policy and breaker."""
+"""A handler: the user's function, how to call it, its timeout, retry policy and breaker, and the context it gets."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from types import FunctionType
 from typing import Any, NamedTuple, get_type_hints
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from durabus.errors import ConfigurationError
 from durabus.model.event import Event
 from durabus.model.limits import Duration, check_name, seconds
@@ -18,12 +20,37 @@ from durabus.model.pattern import check_pattern
 from durabus.model.payload import decode_as
 from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.worker.breaker import Breaker
-from durabus.worker.context import Context
 
 DEFAULT_TIMEOUT = 30.0
 
 STARTED = ("__main__", "__mp_main__")
 """Python's names for the module that it was started with, also in a process that multiprocessing spawned."""
+
+
+class Context(msgspec.Struct, frozen=True, gc=False):
+    """The second argument of a handler that takes one."""
+
+    event: Event
+    worker_id: str
+    emitter: Callable[..., Any] | None = None
+    """``emit`` of the bus that runs the handler; None if no bus does."""
+
+    @property
+    def fence(self) -> int:
+        """The number to pass to outside systems: they must refuse a smaller one than they have seen for this event."""
+        return self.event.fence
+
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt; the first is 1."""
+        return self.event.attempts
+
+    def emit(self, event_type: str | object, payload: Any = None, **options: Any) -> Any:
+        """Emit a child of this event as ``EventBus.emit`` does; returns its handle."""
+        if self.emitter is None:
+            raise ConfigurationError(f"ctx.emit({event_type!r}): this handler is not run by an EventBus")
+        return self.emitter(event_type, payload, **options)
+
 
 HandlerFunction = Callable[..., Any]
 Call = Callable[[Event, Context], Any]

@@ -12,6 +12,7 @@ from durabus.clock import monotonic
 from durabus.errors import ConfigurationError, DurabusError
 from durabus.model.claim import default_worker_id, new_token
 from durabus.model.handler import HandlerInfo
+from durabus.model.limits import Duration, seconds
 from durabus.model.pattern import matches
 from durabus.store.contract import EventStore
 from durabus.worker.handler import Handler
@@ -223,8 +224,9 @@ class Registry:
         self._told = changes
 
 
-def check_kept_for(kept_for: float | None) -> float | None:
-    """Raise if a live node may not announce itself again within this time: events would miss its handlers."""
+def check_kept_for(value: Duration | None) -> float | None:
+    """Return seconds; raise if a live node may announce itself later than that: events would miss its handlers."""
+    kept_for = None if value is None else seconds(value, "handlers_kept_for")
     if kept_for is not None and kept_for < HEARD:
         raise ConfigurationError(
             f"handlers_kept_for={kept_for:g}: must be at least {HEARD:g} s. A node announces its handlers every "

@@ -17,8 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from durabus.clock import perf_counter
 from durabus.model.event import Event
-from durabus.worker.context import Context
-from durabus.worker.handler import Handler
+from durabus.worker.handler import Context, Handler
 
 P = ParamSpec("P")
 T = TypeVar("T")

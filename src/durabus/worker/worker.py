@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from durabus.clock import monotonic
 from durabus.errors import DurabusError, LeaseLost, StoreClosedError, StoreError
-from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
+from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
@@ -19,13 +19,13 @@ from durabus.worker.children.waiting import event_lock
 from durabus.worker.claim_table import CLAIMED_AGAIN, ClaimTable
 from durabus.worker.claimed_event import ClaimedEvent
 from durabus.worker.completer import Completer, Outcome, SentClaim
-from durabus.worker.context import check_options
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.draining import Drained, drain, error_of_end
 from durabus.worker.heartbeat import Heartbeat
 from durabus.worker.metrics import Metrics
+from durabus.worker.options import DEFAULT_OPTIONS, WorkerOptions
 from durabus.worker.outage import Outage
-from durabus.worker.poller import POLL_FLOOR, Poller
+from durabus.worker.poller import Poller
 from durabus.worker.remote_handlers import LONGEST_DELAY
 from durabus.worker.serial import SerialBatch
 from durabus.worker.slots import Slots
@@ -54,24 +54,21 @@ class Worker:
         store: EventStore,
         bus: str,
         dispatcher: Dispatcher,
+        options: WorkerOptions = DEFAULT_OPTIONS,
         *,
-        concurrency: int = 100,
-        lease: float = DEFAULT_LEASE,
-        poll_interval: float = POLL_FLOOR,
-        mode: EventMode = EventMode.PARALLEL,
         metrics: Metrics | None = None,
         outage: Outage | None = None,
         on_settled: OnSettled | None = None,
         on_died: OnDied | None = None,
         waits_for_children: bool = False,
     ) -> None:
-        check_options(store, concurrency, lease)
+        options.check(store)
         self._bus = bus
-        self._dispatcher = dispatcher
-        self._concurrency = concurrency
+        self._dispatcher, missing = dispatcher, dispatcher.missing
+        self._concurrency = concurrency = options.concurrency
         halves = _runs_two_halves(store, concurrency)
         self._batch = concurrency // 2 if halves else concurrency
-        self._lease, self._mode = lease, mode
+        self._lease, self._mode = lease, mode = options.lease, options.mode
         self._serial = None if mode is EventMode.PARALLEL else SerialBatch(concurrency)
         self.metrics = metrics or Metrics()
         self._on_settled, self._on_died = on_settled, on_died
@@ -81,7 +78,7 @@ class Worker:
         self._completer = Completer(store, enough=self._batch if self._calls_at_once > 1 else None, wake=wake)
         self._outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
         self._poller = Poller(
-            store, bus, poll_interval=poll_interval, wake=wake, nodes=dispatcher.missing.nodes, outage=self._outage
+            store, bus, poll_interval=options.poll_interval, wake=wake, nodes=missing.nodes, outage=self._outage
         )
         self._slots = Slots(
             dispatcher,
@@ -97,9 +94,7 @@ class Worker:
         )
         self.children = ChildRunner(store, dispatcher, self._slots, self._claims, request=self._request)
         self._awaited = AwaitedRuns(self.children, store, bus, lease=lease, lock=self._slots.lock)
-        self._without_lock = WithoutLock(
-            store, dispatcher.missing, self._claims, self._poller, self.children, wake=wake
-        )
+        self._without_lock = WithoutLock(store, missing, self._claims, self._poller, self.children, wake=wake)
         self._heartbeat = Heartbeat(
             store, lease=lease, held=self._claims.held, allowance=self._claims.allowance, lost=self._lost_from_thread
         )

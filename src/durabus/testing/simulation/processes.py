@@ -21,7 +21,7 @@ from durabus.store.contract import EventStore
 from durabus.testing.history.lines import Effect, Holding, Line
 from durabus.testing.simulation.host import host_here
 from durabus.testing.simulation.scenario import EventPlan, Scenario, plan_of
-from durabus.worker.context import Context
+from durabus.worker.handler import Context
 from durabus.worker.heartbeat import STOP_TIMEOUT, Heartbeat
 
 BUS = "simulated"
