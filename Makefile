@@ -23,7 +23,7 @@ RAM_DISK := $(if $(RAM_DISK),$(shell df -Pk $(RAM_DISK) | awk 'END { if ($$4 > 1
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help install check test long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
+.PHONY: help install check test coverage long races chaos soak sim sim-mutants mutants chaos-pipeline fuzz demo bench bench-peers bench-pipeline format lock clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -34,10 +34,17 @@ check: install ## Lint, format, types, import contracts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/basedpyright
 	$(BIN)/lint-imports --no-logo --no-cache
 
 test: check ## Everything that must pass: check, then all tests but those of `make long`
 	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/pytest -q -n 3 --no-loadscope-reorder -m 'not long' $(ARGS)
+
+coverage: install ## Run the tests, and report which lines and branches of src/durabus none of them takes
+	$(BIN)/coverage erase
+	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/coverage run -m pytest -q -n 3 --no-loadscope-reorder -m 'not long' $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 long: install ## The same at full length: more random sequences, more records, more kills
 	$(BIN)/pytest -q -m long $(ARGS)

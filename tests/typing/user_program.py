@@ -1,7 +1,7 @@
-"""A user's program, as mypy --strict sees it: `make check` reads its types, `test_user_program.py` runs it.
+"""A user's program, as mypy and pyright see it: `make check` reads its types, `test_user_program.py` runs it.
 
-`assert_type` pins the types that users get. Each `type: ignore` marks a mistake that mypy must report: once mypy no
-longer reports one, the comment itself is an error.
+`assert_type` pins the types that users get. The comments of `mistakes` mark what both must report: once one of them
+no longer reports it, the comment itself is an error.
 """
 
 from dataclasses import dataclass
@@ -88,10 +88,10 @@ def without_a_loop() -> str:
 
 
 async def mistakes(bus: EventBus, queue: EventQueue, ctx: Context) -> None:
-    """Never runs: mypy must report each line."""
-    await bus.publish("order.placed", {}, priorty=1)  # type: ignore[call-arg]
-    await bus.publish("order.placed", {}, tags=7)  # type: ignore[arg-type]
-    EventBus("memory://", concurency=2)  # type: ignore[call-arg]
-    RetryPolicy(5)  # type: ignore[call-arg]
-    await queue.finalize("7")  # type: ignore[arg-type]
-    ctx.fence = 1  # type: ignore[misc]
+    """Never runs: mypy and pyright must report each line."""
+    await bus.publish("order.placed", {}, priorty=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await bus.publish("order.placed", {}, tags=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    EventBus("memory://", concurency=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    RetryPolicy(5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await queue.finalize("7")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    ctx.fence = 1  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
