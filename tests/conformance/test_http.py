@@ -17,14 +17,14 @@ from durabus.model.limits import MAX_ATTEMPTS
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 from durabus.testing.conformance import StoreConformance
-from durabus.testing.conformance.claims import ClaimTests
-from durabus.testing.conformance.dead_letters import DeadLetterTests
+from durabus.testing.conformance.claims import ClaimTests, HeldClaimTests
+from durabus.testing.conformance.dead_letters import DeadLetterTests, PurgeTests
 from durabus.testing.conformance.dedupe import DedupeTests
 from durabus.testing.conformance.events import EventTests
 from durabus.testing.conformance.expiry import ExpiryTests
 from durabus.testing.conformance.late_settlements import LateSettlementTests
 from durabus.testing.conformance.log_entries import LogEntryTests
-from durabus.testing.conformance.modes import ModeTests
+from durabus.testing.conformance.modes import ModeTests, SerialBatchTests
 from durabus.testing.conformance.ordering import OrderingTests, OrderTests
 from durabus.testing.conformance.repeats import RepeatTests
 from durabus.testing.conformance.settlement import SettlementTests
@@ -53,7 +53,7 @@ DIFFERENT = {
 """Where the API differs from the store, and the tests of that. docs/reference/http.md lists it for users."""
 
 
-class Worked(StoreUnderTest, DedupeTests, ClaimTests, SettlementTests, StaleWriterTests, RepeatTests):
+class Worked(StoreUnderTest, DedupeTests, ClaimTests, HeldClaimTests, SettlementTests, StaleWriterTests, RepeatTests):
     """What publishers and workers do, without what the API says otherwise."""
 
     def __init_subclass__(cls) -> None:
@@ -80,8 +80,10 @@ class TestSQLiteBehindTwoServers(
     OrderTests,
     OrderingTests,
     ModeTests,
+    SerialBatchTests,
     LogEntryTests,
     DeadLetterTests,
+    PurgeTests,
 ):
     async def open_store(self, place: Path, clock: ManualClock) -> EventStore:
         inner = await open_store(f"sqlite:///{place}/bus.db", clock=clock)

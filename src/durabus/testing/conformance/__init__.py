@@ -10,6 +10,8 @@ Each test's docstring is the sentence of the law that it proves. What a store's 
 refused. ``durabus.testing.conformance.differential`` runs random commands on two stores and compares every answer.
 """
 
+from pkgutil import iter_modules
+
 try:
     import pytest
 except ImportError as error:
@@ -17,39 +19,8 @@ except ImportError as error:
         "durabus.testing.conformance runs on pytest and its anyio plugin: pip install pytest anyio"
     ) from error
 
-_PARTS = (
-    "caller_transactions",
-    "claims",
-    "commands",
-    "dead_letters",
-    "dedupe",
-    "differential",
-    "events",
-    "expiry",
-    "handler_claims",
-    "handler_results",
-    "lab",
-    "late_settlements",
-    "lifecycle",
-    "locks",
-    "log",
-    "log_entries",
-    "log_pieces",
-    "modes",
-    "order",
-    "paging",
-    "registrations",
-    "repeatable_calls",
-    "repeats",
-    "settlement",
-    "sides",
-    "signals",
-    "stale_writers",
-    "trim",
-    "trim_log",
-)
 # Before the parts are imported, so that a failing assert shows its values also outside a test folder.
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in _PARTS))
+pytest.register_assert_rewrite(*(f"{__name__}.{part.name}" for part in iter_modules(__path__)))
 
 from durabus.testing.conformance.lab import CallerTransaction, Lab  # noqa: E402
 from durabus.testing.conformance.suite import StoreConformance  # noqa: E402

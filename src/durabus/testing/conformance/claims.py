@@ -18,7 +18,7 @@ from durabus.testing.conformance.lab import ALICE, BOB, BUS, OTHER_BUS, Lab, num
 
 
 class ClaimTests:
-    """Claiming, starting and renewing."""
+    """Which events a claim takes, and what it returns."""
 
     async def test_a_claim_moves_the_event_in_one_step(self, lab: Lab, other_node: EventStore) -> None:
         """In one atomic step, each event gets status PROCESSING, ``attempts + 1``, ``fence + 1``, the request's token,
@@ -51,27 +51,6 @@ class ClaimTests:
         await lab.publish(5)
         assert numbers(await lab.claim(limit=limit)) == list(range(expected))
         assert (await lab.store.counts()).processing == expected
-
-    @pytest.mark.parametrize("status", list(EventStatus))
-    async def test_the_current_claim_of_an_event_can_be_looked_up(
-        self, lab: Lab, other_node: EventStore, status: EventStatus
-    ) -> None:
-        """Return the claim that a settlement of each event must carry now; None for an event that cannot be settled."""
-        claim, event = await lab.claimed(), await lab.ended(status, bus=OTHER_BUS)
-        found = await other_node.current_claims([event.id, claim.event.id, 10**9])
-        assert found[1:] == [claim.ref, None]
-        assert (found[0] is not None) == (status is EventStatus.PROCESSING)
-        await lab.settle_one(Complete(claim.ref))
-        assert await other_node.current_claims([claim.event.id]) == [None]
-
-    async def test_a_looked_up_claim_is_all_that_a_write_needs(self, lab: Lab, other_node: EventStore) -> None:
-        """A server uses it for workers that keep no token. The result holds secrets: authenticate the caller first."""
-        event = await lab.publish_one()
-        await lab.claim(worker_id=BOB)
-        (ref,) = await other_node.current_claims([event.id])
-        assert ref is not None
-        assert (await lab.settle_one(Fail(ref, "no", None))).status is EventStatus.FAILED
-        assert (await lab.event(event)).worker_id == BOB
 
     @pytest.mark.parametrize("status", list(EventStatus))
     async def test_only_pending_events_are_claimed_while_no_lease_is_over(
@@ -217,6 +196,38 @@ class ClaimTests:
         again = await lab.claim_one(other_node)
         assert sorted(again.results, key=lambda result: result.handler_id) == list(results)
 
+    async def test_an_event_of_another_bus_is_not_held_back_by_a_full_one(self, lab: Lab) -> None:
+        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none."""
+        await lab.publish(50)
+        event = await lab.publish_one(bus=OTHER_BUS)
+        assert (await lab.claim_one(bus=OTHER_BUS)).event.id == event.id
+        assert (await lab.store.counts(BUS)).pending == 50
+
+
+class HeldClaimTests:
+    """Looking up, starting and renewing the claims that a worker holds."""
+
+    @pytest.mark.parametrize("status", list(EventStatus))
+    async def test_the_current_claim_of_an_event_can_be_looked_up(
+        self, lab: Lab, other_node: EventStore, status: EventStatus
+    ) -> None:
+        """Return the claim that a settlement of each event must carry now; None for an event that cannot be settled."""
+        claim, event = await lab.claimed(), await lab.ended(status, bus=OTHER_BUS)
+        found = await other_node.current_claims([event.id, claim.event.id, 10**9])
+        assert found[1:] == [claim.ref, None]
+        assert (found[0] is not None) == (status is EventStatus.PROCESSING)
+        await lab.settle_one(Complete(claim.ref))
+        assert await other_node.current_claims([claim.event.id]) == [None]
+
+    async def test_a_looked_up_claim_is_all_that_a_write_needs(self, lab: Lab, other_node: EventStore) -> None:
+        """A server uses it for workers that keep no token. The result holds secrets: authenticate the caller first."""
+        event = await lab.publish_one()
+        await lab.claim(worker_id=BOB)
+        (ref,) = await other_node.current_claims([event.id])
+        assert ref is not None
+        assert (await lab.settle_one(Fail(ref, "no", None))).status is EventStatus.FAILED
+        assert (await lab.event(event)).worker_id == BOB
+
     async def test_starting_records_that_work_began(self, lab: Lab) -> None:
         """Record that work began, with a STARTED entry for each event."""
         await lab.publish(2)
@@ -276,10 +287,3 @@ class ClaimTests:
         assert not isinstance(expiry, LeaseLost)
         assert await lab.claim(other_node, worker_id=BOB) == []
         await lab.settle_one(Complete(claim.ref))
-
-    async def test_an_event_of_another_bus_is_not_held_back_by_a_full_one(self, lab: Lab) -> None:
-        """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none."""
-        await lab.publish(50)
-        event = await lab.publish_one(bus=OTHER_BUS)
-        assert (await lab.claim_one(bus=OTHER_BUS)).event.id == event.id
-        assert (await lab.store.counts(BUS)).pending == 50

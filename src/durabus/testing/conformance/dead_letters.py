@@ -28,7 +28,7 @@ async def _dead(lab: Lab, count: int, bus: str = BUS) -> list[Event]:
 
 
 class DeadLetterTests:
-    """Kept until somebody retries or purges them."""
+    """Listing and requeueing. A dead letter stays until an operator requeues or purges it."""
 
     @pytest.mark.parametrize("status", list(EventStatus))
     async def test_a_dead_letter_is_what_ended_badly(
@@ -201,6 +201,10 @@ class DeadLetterTests:
         answers = await lab.race([partial(node.requeue_dead_letters, [dead.id]) for node in nodes])
         assert {event.generation for (event,) in answers} == {1}
         assert (await lab.trail(dead)).count("REQUEUED") == 1
+
+
+class PurgeTests:
+    """Deleting dead letters for good."""
 
     async def test_purging_takes_the_instant_itself_too(self, lab: Lab, other_node: EventStore) -> None:
         """Delete dead letters with ``created_ts <= created_until_ts`` (inclusive), oldest first. Returns how many."""

@@ -31,14 +31,42 @@ WAYS: dict[str, Callable[[ClaimRef], Settlement]] = {
 BY_WAY = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
+async def _abandon(lab: Lab, node: EventStore, *claims: Claim) -> None:
+    await lab.let_the_lease_end()
+    assert await node.expire_events() == len(claims)
+    for claim in claims:
+        assert (await lab.trail(claim))[-1] == "ABANDONED"
+
+
+async def _settled(lab: Lab, claim: Claim) -> bool:
+    return isinstance((await lab.settle(Complete(claim.ref)))[0], Settled)
+
+
+async def _taken(lab: Lab, node: EventStore) -> bool:
+    return len(await lab.claim(node, worker_id=BOB)) == 1
+
+
+async def _expired(node: EventStore) -> bool:
+    await node.expire_events()
+    return True
+
+
+async def _handler(lab: Lab, claim: Claim, handler_id: str) -> HandlerClaim:
+    request = HandlerClaimRequest(
+        event=claim.ref,
+        handler_ids=(handler_id,),
+        worker_id=ALICE,
+        token=new_token(),
+        lease=lab.lease,
+        mode=HandlerMode.PARALLEL,
+    )
+    granted = await lab.store.claim_next_handler_result(request)
+    assert granted is not None
+    return granted
+
+
 class LateSettlementTests:
     """What the last holder of an event may still say, as long as nobody else has claimed it."""
-
-    async def _abandon(self, lab: Lab, node: EventStore, *claims: Claim) -> None:
-        await lab.let_the_lease_end()
-        assert await node.expire_events() == len(claims)
-        for claim in claims:
-            assert (await lab.trail(claim))[-1] == "ABANDONED"
 
     async def test_a_late_success_counts_while_nobody_has_claimed_the_event_since(
         self, lab: Lab, other_node: EventStore
@@ -46,7 +74,7 @@ class LateSettlementTests:
         """Late but not overtaken counts: an abandoned claim may still be settled until the event is claimed again."""
         claim = await lab.claimed(max_attempts=2, tags=["eu"])
         (started,) = await lab.store.start_events([claim.ref])
-        await self._abandon(lab, other_node, claim)
+        await _abandon(lab, other_node, claim)
         await lab.advance(lab.lease / 2)
         done = Complete(claim.ref, execution_time_ms=45_000.0, status_code=200)
         assert await lab.settle_one(done) == Settled(claim.event.id, EventStatus.COMPLETED)
@@ -78,7 +106,7 @@ class LateSettlementTests:
             await lab.settle_one(Fail(claim.ref, "first", 0.0))
         late, in_time = await lab.claim(limit=2)
         await lab.store.renew_event_claims([in_time.ref], lease=9 * lab.lease)
-        await self._abandon(lab, other_node, late)
+        await _abandon(lab, other_node, late)
         outcomes = await lab.settle(way(late.ref), way(in_time.ref))
         ends = [await lab.event(late), await lab.event(in_time)]
         assert [_without_identity(one) for one in ends[:1]] == [_without_identity(one) for one in ends[1:]]
@@ -98,7 +126,7 @@ class LateSettlementTests:
         the first call and writes nothing.
         """
         claim = await lab.claimed()
-        await self._abandon(lab, other_node, claim)
+        await _abandon(lab, other_node, claim)
         first = await lab.settle_one(way(claim.ref))
         before = await lab.picture()
         (again,) = (await other_node.settle_events([way(claim.ref)])).outcomes
@@ -116,7 +144,7 @@ class LateSettlementTests:
         old = await lab.claimed()
         first = await lab.settle_one(Fail(old.ref, "no", 0.0))
         lost = await lab.claim_one(worker_id=BOB)
-        await self._abandon(lab, other_node, lost)
+        await _abandon(lab, other_node, lost)
         before = await lab.picture()
         assert await lab.settle_one(Fail(old.ref, "no", 0.0)) == first
         assert await lab.picture() == before
@@ -150,14 +178,14 @@ class LateSettlementTests:
         await lab.publish(1)
         request = lab.request()
         (claim,) = await lab.store.claim_next_events(request)
-        await self._abandon(lab, other_node, claim)
+        await _abandon(lab, other_node, claim)
         (again,) = await lab.store.claim_next_events(request)
         assert (again.event.id, again.event.fence, again.event.attempts) == (claim.event.id, 2, 2)
 
     async def test_an_abandoned_claim_is_neither_renewed_nor_started(self, lab: Lab, other_node: EventStore) -> None:
         """An abandoned claim is not current, although it may still be settled: other workers can claim the event."""
         claim = await lab.claimed()
-        await self._abandon(lab, other_node, claim)
+        await _abandon(lab, other_node, claim)
         before = await lab.picture()
         assert isinstance((await lab.store.start_events([claim.ref]))[0], LeaseLost)
         assert isinstance((await lab.store.renew_event_claims([claim.ref], lease=lab.lease))[0], LeaseLost)
@@ -170,7 +198,7 @@ class LateSettlementTests:
         An abandoned claim is not current, even while no other worker has claimed the event.
         """
         claim = await lab.claimed()
-        await self._abandon(lab, other_node, claim)
+        await _abandon(lab, other_node, claim)
         assert isinstance((await lab.store.renew_event_claims([claim.ref], lease=lab.lease))[0], LeaseLost)
         assert (await lab.claim_one(other_node, worker_id=BOB)).event.fence == 2
 
@@ -181,7 +209,7 @@ class LateSettlementTests:
         again.
         """
         claim = await lab.claimed()
-        await self._abandon(lab, other_node, claim)
+        await _abandon(lab, other_node, claim)
         assert await other_node.current_claims([claim.event.id]) == [claim.ref]
         newer = await lab.claim_one(worker_id=BOB)
         assert await other_node.current_claims([claim.event.id]) == [newer.ref]
@@ -198,7 +226,7 @@ class LateSettlementTests:
         """
         claim = await lab.claimed(tags=["eu"])
         (other,) = await lab.publish(1, tags=["eu"], priority=-1)
-        await self._abandon(lab, other_node, claim)
+        await _abandon(lab, other_node, claim)
         settled = await lab.settle_one(way(claim.ref))
         ready = settled.status is EventStatus.PENDING and (await lab.event(claim)).due_ts <= await lab.store.now()
         first = await lab.claim(other_node, tags=("eu",), worker_id=BOB)
@@ -221,7 +249,7 @@ class LateSettlementTests:
             pytest.skip("declared: ordering_keys=False")
         first, second = await lab.publish(2, ordering_key="k")
         claim = await lab.claim_one()
-        await self._abandon(lab, other_node, claim)
+        await _abandon(lab, other_node, claim)
         settled = await lab.settle_one(way(claim.ref))
         due = (await lab.event(claim)).due_ts <= await lab.store.now()
         claims = await lab.claim(other_node, limit=10, worker_id=BOB)
@@ -256,8 +284,8 @@ class LateSettlementTests:
         await lab.publish(6)
         claims = await lab.claim(limit=6)
         await lab.let_the_lease_end()
-        settle = [partial(self._settled, lab, claim) for claim in claims]
-        answers = await lab.race([*settle, partial(self._expired, other_node), partial(self._expired, lab.store)])
+        settle = [partial(_settled, lab, claim) for claim in claims]
+        answers = await lab.race([*settle, partial(_expired, other_node), partial(_expired, lab.store)])
         assert answers[:6] == [True] * 6
         assert (await lab.store.counts()).completed == 6
         assert {(await lab.event(claim)).errors for claim in claims} == {()}
@@ -266,9 +294,9 @@ class LateSettlementTests:
         """A second caller never gets an event whose lease is not over, however many callers race."""
         await lab.publish(6)
         claims = await lab.claim(limit=6)
-        await self._abandon(lab, other_node, *claims)
-        settle = [partial(self._settled, lab, claim) for claim in claims]
-        takers = [partial(self._taken, lab, other_node) for _ in claims]
+        await _abandon(lab, other_node, *claims)
+        settle = [partial(_settled, lab, claim) for claim in claims]
+        takers = [partial(_taken, lab, other_node) for _ in claims]
         answers = await lab.race([call for pair in zip(takers, settle, strict=True) for call in pair])
         accepted = sum(answers[1::2])
         assert accepted + sum(answers[::2]) == 6
@@ -278,23 +306,13 @@ class LateSettlementTests:
             event = await lab.event(claim)
             assert (event.fence == 1) is (event.status is EventStatus.COMPLETED)
 
-    async def _settled(self, lab: Lab, claim: Claim) -> bool:
-        return isinstance((await lab.settle(Complete(claim.ref)))[0], Settled)
-
-    async def _taken(self, lab: Lab, node: EventStore) -> bool:
-        return len(await lab.claim(node, worker_id=BOB)) == 1
-
-    async def _expired(self, node: EventStore) -> bool:
-        await node.expire_events()
-        return True
-
     async def test_handler_results_count_under_an_abandoned_event(self, lab: Lab, other_node: EventStore) -> None:
         """Late but not overtaken counts here too: while an event is abandoned and not claimed again, its handler claims
         may be completed or released, but not renewed.
         """
         claim = await lab.claimed()
-        one, two = await self._handler(lab, claim, "a"), await self._handler(lab, claim, "b")
-        await self._abandon(lab, other_node, claim)
+        one, two = await _handler(lab, claim, "a"), await _handler(lab, claim, "b")
+        await _abandon(lab, other_node, claim)
         before = await lab.picture()
         assert isinstance((await lab.store.renew_handler_claims([one], lease=lab.lease))[0], LeaseLost)
         assert await lab.picture() == before
@@ -311,8 +329,8 @@ class LateSettlementTests:
     async def test_a_late_last_handler_completes_the_event(self, lab: Lab, other_node: EventStore) -> None:
         """It works as ``settle_events`` with ``Complete``, also for a repeat."""
         claim = await lab.claimed()
-        handler = await self._handler(lab, claim, "a")
-        await self._abandon(lab, other_node, claim)
+        handler = await _handler(lab, claim, "a")
+        await _abandon(lab, other_node, claim)
         await lab.store.complete_handler_result(handler, DONE)
         settled = await lab.store.complete_event_if_done(claim.ref, ["a"])
         assert settled == Settled(claim.event.id, EventStatus.COMPLETED)
@@ -325,29 +343,16 @@ class LateSettlementTests:
     ) -> None:
         """Raises ``LeaseLost`` if the claim is not current."""
         claim = await lab.claimed()
-        handler = await self._handler(lab, claim, "a")
-        await self._abandon(lab, other_node, claim)
+        handler = await _handler(lab, claim, "a")
+        await _abandon(lab, other_node, claim)
         newer = await lab.claim_one(other_node, worker_id=BOB)
-        assert await self._handler(lab, newer, "a") != handler
+        assert await _handler(lab, newer, "a") != handler
         before = await lab.picture()
         with pytest.raises(LeaseLost):
             await lab.store.complete_handler_result(handler, DONE)
         with pytest.raises(LeaseLost):
             await lab.store.complete_event_if_done(claim.ref, [])
         assert await lab.picture() == before
-
-    async def _handler(self, lab: Lab, claim: Claim, handler_id: str) -> HandlerClaim:
-        request = HandlerClaimRequest(
-            event=claim.ref,
-            handler_ids=(handler_id,),
-            worker_id=ALICE,
-            token=new_token(),
-            lease=lab.lease,
-            mode=HandlerMode.PARALLEL,
-        )
-        granted = await lab.store.claim_next_handler_result(request)
-        assert granted is not None
-        return granted
 
 
 def _without_identity(event: Event) -> Event:

@@ -84,110 +84,6 @@ class ModeTests:
         assert len(await lab.claim(other_node, worker_id=BOB, bus=bus, mode=asked)) == granted
 
     @SERIAL_MODES
-    async def test_a_serial_claim_takes_up_to_its_limit_under_one_lock(
-        self, lab: Lab, other_node: EventStore, mode: EventMode
-    ) -> None:
-        """All events of the claim share the lock."""
-        await lab.publish(4)
-        assert numbers(await lab.claim(limit=3, mode=mode)) == [0, 1, 2]
-        assert len(await lab.store.list_locks()) == 1
-        assert await lab.claim(other_node, limit=3, mode=mode, worker_id=BOB) == []
-
-    @pytest.mark.parametrize("ended_by", ENDINGS)
-    @SERIAL_MODES
-    async def test_the_lock_is_free_when_the_last_of_its_events_ends(
-        self, lab: Lab, other_node: EventStore, mode: EventMode, ended_by: str
-    ) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
-        await lab.publish(4)
-        claims = await lab.claim(limit=3, mode=mode)
-        for claim in (claims[1], claims[0], claims[2]):
-            assert len(await lab.store.list_locks()) == 1
-            assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
-            await _end(lab, claim, ended_by)
-        assert await lab.store.list_locks() == []
-        assert len(await lab.claim(other_node, mode=mode, worker_id=BOB)) == 1
-
-    @pytest.mark.parametrize("first", ["complete", "fail", "release"])
-    async def test_the_lock_is_kept_for_the_rest_of_a_batch_that_is_settled_in_part(self, lab: Lab, first: str) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
-        await lab.publish(5)
-        claims = await lab.claim(limit=4, mode=SERIAL)
-        settlements: dict[str, Settlement] = {
-            "complete": Complete(claims[0].ref),
-            "fail": Fail(claims[0].ref, "no", 100.0),
-            "release": Release(claims[0].ref, 100.0),
-        }
-        await lab.settle(settlements[first], Complete(claims[1].ref))
-        assert len(await lab.store.list_locks()) == 1
-        answer = await lab.store.settle_events([Complete(claims[3].ref)], then_claim=lab.request(mode=SERIAL, limit=9))
-        assert answer.claims == []
-        last = await lab.store.settle_events([Complete(claims[2].ref)], then_claim=lab.request(mode=SERIAL, limit=9))
-        assert numbers(last.claims) == [4]
-        (lock,) = await lab.store.list_locks()
-        assert lab.same_time(lock.expires_ts, last.claims[0].event.expires_ts or 0.0)
-
-    async def test_a_batch_that_ends_in_many_ways_at_once_frees_its_lock(self, lab: Lab) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
-        await lab.publish(6)
-        claims = await lab.claim(limit=5, mode=SERIAL)
-        outcomes = await lab.settle(
-            Complete(claims[0].ref),
-            Fail(claims[1].ref, "no", 0.0),
-            Complete(claims[2].ref),
-            Complete(claims[3].ref, errors=("no",)),
-            Complete(claims[4].ref),
-        )
-        assert not any(isinstance(outcome, LeaseLost) for outcome in outcomes)
-        assert await lab.store.list_locks() == []
-
-    @SERIAL_MODES
-    async def test_the_lock_is_renewed_with_any_of_its_events(
-        self, lab: Lab, other_node: EventStore, mode: EventMode
-    ) -> None:
-        """Renewing any of them renews the lock, and the lock never ends before one of their leases."""
-        await lab.publish(3)
-        one, other, _ = await lab.claim(limit=3, mode=mode)
-        (expiry,) = await lab.store.renew_event_claims([one.ref], lease=3 * lab.lease)
-        await lab.store.renew_event_claims([other.ref], lease=2 * lab.lease)
-        (lock,) = await lab.store.list_locks()
-        assert isinstance(expiry, float)
-        assert lab.same_time(lock.expires_ts, expiry)
-        await lab.let_the_lease_end()
-        assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
-        assert (await lab.event(one)).status is EventStatus.PROCESSING
-
-    async def test_a_batch_whose_leases_end_loses_its_lock_with_the_last(
-        self, lab: Lab, other_node: EventStore
-    ) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
-        await lab.publish(3)
-        claims = await lab.claim(limit=2, mode=GLOBAL)
-        await lab.publish(1, bus=OTHER_BUS)
-        await lab.store.renew_event_claims([claims[1].ref], lease=2 * lab.lease)
-        await lab.let_the_lease_end()
-        assert await lab.store.expire_events() == 1
-        assert await lab.claim(other_node, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS) == []
-        await lab.let_the_lease_end()
-        assert await lab.store.expire_events() == 1
-        assert len(await lab.claim(other_node, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS)) == 1
-
-    async def test_those_who_end_the_last_two_of_a_batch_at_once_free_its_lock(
-        self, lab: Lab, other_node: EventStore
-    ) -> None:
-        """It is freed when the last of them is settled, reset or taken back."""
-        for _ in range(5):
-            await lab.publish(2)
-            claims = await lab.claim(limit=2, mode=SERIAL)
-            ends: list[Callable[[], Awaitable[object]]] = [
-                partial(lab.store.settle_events, [Complete(claims[0].ref)]),
-                partial(other_node.reset_event, claims[1].event.id, reason="stuck"),
-            ]
-            await lab.race(ends)
-            assert await lab.store.list_locks() == []
-            await lab.settle_one(Complete((await lab.claim_one()).ref))
-
-    @SERIAL_MODES
     async def test_the_lock_is_held_under_the_claims_worker_and_lease(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
@@ -394,3 +290,111 @@ class ModeTests:
         answer = await lab.store.settle_events(done, then_claim=lab.request(mode=mode, limit=5))
         assert answer.claims == []
         assert await lab.store.list_locks() == []
+
+
+class SerialBatchTests:
+    """Claims of several events under one lock."""
+
+    @SERIAL_MODES
+    async def test_a_serial_claim_takes_up_to_its_limit_under_one_lock(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
+        """All events of the claim share the lock."""
+        await lab.publish(4)
+        assert numbers(await lab.claim(limit=3, mode=mode)) == [0, 1, 2]
+        assert len(await lab.store.list_locks()) == 1
+        assert await lab.claim(other_node, limit=3, mode=mode, worker_id=BOB) == []
+
+    @pytest.mark.parametrize("ended_by", ENDINGS)
+    @SERIAL_MODES
+    async def test_the_lock_is_free_when_the_last_of_its_events_ends(
+        self, lab: Lab, other_node: EventStore, mode: EventMode, ended_by: str
+    ) -> None:
+        """It is freed when the last of them is settled, reset or taken back."""
+        await lab.publish(4)
+        claims = await lab.claim(limit=3, mode=mode)
+        for claim in (claims[1], claims[0], claims[2]):
+            assert len(await lab.store.list_locks()) == 1
+            assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
+            await _end(lab, claim, ended_by)
+        assert await lab.store.list_locks() == []
+        assert len(await lab.claim(other_node, mode=mode, worker_id=BOB)) == 1
+
+    @pytest.mark.parametrize("first", ["complete", "fail", "release"])
+    async def test_the_lock_is_kept_for_the_rest_of_a_batch_that_is_settled_in_part(self, lab: Lab, first: str) -> None:
+        """It is freed when the last of them is settled, reset or taken back."""
+        await lab.publish(5)
+        claims = await lab.claim(limit=4, mode=SERIAL)
+        settlements: dict[str, Settlement] = {
+            "complete": Complete(claims[0].ref),
+            "fail": Fail(claims[0].ref, "no", 100.0),
+            "release": Release(claims[0].ref, 100.0),
+        }
+        await lab.settle(settlements[first], Complete(claims[1].ref))
+        assert len(await lab.store.list_locks()) == 1
+        answer = await lab.store.settle_events([Complete(claims[3].ref)], then_claim=lab.request(mode=SERIAL, limit=9))
+        assert answer.claims == []
+        last = await lab.store.settle_events([Complete(claims[2].ref)], then_claim=lab.request(mode=SERIAL, limit=9))
+        assert numbers(last.claims) == [4]
+        (lock,) = await lab.store.list_locks()
+        assert lab.same_time(lock.expires_ts, last.claims[0].event.expires_ts or 0.0)
+
+    async def test_a_batch_that_ends_in_many_ways_at_once_frees_its_lock(self, lab: Lab) -> None:
+        """It is freed when the last of them is settled, reset or taken back."""
+        await lab.publish(6)
+        claims = await lab.claim(limit=5, mode=SERIAL)
+        outcomes = await lab.settle(
+            Complete(claims[0].ref),
+            Fail(claims[1].ref, "no", 0.0),
+            Complete(claims[2].ref),
+            Complete(claims[3].ref, errors=("no",)),
+            Complete(claims[4].ref),
+        )
+        assert not any(isinstance(outcome, LeaseLost) for outcome in outcomes)
+        assert await lab.store.list_locks() == []
+
+    @SERIAL_MODES
+    async def test_the_lock_is_renewed_with_any_of_its_events(
+        self, lab: Lab, other_node: EventStore, mode: EventMode
+    ) -> None:
+        """Renewing any of them renews the lock, and the lock never ends before one of their leases."""
+        await lab.publish(3)
+        one, other, _ = await lab.claim(limit=3, mode=mode)
+        (expiry,) = await lab.store.renew_event_claims([one.ref], lease=3 * lab.lease)
+        await lab.store.renew_event_claims([other.ref], lease=2 * lab.lease)
+        (lock,) = await lab.store.list_locks()
+        assert isinstance(expiry, float)
+        assert lab.same_time(lock.expires_ts, expiry)
+        await lab.let_the_lease_end()
+        assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
+        assert (await lab.event(one)).status is EventStatus.PROCESSING
+
+    async def test_a_batch_whose_leases_end_loses_its_lock_with_the_last(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
+        """It is freed when the last of them is settled, reset or taken back."""
+        await lab.publish(3)
+        claims = await lab.claim(limit=2, mode=GLOBAL)
+        await lab.publish(1, bus=OTHER_BUS)
+        await lab.store.renew_event_claims([claims[1].ref], lease=2 * lab.lease)
+        await lab.let_the_lease_end()
+        assert await lab.store.expire_events() == 1
+        assert await lab.claim(other_node, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS) == []
+        await lab.let_the_lease_end()
+        assert await lab.store.expire_events() == 1
+        assert len(await lab.claim(other_node, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS)) == 1
+
+    async def test_those_who_end_the_last_two_of_a_batch_at_once_free_its_lock(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
+        """It is freed when the last of them is settled, reset or taken back."""
+        for _ in range(5):
+            await lab.publish(2)
+            claims = await lab.claim(limit=2, mode=SERIAL)
+            ends: list[Callable[[], Awaitable[object]]] = [
+                partial(lab.store.settle_events, [Complete(claims[0].ref)]),
+                partial(other_node.reset_event, claims[1].event.id, reason="stuck"),
+            ]
+            await lab.race(ends)
+            assert await lab.store.list_locks() == []
+            await lab.settle_one(Complete((await lab.claim_one()).ref))

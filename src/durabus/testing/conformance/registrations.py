@@ -26,7 +26,7 @@ async def handlers(node: EventStore, bus: str = BUS) -> list[HandlerInfo]:
 
 
 class RegistrationTests:
-    """Buses and handlers."""
+    """Handlers of buses: registered, renewed, listed and over."""
 
     async def test_a_registered_bus_and_its_handlers_are_listed_on_every_node(
         self, lab: Lab, other_node: EventStore
@@ -196,6 +196,10 @@ class RegistrationTests:
         second = (await lab.store.list_handlers(BUS)).revision
         answer = await lab.store.settle_events([ending(claim, EventStatus.COMPLETED)], then_claim=lab.request())
         assert [one.revision for one in answer.claims] == [second]
+
+
+class BusTests:
+    """Buses: listed, active, stopped and archived."""
 
     async def test_buses_are_listed_in_pages_by_name(self, lab: Lab) -> None:
         """Registered buses with a name above ``after``, in order of name."""

@@ -15,8 +15,8 @@ from durabus.errors import DurabusError, UnsupportedByStore
 from durabus.model.settlement import Complete, Settled
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.claims import ClaimTests
-from durabus.testing.conformance.dead_letters import DeadLetterTests
+from durabus.testing.conformance.claims import ClaimTests, HeldClaimTests
+from durabus.testing.conformance.dead_letters import DeadLetterTests, PurgeTests
 from durabus.testing.conformance.dedupe import DedupeTests
 from durabus.testing.conformance.events import EventTests, PagingTests
 from durabus.testing.conformance.expiry import ExpiryTests
@@ -28,9 +28,9 @@ from durabus.testing.conformance.lifecycle import LifecycleTests
 from durabus.testing.conformance.locks import LockTests, SignalTests
 from durabus.testing.conformance.log import LogPieceTests, LogTests
 from durabus.testing.conformance.log_entries import LogEntryTests
-from durabus.testing.conformance.modes import ModeTests
+from durabus.testing.conformance.modes import ModeTests, SerialBatchTests
 from durabus.testing.conformance.ordering import OrderingTests, OrderTests
-from durabus.testing.conformance.registrations import RegistrationTests
+from durabus.testing.conformance.registrations import BusTests, RegistrationTests
 from durabus.testing.conformance.repeats import RepeatTests, obeying
 from durabus.testing.conformance.settlement import SettlementTests
 from durabus.testing.conformance.stale_writers import StaleWriterTests
@@ -181,16 +181,19 @@ class StoreUnderTest:
 class StoreConformance(
     StoreUnderTest,
     RegistrationTests,
+    BusTests,
     EventTests,
     DedupeTests,
     PagingTests,
     CallerTransactionTests,
     ClaimTests,
+    HeldClaimTests,
     ExpiryTests,
     LateSettlementTests,
     OrderTests,
     OrderingTests,
     ModeTests,
+    SerialBatchTests,
     SettlementTests,
     StaleWriterTests,
     RepeatTests,
@@ -201,6 +204,7 @@ class StoreConformance(
     LogEntryTests,
     LogPieceTests,
     DeadLetterTests,
+    PurgeTests,
     TrimTests,
     TrimLogTests,
     SignalTests,
