@@ -102,7 +102,7 @@ class TestKafka(BrokerTests):
     async def test_topics_that_were_deleted_are_told_and_not_taken_for_empty_ones(self, broker: Broker) -> None:
         store = await broker.open()
         await store.add_events([new_event("t") for _ in range(5)])
-        store._node._timeout = 0.5
+        store._node._inbox._timeout = 0.5
         admin = AdminClient(bootstrap(broker))
         for gone in admin.delete_topics([f"{broker.prefix}.control", f"events.{broker.prefix}"]).values():
             gone.result()
@@ -172,16 +172,16 @@ class TestKafka(BrokerTests):
         store = await broker.open()
         await store.add_events([new_event("t") for _ in range(5)])
         assert await store._node.snapshot()
-        transport = store._node._transport
-        manifest = await transport.newest_snapshot()
+        snapshots = store._node._transport.snapshots
+        manifest = await snapshots.newest()
         assert manifest is not None
-        parts = [part async for part in transport.read_snapshot(manifest)]
+        parts = [part async for part in snapshots.read(manifest)]
         producer = Producer(bootstrap(broker))
         events = next(part for part in parts if part.table == "events")
         producer.produce(f"{broker.prefix}.events", key=events.key.encode(), value=b"older", partition=0)
         producer.flush()
         with pytest.raises(GapError):
-            [part async for part in transport.read_snapshot(manifest)]
+            [part async for part in snapshots.read(manifest)]
 
     def _state_records(self, broker: Broker) -> int:
         consumer = Consumer({**bootstrap(broker), "group.id": "x"})

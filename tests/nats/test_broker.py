@@ -111,7 +111,7 @@ class TestNats(BrokerTests):
     async def test_a_stream_that_was_deleted_is_told_and_not_taken_for_an_empty_one(self, broker: Broker) -> None:
         store = await broker.open()
         await store.add_events([new_event("t") for _ in range(5)])
-        store._node._timeout = 0.5
+        store._node._inbox._timeout = 0.5
         client = await nats.connect(broker.server_url)
         await client.jetstream().delete_stream(broker.prefix)
         await client.close()

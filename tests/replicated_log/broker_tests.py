@@ -84,13 +84,13 @@ async def work(store: ReplicatedLogStore, done: list[int], total: int) -> None:
 
 async def stop_reading(node: Node) -> None:
     """As if the process did not run."""
-    (reading,) = [task for task in node._tasks if getattr(task.get_coro(), "__name__", "") == "_read"]
+    (reading,) = [task for task in node._tasks._tasks if getattr(task.get_coro(), "__name__", "") == "_read"]
     reading.cancel()
     await asyncio.wait([reading])
 
 
 async def read_again(node: Node) -> None:
-    node._spawn(node._read())
+    node._tasks.spawn(node._read())
 
 
 class BrokerTests:

@@ -97,6 +97,21 @@ class Trouble:
         return self.chance.randrange(100) < percent
 
 
+class SimulatedSnapshots:
+    def __init__(self, log: SimulatedLog) -> None:
+        self.log = log
+
+    async def newest(self) -> Manifest | None:
+        return self.log.newest_snapshot
+
+    async def read(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
+        for part in self.log.parts(manifest):
+            yield part
+
+    async def write(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
+        return self.log.keep_snapshot(manifest, [part async for part in parts], fence)
+
+
 class SimulatedTransport:
     name = "the simulated log"
 
@@ -104,6 +119,7 @@ class SimulatedTransport:
         self.log = log
         self.largest = log.largest
         self.trouble = trouble or Trouble()
+        self.snapshots = SimulatedSnapshots(log)
 
     async def open(self) -> None:
         pass
@@ -158,16 +174,6 @@ class SimulatedTransport:
                 after = new[-1].position
                 deliver(new)
             await asyncio.sleep(POLL)
-
-    async def newest_snapshot(self) -> Manifest | None:
-        return self.log.newest_snapshot
-
-    async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        for part in self.log.parts(manifest):
-            yield part
-
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        return self.log.keep_snapshot(manifest, [part async for part in parts], fence)
 
     async def trim(self, control: Position, public: Position) -> None:
         self.log.trimmed.append((control, public))

@@ -205,7 +205,7 @@ async def test_the_first_reason_to_stop_is_the_one_that_is_told(nodes: Nodes) ->
     nodes.log.store(*damaged_records()["a flipped bit"])
     first = await refused(store)
     await asyncio.sleep(0)
-    store._node._spawn(fail())
+    store._node._tasks.spawn(fail())
     assert await refused(store) is first
 
 

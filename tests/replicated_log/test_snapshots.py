@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from tests.replicated_log.pictures import pictures
-from tests.replicated_log.simulated_log import SimulatedLog, SimulatedTransport
+from tests.replicated_log.simulated_log import SimulatedLog, SimulatedSnapshots, SimulatedTransport
 from tests.replicated_log.simulated_store import FEATURES, simulated_store
 
 from durabus.clock import ManualClock
@@ -101,19 +101,25 @@ async def test_claims_and_fences_outlive_the_log_that_granted_them(log: Simulate
     await late.close()
 
 
+class Unreachable(SimulatedSnapshots):
+    """Snapshots of a broker that does not reply to the first requests."""
+
+    failures = 0
+
+    async def newest(self) -> Manifest | None:
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailableError("no broker")
+        return await super().newest()
+
+
 class Sleeper(SimulatedTransport):
     """A node that reads nothing while it sleeps."""
 
     def __init__(self, log: SimulatedLog) -> None:
         super().__init__(log)
+        self.snapshots: Unreachable = Unreachable(log)
         self.awake = True
-        self.failures = 0
-
-    async def newest_snapshot(self) -> Manifest | None:
-        if self.failures:
-            self.failures -= 1
-            raise StoreUnavailableError("no broker")
-        return await super().newest_snapshot()
 
     async def follow(self, after, deliver) -> None:  # type: ignore[no-untyped-def]
         while True:
@@ -141,11 +147,11 @@ async def test_a_node_far_behind_begins_anew(
     assert await store._node.snapshot()
     waiting = asyncio.create_task(sleeper.wait_for_work("default", timeout=30))
     await asyncio.sleep(0.05)
-    transport.failures = failures  # the broker may be away just then
+    transport.snapshots.failures = failures  # the broker may be away just then
     transport.awake = True
     await waiting
     first, second = await pictures(store, sleeper)
-    assert transport.failures == 0
+    assert transport.snapshots.failures == 0
     assert first == second
     assert len(await sleeper.add_events([new_event("t")])) == 1
     await sleeper.close()
@@ -241,23 +247,24 @@ async def test_a_lock_that_comes_when_the_node_closes_already_is_released(log: S
     assert [type(command) for command in asked.commands] == [ClaimLock, ReleaseLock]
 
 
-class Slow(SimulatedTransport):
+class SlowSnapshots(SimulatedSnapshots):
     """A place for snapshots that takes for ever."""
 
     begun = False
 
-    async def write_snapshot(self, manifest, parts, *, fence) -> bool:  # type: ignore[no-untyped-def]
+    async def write(self, manifest, parts, *, fence) -> bool:  # type: ignore[no-untyped-def]
         self.begun = True
         await asyncio.sleep(60)
         return False
 
 
 async def test_closing_in_the_middle_of_a_snapshot_leaves_it_to_others(log: SimulatedLog, clock: ManualClock) -> None:
-    transport = Slow(log)
+    transport = SimulatedTransport(log)
+    snapshots = transport.snapshots = SlowSnapshots(log)
     store = ReplicatedLogStore(transport, Options(snapshot_every=1), FEATURES, clock)
     await store.open()
     async with asyncio.timeout(30):
-        while not transport.begun:  # noqa: ASYNC110  (in the store's own thread)
+        while not snapshots.begun:  # noqa: ASYNC110  (in the store's own thread)
             await asyncio.sleep(0.01)
     await store.close()
     other = simulated_store(log, clock=clock)

@@ -86,6 +86,27 @@ class Broker:
         self._log.trim(control)
 
 
+class BrokerSnapshots:
+    """``Snapshots`` through the network."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    async def newest(self) -> Manifest | None:
+        manifest: Manifest | None = await self._network.call("newest_snapshot", (), {})
+        return manifest
+
+    async def read(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
+        parts: list[SnapshotPart] = await self._network.call("read_snapshot", (manifest,), {})
+        for part in parts:
+            yield part
+
+    async def write(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
+        whole = [part async for part in parts]
+        written: bool = await self._network.call("write_snapshot", (manifest, whole, fence), {})
+        return written
+
+
 class BrokerTransport:
     """``Transport`` through the network."""
 
@@ -94,6 +115,7 @@ class BrokerTransport:
 
     def __init__(self, network: Network) -> None:
         self._network = network
+        self.snapshots = BrokerSnapshots(network)
 
     async def open(self) -> None:
         pass
@@ -135,19 +157,6 @@ class BrokerTransport:
             if entries:
                 after = entries[-1].position
                 deliver(entries)
-
-    async def newest_snapshot(self) -> Manifest | None:
-        manifest: Manifest | None = await self._ask("newest_snapshot")
-        return manifest
-
-    async def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        parts: list[SnapshotPart] = await self._ask("read_snapshot", manifest)
-        for part in parts:
-            yield part
-
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        written: bool = await self._ask("write_snapshot", manifest, [part async for part in parts], fence)
-        return written
 
     async def trim(self, control: Position, public: Position) -> None:
         await self._ask("trim", control)

@@ -6,12 +6,9 @@ that was stopped for a while cannot finish an old snapshot.
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import zlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -19,11 +16,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.stores.kafka.layout import LARGEST, ROOM, KafkaLayout
-from durabus.stores.kafka.topics import QUIET, Topics
+from durabus.stores.kafka.topics import QUIET, DriverThreads, Topics
 from durabus.stores.replicated_log.snapshot_rows import TABLES
 from durabus.stores.replicated_log.transport import GapError, Manifest, SnapshotPart
-
-T = TypeVar("T")
 
 ANSWER_WITHIN = 30.0
 TRANSACTION_WITHIN = 600.0
@@ -49,9 +44,7 @@ class ManifestRecord(msgspec.Struct, frozen=True, kw_only=True):
 class KafkaSnapshots:
     """Reads and replaces the newest snapshot."""
 
-    def __init__(
-        self, client: Mapping[str, str], layout: KafkaLayout, topics: Topics, threads: ThreadPoolExecutor
-    ) -> None:
+    def __init__(self, client: Mapping[str, str], layout: KafkaLayout, topics: Topics, threads: DriverThreads) -> None:
         self._client = client
         self._layout = layout
         self._topics = topics
@@ -67,12 +60,12 @@ class KafkaSnapshots:
 
     async def newest(self) -> Manifest | None:
         """Return the manifest of the newest snapshot."""
-        kept = await self._in_thread(self._kept)
+        kept = await self._threads.run(self._kept)
         return None if kept is None else kept.manifest
 
     async def read(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
         """Yield all parts of the snapshot. Raises ``GapError`` if a newer one replaced it."""
-        kept, parts = await self._in_thread(self._whole)
+        kept, parts = await self._threads.run(self._whole)
         if kept is None or kept.manifest != manifest or kept.digest != _digest(_checksums(parts)):
             raise GapError("the snapshot was replaced while it was read")
         for part in parts:
@@ -81,7 +74,7 @@ class KafkaSnapshots:
     async def write(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
         """Write a snapshot that replaces the old one. False if another node was faster."""
         topics = [self._layout.manifest, *map(self._layout.table, TABLES)]
-        await self._in_thread(lambda: self._topics.ensure_state(topics))
+        await self._threads.run(lambda: self._topics.ensure_state(topics))
         producer = Producer(
             {
                 **self._client,
@@ -94,17 +87,17 @@ class KafkaSnapshots:
             }
         )
         try:
-            await self._in_thread(lambda: self._persist(producer.init_transactions, ANSWER_WITHIN))
-            before = await self._in_thread(self._kept)
+            await self._threads.run(lambda: self._persist(producer.init_transactions, ANSWER_WITHIN))
+            before = await self._threads.run(self._kept)
             if before is not None and (before.fence > fence or before.manifest.position >= manifest.position):
                 return False
-            await self._in_thread(producer.begin_transaction)
+            await self._threads.run(producer.begin_transaction)
             written = await self._write_changed(producer, parts, before)
             kept = ManifestRecord(manifest=manifest, fence=fence, digest=_digest(written))
             await self._produce(producer, self._layout.manifest, MANIFEST_KEY, msgspec.json.encode(kept))
-            await self._in_thread(lambda: self._persist(producer.commit_transaction, TRANSACTION_WITHIN))
+            await self._threads.run(lambda: self._persist(producer.commit_transaction, TRANSACTION_WITHIN))
             # The broker replies before readers see the snapshot. The log must not be trimmed before they do.
-            await self._in_thread(lambda: self._topics.wait_until_visible(topics))
+            await self._threads.run(lambda: self._topics.wait_until_visible(topics))
         except KafkaException as error:
             if error.args[0].code() in _OVERTAKEN:
                 return False
@@ -118,7 +111,7 @@ class KafkaSnapshots:
         if self._written is not None and self._written[0] == before:
             there = self._written[1]
         else:
-            there = _checksums((await self._in_thread(self._whole))[1])
+            there = _checksums((await self._threads.run(self._whole))[1])
         written: dict[tuple[str, str], int] = {}
         async for part in parts:
             checksum = written[part.table, part.key] = zlib.crc32(part.rows)
@@ -133,7 +126,7 @@ class KafkaSnapshots:
             try:
                 producer.produce(topic, key=key, value=value, partition=0)
             except BufferError:
-                await self._in_thread(lambda: producer.poll(0.1))
+                await self._threads.run(lambda: producer.poll(0.1))
             else:
                 producer.poll(0)
                 return
@@ -216,9 +209,6 @@ class KafkaSnapshots:
         finally:
             consumer.close()
         return values
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
 
 def _checksums(parts: list[SnapshotPart]) -> dict[tuple[str, str], int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka._model import IsolationLevel, TopicPartitionInfo
@@ -20,6 +22,8 @@ from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreUnavailableError
 from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, KafkaLayout
 
+T = TypeVar("T")
+
 logger = logging.getLogger("durabus.kafka.driver")
 
 QUIET: dict[str, Any] = {
@@ -28,11 +32,20 @@ QUIET: dict[str, Any] = {
     "log.connection.close": False,
     "reconnect.backoff.max.ms": 500,
 }
-
-
 LOOK_EVERY = 0.02
 ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(LARGEST + ROOM), "min.cleanable.dirty.ratio": "0.2"}
+
+
+class DriverThreads(ThreadPoolExecutor):
+    """Threads for the blocking calls of the driver."""
+
+    def __init__(self) -> None:
+        super().__init__(4, thread_name_prefix="durabus-kafka")
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Run ``work`` in a thread and return its result."""
+        return await asyncio.get_running_loop().run_in_executor(self, work)
 
 
 class Topics:

@@ -5,32 +5,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import KafkaException
 
 from durabus.errors import ConfigurationError, SchemaError, StoreError, StoreUnavailableError
 from durabus.stores.kafka.follower import KafkaFollower
+from durabus.stores.kafka.lane_ends import LaneEnds, MissingTopicError
 from durabus.stores.kafka.layout import LARGEST, KafkaLayout
 from durabus.stores.kafka.producer import KafkaOutgoing, LaneProducer
 from durabus.stores.kafka.snapshots import KafkaSnapshots
-from durabus.stores.kafka.topics import ABSENT, QUIET, Topics
-from durabus.stores.replicated_log.records import Damage, Doubt, label, seal
+from durabus.stores.kafka.topics import DriverThreads, Topics
+from durabus.stores.replicated_log.records import Damage, label, seal
 from durabus.stores.replicated_log.transport import (
     BEGINNING,
     BrokerRecord,
     GapError,
-    Manifest,
     Position,
     PublicRecord,
-    SnapshotPart,
     UnknownOutcomeError,
 )
-
-T = TypeVar("T")
 
 logger = logging.getLogger("durabus.kafka")
 
@@ -41,26 +37,13 @@ UNPLACED_FOR = 0.05
 """Seconds. A node waits this long for another node to refer to new public records, before it does so itself."""
 
 
-class _MissingError(StoreUnavailableError):
-    """A topic is missing, or this broker does not know it yet."""
-
-
-class _Ends(NamedTuple):
-    """The first and the next offset of a lane."""
-
-    first: int
-    """The offset of the oldest record that was not trimmed."""
-    next: int
-    """The offset that the next record will get."""
-
-
 class _Clients(NamedTuple):
     """The clients of an open transport. Their connections end when they are released."""
 
-    threads: ThreadPoolExecutor
+    threads: DriverThreads
     topics: Topics
     producer: LaneProducer
-    asker: Consumer
+    ends: LaneEnds
     snapshots: KafkaSnapshots
 
 
@@ -77,7 +60,6 @@ class KafkaTransport:
         self._opened: _Clients | None = None
         self._follower: KafkaFollower | None = None
         self._reached: Position = BEGINNING
-        self._ids: list[str] = []
         self._public_sent = 0
 
     @property
@@ -95,35 +77,34 @@ class KafkaTransport:
             topics = Topics(self._client, self._layout, replication=self._replication, timeout=self._timeout)
         except KafkaException as error:
             raise ConfigurationError(f"kafka: {error.args[0].str()}: check the client.… options of the URL") from error
-        threads = ThreadPoolExecutor(4, thread_name_prefix="durabus-kafka")
+        threads = DriverThreads()
         self._opened = _Clients(
             threads,
             topics,
             # The producer is made before the first wait, because it needs half a second to start.
             LaneProducer(self._client, timeout=min(self._timeout, 2 * ANSWER_WITHIN)),
-            Consumer({**self._client, "group.id": "durabus-no-group", **QUIET}),
+            LaneEnds(self._client, self._layout, topics, threads),
             KafkaSnapshots(self._client, self._layout, topics, threads),
         )
         try:
-            await self._in_thread(topics.ensure)
+            await self._clients.threads.run(topics.ensure)
         except StoreUnavailableError as error:
             shown = f"kafka://{self._client['bootstrap.servers']}"
-            if (refusal := await self._in_thread(topics.refusal)) is not None:
+            if (refusal := await self._clients.threads.run(topics.refusal)) is not None:
                 raise StoreError(
                     f"{shown} does not accept client.sasl.username and client.sasl.password ({refusal}): check both"
                 ) from error
             raise StoreUnavailableError(f"{shown}: {error}. Is the broker running?") from error
 
     async def verify(self) -> None:
-        await self._in_thread(self._clients.topics.verify)
+        await self._clients.threads.run(self._clients.topics.verify)
 
     async def close(self) -> None:
         opened, self._opened, self._follower = self._opened, None, None
         if opened is not None:
             opened.snapshots.close()
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(opened.threads, opened.producer.close)
-            await loop.run_in_executor(opened.threads, opened.asker.close)
+            await opened.threads.run(opened.producer.close)
+            await opened.threads.run(opened.ends.close)
             opened.threads.shutdown(wait=False)
 
     def refusal(self, record: PublicRecord) -> str | None:
@@ -152,8 +133,8 @@ class KafkaTransport:
     async def head(self) -> Position:
         reached = self._reached
         try:
-            last = (await self._ends(self._layout.control)).next - 1
-        except _MissingError as error:
+            last = (await self._clients.ends.of(self._layout.control)).next - 1
+        except MissingTopicError as error:
             self._look_again(error)
             raise
         if reached and last < reached[0]:
@@ -176,7 +157,7 @@ class KafkaTransport:
 
         while True:
             try:
-                public = await self._check_ends()
+                public = await self._clients.ends.check(self._reached)
                 self._follower = KafkaFollower(
                     self._client, self._layout, self._reached, deliver_and_remember, public_first=public.first
                 )
@@ -190,63 +171,15 @@ class KafkaTransport:
                 logger.info("reading the topics again: %s", errors.exceptions[0])
             await asyncio.sleep(0.1)
 
-    async def newest_snapshot(self) -> Manifest | None:
-        return await self._clients.snapshots.newest()
-
-    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        return self._clients.snapshots.read(manifest)
-
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        return await self._clients.snapshots.write(manifest, parts, fence=fence)
+    @property
+    def snapshots(self) -> KafkaSnapshots:
+        return self._clients.snapshots
 
     async def trim(self, control: Position, public: Position) -> None:
         offsets = {self._layout.control: control[0] + 1}
         if public:
             offsets[self._layout.public] = public[1] + 1
-        await self._in_thread(partial(self._clients.topics.delete_before, offsets))
-
-    async def _ends(self, topic: str) -> _Ends:
-        lane = TopicPartition(topic, 0)
-        ask = partial(self._clients.asker.get_watermark_offsets, lane, timeout=ANSWER_WITHIN, cached=False)
-        try:
-            ends = await self._in_thread(ask)
-        except KafkaException as error:
-            if error.args[0].code() in ABSENT:
-                raise _MissingError(f"the topic {topic!r} does not exist any more") from error
-            raise StoreUnavailableError(f"Kafka: {error.args[0].str()}") from error
-        if ends is None:
-            raise StoreUnavailableError(f"Kafka did not say where the topic {topic!r} ends")
-        return _Ends(*ends)
-
-    async def _check_ends(self) -> _Ends:
-        """Return the ends of the public lane. Raises ``Damage`` if a lane stays shorter than what was read."""
-        lanes, read, doubt = (
-            [self._layout.control, self._layout.public],
-            self._reached or (-1, -1),
-            Doubt(self._reached),
-        )
-        while True:
-            try:
-                ends = [await self._ends(lane) for lane in lanes]
-            except _MissingError as error:
-                await doubt.missing(str(error))
-                continue
-            short = [
-                f"the topic {lane!r} ends at {end.next - 1}, but this node has read up to {offset}"
-                for lane, end, offset in zip(lanes, ends, read, strict=True)
-                if end.next - 1 < offset
-            ]
-            if not short:
-                self._ids = await self._in_thread(self._clients.topics.lane_ids)
-                self._check_beginning(ends[1])
-                return ends[1]
-            await doubt.shorter("; ".join(short))
-
-    def _check_beginning(self, public: _Ends) -> None:
-        """Raise ``GapError`` if unread public records were trimmed. The driver checks the control lane."""
-        read = self._reached[1] if self._reached else -1
-        if public.first > read + 1:
-            raise GapError(f"records {read + 1} to {public.first - 1} of {self._layout.public!r} are gone")
+        await self._clients.threads.run(partial(self._clients.topics.delete_before, offsets))
 
     def _look_again(self, why: StoreUnavailableError) -> None:
         """Start reading again. That shows whether the log is still the one that was read."""
@@ -260,21 +193,12 @@ class KafkaTransport:
             await asyncio.sleep(WATCH_EVERY)
             awaited_before, awaited = awaited, 0 if self._follower is None else self._follower.awaited
             try:
-                if await self._in_thread(self._clients.topics.lane_ids) != self._ids:
+                if await self._clients.ends.recreated():
                     self._look_again(StoreUnavailableError("a topic was deleted or created again"))
                 if awaited and awaited == awaited_before:
-                    self._check_awaited(awaited, await self._ends(self._layout.public))
+                    await self._clients.ends.check_awaited(awaited, self._reached)
             except StoreUnavailableError as error:
                 logger.info("cannot check the topics: %s", error)
-
-    def _check_awaited(self, awaited: int, public: _Ends) -> None:
-        """Raise ``Damage`` if a control record refers to public records that are missing: its sender had read them."""
-        if awaited > public.next:
-            problem = (
-                f"the topic {self._layout.public!r} ends at {public.next - 1}, but the next record of "
-                f"{self._layout.control!r} was written when it had {awaited - 1}"
-            )
-            raise Damage(self._reached, problem)
 
     async def _place_what_waits(self) -> None:
         """Refer to public records that no control record refers to: those of other programs and of dead nodes."""
@@ -290,6 +214,3 @@ class KafkaTransport:
         """Append an empty control record. It sets the position of the public records before it."""
         for record in seal(b"", session="", number=1, low=0, public_seen=self.public_seen(), largest=self.largest):
             await self._clients.producer.send([KafkaOutgoing(self._layout.control, None, label(record), record)])
-
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._clients.threads, work)

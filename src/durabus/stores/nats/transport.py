@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,11 +21,9 @@ from durabus.stores.replicated_log.records import Doubt
 from durabus.stores.replicated_log.transport import (
     BrokerRecord,
     GapError,
-    Manifest,
     Position,
     PublicRecord,
     RefusedError,
-    SnapshotPart,
     UnknownOutcomeError,
 )
 
@@ -78,7 +76,7 @@ class NatsTransport:
         return self._connected
 
     @property
-    def _kept(self) -> NatsSnapshots:
+    def snapshots(self) -> NatsSnapshots:
         if self._snapshots is None:
             raise StoreUnavailableError("not connected to NATS")
         return self._snapshots
@@ -180,15 +178,6 @@ class NatsTransport:
             except (StoreUnavailableError, NATSError, TimeoutError) as error:
                 logger.info("reading the stream again: %s", repr(error))
                 await asyncio.sleep(0.1)
-
-    async def newest_snapshot(self) -> Manifest | None:
-        return await self._kept.newest()
-
-    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        return self._kept.read(manifest)
-
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        return await self._kept.write(manifest, parts, fence=fence)
 
     async def trim(self, control: Position, public: Position) -> None:
         for subject, position in ((self._layout.control, control), (f"{self._layout.public}>", public)):

@@ -7,14 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
-from durabus.errors import DurabusError, StoreUnavailableError
+import anyio
+
+from durabus.clock import monotonic
+from durabus.errors import DurabusError, StoreClosedError, StoreUnavailableError
+from durabus.stores.replicated_log.own_loop import CLOSED
 from durabus.stores.replicated_log.transport import BEGINNING, Position, Transport
 
 Send = Callable[[], Coroutine[Any, Any, None]]
 Kind = Literal["command", "publish", "barrier"]
+
+RETRY_AFTER = 0.1
+CANCEL_WITHIN = 2.0
 
 
 class PendingCall:
@@ -73,7 +81,64 @@ def _hand_over(replies: list[tuple[asyncio.Future[Any], Any]]) -> None:
             future.set_result(value)
 
 
-RETRY_AFTER = 0.1
+class Inbox:
+    """Calls on their way from any thread to the node's thread."""
+
+    def __init__(self, wake: Callable[[], object], *, timeout: float) -> None:
+        self._wake = wake
+        """Makes the node's thread call ``take``."""
+        self._timeout = timeout
+        self._lock = threading.Lock()
+        self._calls: list[PendingCall] = []
+        self._woken = False
+        self.closed = False
+
+    async def ask(self, call: PendingCall) -> Any:
+        """Hand a call to the node and wait for its reply."""
+        call.expires = monotonic() + self._timeout
+        with self._lock:
+            if self.closed:
+                raise StoreClosedError(CLOSED)
+            self._calls.append(call)
+            wake, self._woken = not self._woken, True
+        if wake:
+            self._wake()
+        try:
+            return await asyncio.shield(call.future)
+        except asyncio.CancelledError:
+            call.future.add_done_callback(_retrieve_exception)
+            with anyio.move_on_after(CANCEL_WITHIN, shield=True):
+                await self._withdraw(call)
+            raise
+
+    def take(self) -> list[PendingCall]:
+        """Return the calls that have come since the last time."""
+        with self._lock:
+            calls, self._calls = self._calls, []
+            self._woken = False
+        return calls
+
+    def close(self) -> None:
+        """Refuse all further calls."""
+        with self._lock:
+            self.closed = True
+
+    async def _withdraw(self, call: PendingCall) -> None:
+        """Remove a cancelled call that was not sent. Wait for one that was sent, so that it has no later effect."""
+        with self._lock:
+            waiting = call in self._calls
+            if waiting:
+                self._calls.remove(call)
+        if waiting:
+            call.future.cancel()
+        else:
+            await asyncio.wait([call.future])
+
+
+def _retrieve_exception(future: asyncio.Future[Any]) -> None:
+    """Retrieve the exception of a cancelled call, so that asyncio does not report it as never retrieved."""
+    if not future.cancelled():
+        future.exception()
 
 
 class Barriers:

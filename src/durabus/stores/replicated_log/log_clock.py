@@ -5,20 +5,13 @@ The time of the log never goes back.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
 
 from durabus.clock import Clock, monotonic
-from durabus.stores.replicated_log.transport import (
-    BrokerRecord,
-    Manifest,
-    Position,
-    PublicRecord,
-    SnapshotPart,
-    Transport,
-)
+from durabus.stores.replicated_log.transport import BrokerRecord, Position, PublicRecord, Snapshots, Transport
 
 STRETCH = 5.0
 """Seconds. A bound counts in the period in which it was measured and in the next one."""
@@ -121,14 +114,9 @@ class ManualTime:
     async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
         await self._transport.follow(after, partial(_deliver_at_manual_time, deliver))
 
-    async def newest_snapshot(self) -> Manifest | None:
-        return await self._transport.newest_snapshot()
-
-    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        return self._transport.read_snapshot(manifest)
-
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        return await self._transport.write_snapshot(manifest, parts, fence=fence)
+    @property
+    def snapshots(self) -> Snapshots:
+        return self._transport.snapshots
 
     async def trim(self, control: Position, public: Position) -> None:
         await self._transport.trim(control, public)

@@ -9,32 +9,27 @@ import asyncio
 import logging
 import os
 import secrets
-import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-import anyio
 
 from durabus.clock import monotonic
 from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
 from durabus.model.event import Event, NewEvent
-from durabus.stores.replicated_log.callers import Barriers, PendingCall, Replies
+from durabus.stores.replicated_log.callers import Barriers, Inbox, PendingCall, Replies
 from durabus.stores.replicated_log.commands import Join, Written, encode_command
 from durabus.stores.replicated_log.log_clock import LogClock
-from durabus.stores.replicated_log.own_loop import CLOSED, OwnLoop
+from durabus.stores.replicated_log.own_loop import CLOSED, OwnLoop, OwnTasks
 from durabus.stores.replicated_log.records import GONE, Damage
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.sender import Sender
-from durabus.stores.replicated_log.snapshot import Loader, Snapshotter
-from durabus.stores.replicated_log.transport import BrokerRecord, GapError, Manifest, Position, Transport
+from durabus.stores.replicated_log.snapshot import Snapshotter, load_newest
+from durabus.stores.replicated_log.transport import BrokerRecord, GapError, Position, Transport
 
 logger = logging.getLogger("durabus.replicated_log")
 
 LOOK_EVERY = 0.25
 CLOSE_EVERY = 0.005
 RESTORE_PAUSE = 0.5
-RESTORE_TRIES = 5
-CANCEL_WITHIN = 2.0
 
 
 class Node:
@@ -59,15 +54,12 @@ class Node:
         self.replica = Replica(self.session, clock, skip=skip)
         self._pid = os.getpid()
         self._own = OwnLoop("durabus-replicated-log")
-        self._inbox_lock = threading.Lock()
-        self._inbox: list[PendingCall] = []
-        self._kicked = False
+        self._tasks = OwnTasks(self._own, self._break)
+        self._inbox = Inbox(lambda: self._own.loop.call_soon_threadsafe(self._take), timeout=timeout)
         self._closing = False
-        self._ended = False
         self._broken: DurabusError | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
         self._replies = Replies()
-        self._sender = Sender(self.session, transport, self._replies, self._spawn, timeout=timeout)
+        self._sender = Sender(self.session, transport, self._replies, self._tasks.spawn, timeout=timeout)
         self._barriers = Barriers(transport, self._replies)
         self._snapshotting: asyncio.Task[None] | None = None
         self._snapshotter = Snapshotter(self, transport, every=snapshot_every, public_kept=public_kept)
@@ -90,22 +82,22 @@ class Node:
     async def command(self, command: Written) -> Any:
         """Append a command. Returns what the replica returned when it applied the record."""
         self.check_open()
-        return await self._ask(PendingCall("command", encode_command(command)))
+        return await self.own_command(command)
 
     async def own_command(self, command: Written) -> Any:
         """Like ``command``, for the node's own work, which goes on while it closes. Only for the node's thread."""
-        return await self._ask(PendingCall("command", encode_command(command)))
+        return await self._inbox.ask(PendingCall("command", encode_command(command)))
 
     async def publish(self, new: Sequence[NewEvent]) -> list[Event]:
         """Append events to the public lane. Returns the events that the replica stored."""
         self.check_open()
-        stored: list[Event] = await self._ask(PendingCall("publish", new))
+        stored: list[Event] = await self._inbox.ask(PendingCall("publish", new))
         return stored
 
     async def catch_up(self) -> None:
         """Return when this replica has every record that any node acknowledged before the call."""
         self.check_open()
-        await self._ask(PendingCall("barrier", None))
+        await self._inbox.ask(PendingCall("barrier", None))
 
     async def verify(self) -> None:
         """Raise ``SchemaError`` if the broker does not have the settings that the store needs."""
@@ -126,34 +118,6 @@ class Node:
         if self._broken is not None:
             raise self._broken
 
-    async def _ask(self, call: PendingCall) -> Any:
-        call.expires = monotonic() + self._timeout
-        with self._inbox_lock:
-            if self._ended:
-                raise StoreClosedError(CLOSED)
-            self._inbox.append(call)
-            kick, self._kicked = not self._kicked, True
-        if kick:
-            self._own.loop.call_soon_threadsafe(self._take)
-        try:
-            return await asyncio.shield(call.future)
-        except asyncio.CancelledError:
-            call.future.add_done_callback(_take_notice)
-            with anyio.move_on_after(CANCEL_WITHIN, shield=True):
-                await self._withdraw(call)
-            raise
-
-    async def _withdraw(self, call: PendingCall) -> None:
-        """Remove a cancelled call that was not sent. Wait for one that was sent, so that it has no later effect."""
-        with self._inbox_lock:
-            waiting = call in self._inbox
-            if waiting:
-                self._inbox.remove(call)
-        if waiting:
-            call.future.cancel()
-        else:
-            await asyncio.wait([call.future])
-
     # The methods from here on run in the node's thread.
 
     async def _begin(self) -> None:
@@ -162,9 +126,9 @@ class Node:
             await self._restore()
         except Damage as damage:
             raise damage.as_error(self._transport.name) from damage
-        self._spawn(self._read())
-        self._spawn(self._look())
-        self._snapshotting = self._spawn(self._snapshotter.run())
+        self._tasks.spawn(self._read())
+        self._tasks.spawn(self._look())
+        self._snapshotting = self._tasks.spawn(self._snapshotter.run())
         settings: Join = await self.own_command(self._join)
         if settings != self._join:
             raise SchemaError(
@@ -180,47 +144,19 @@ class Node:
             await asyncio.wait([self._snapshotting])
         while not self._sender.idle and monotonic() < deadline and not self._broken:  # noqa: ASYNC110  (once, at the end)
             await asyncio.sleep(CLOSE_EVERY)
-        while self._tasks:  # one that ends may have begun another
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(self._tasks)
-        with self._inbox_lock:
-            self._ended = True
+        await self._tasks.cancel_all()
+        self._inbox.close()
         self._fail_all(StoreClosedError("the store was closed before the answer came"))
         self._take()
         await self._transport.close()
 
     async def _restore(self) -> None:
         """Load the newest snapshot, if it is later than the position of the replica."""
-        tried: list[Manifest] = []
-        for _ in range(RESTORE_TRIES):
-            manifest = await self._transport.newest_snapshot()
-            if manifest is None or manifest.position <= self.replica.position:
-                return
-            tried.append(manifest)
-            loader = Loader()
-            try:
-                async for part in self._transport.read_snapshot(manifest):
-                    loader.add(part)
-            except GapError:
-                continue  # a newer snapshot replaced it
-            restored = loader.replica(self.session, self.replica.clock, manifest, skip=self._skip)
-            behind, self.replica = self.replica, restored
+        behind = self.replica
+        restored = await load_newest(self._transport.snapshots, self.session, behind, skip=self._skip)
+        if restored is not None:
+            self.replica = restored
             behind.core.wake_all()
-            logger.info("started from the snapshot at %s", manifest.position)
-            return
-        if tried.count(tried[0]) == RESTORE_TRIES:
-            raise Damage(tried[0].position, "the snapshot of this position is not complete, or not whole", GONE)
-        raise StoreUnavailableError(f"{RESTORE_TRIES} snapshots in a row were replaced while they were read")
-
-    async def _begin_anew(self) -> None:
-        """Load a snapshot, however long the broker does not reply. Calls still fail at their timeout meanwhile."""
-        while True:
-            try:
-                return await self._restore()
-            except StoreUnavailableError as error:
-                logger.warning("cannot load a snapshot, trying again in %s s: %s", RESTORE_PAUSE, error)
-                await asyncio.sleep(RESTORE_PAUSE)
 
     async def _read(self) -> None:
         try:
@@ -235,10 +171,19 @@ class Node:
             self._break(error)
 
     async def _leap(self, gap: GapError) -> None:
-        """Load a snapshot, because unread records are gone. Raises ``Damage`` if no snapshot covers them."""
+        """Load a snapshot, because unread records are gone. Raises ``Damage`` if no snapshot covers them.
+
+        The node tries however long the broker does not reply. Calls still fail at their timeout meanwhile.
+        """
         logger.warning("%s", gap)
-        before = self.replica.position
-        await self._begin_anew()
+        before, loaded = self.replica.position, False
+        while not loaded:
+            try:
+                await self._restore()
+                loaded = True
+            except StoreUnavailableError as error:
+                logger.warning("cannot load a snapshot, trying again in %s s: %s", RESTORE_PAUSE, error)
+                await asyncio.sleep(RESTORE_PAUSE)
         if self.replica.position == before:
             raise Damage(before, f"{gap}; and no snapshot covers them", GONE)
         self._sender.fail(StoreUnavailableError("this node had fallen behind and began anew: repeat the call"))
@@ -267,11 +212,8 @@ class Node:
         self._replies.send()
 
     def _take(self) -> None:
-        with self._inbox_lock:
-            calls, self._inbox = self._inbox, []
-            self._kicked = False
-        for call in calls:
-            if self._broken is not None or self._ended:
+        for call in self._inbox.take():
+            if self._broken is not None or self._inbox.closed:
                 self._replies.add(call, self._broken or StoreClosedError(CLOSED))
             elif call.kind == "barrier":
                 self._barriers.add(call)
@@ -280,7 +222,7 @@ class Node:
         self._sender.pump()
         if self._barriers.needed:
             self._barriers.running = True
-            self._spawn(self._barriers.run())
+            self._tasks.spawn(self._barriers.run())
         self._replies.send()
 
     async def _look(self) -> None:
@@ -306,21 +248,3 @@ class Node:
         self._broken = error
         self._fail_all(error)
         self.replica.core.wake_all()
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._own.loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a task of the store failed", exc_info=error)
-            self._break(StoreUnavailableError(f"the store's own work failed: {type(error).__name__}: {error}"))
-
-
-def _take_notice(future: asyncio.Future[Any]) -> None:
-    """Retrieve the exception of a cancelled call, so that asyncio does not report it as never retrieved."""
-    if not future.cancelled():
-        future.exception()

@@ -22,6 +22,7 @@ from durabus.model.claim import LockClaim, new_token
 from durabus.stores.replicated_log.commands import ClaimLock, ReleaseLock, Snapshotted, Written
 from durabus.stores.replicated_log.core import CoreTables
 from durabus.stores.replicated_log.log_clock import LogClock
+from durabus.stores.replicated_log.records import GONE, Damage
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.snapshot_rows import (
     DECODERS,
@@ -37,13 +38,24 @@ from durabus.stores.replicated_log.snapshot_rows import (
     session_of,
     session_row,
 )
-from durabus.stores.replicated_log.transport import BEGINNING, Manifest, Position, SnapshotPart, Transport
+from durabus.stores.replicated_log.transport import (
+    BEGINNING,
+    GapError,
+    Manifest,
+    Position,
+    SnapshotPart,
+    Snapshots,
+    Transport,
+)
 
 T = TypeVar("T")
+
+logger = logging.getLogger("durabus.replicated_log")
 
 FORMAT = 2
 BLOCK_BITS = 10
 BUCKETS = 256
+RESTORE_TRIES = 5
 LEVEL = 1
 """The level of compression. Rows repeat their field names, so they compress well."""
 _ENCODER = msgspec.msgpack.Encoder()
@@ -183,7 +195,26 @@ def _bucketed(rows: Iterable[T], name: Callable[[T], str]) -> Iterator[tuple[int
     yield from buckets.items()
 
 
-logger = logging.getLogger("durabus.replicated_log")
+async def load_newest(snapshots: Snapshots, session: str, behind: Replica, *, skip: Position | None) -> Replica | None:
+    """Return the replica of the newest snapshot, or None if none is later than the position of ``behind``."""
+    tried: list[Manifest] = []
+    for _ in range(RESTORE_TRIES):
+        manifest = await snapshots.newest()
+        if manifest is None or manifest.position <= behind.position:
+            return None
+        tried.append(manifest)
+        loader = Loader()
+        try:
+            async for part in snapshots.read(manifest):
+                loader.add(part)
+        except GapError:
+            continue  # a newer snapshot replaced it
+        logger.info("started from the snapshot at %s", manifest.position)
+        return loader.replica(session, behind.clock, manifest, skip=skip)
+    if tried.count(tried[0]) == RESTORE_TRIES:
+        raise Damage(tried[0].position, "the snapshot of this position is not complete, or not whole", GONE)
+    raise StoreUnavailableError(f"{RESTORE_TRIES} snapshots in a row were replaced while they were read")
+
 
 LOOK_EVERY = 1.0
 LEASE = 600.0
@@ -266,7 +297,7 @@ class Snapshotter:
         replica = self._node.replica
         at_ts, applied, marks = replica.clock.log_ts, replica.applied, list(replica.marks)
         manifest = Manifest(format=FORMAT, position=replica.position, at_ts=at_ts)
-        if not await self._transport.write_snapshot(manifest, dump(replica), fence=fence):
+        if not await self._transport.snapshots.write(manifest, dump(replica), fence=fence):
             return False
         await self._node.own_command(Snapshotted(manifest.position, applied, at_ts, self._public_kept))
         old = [mark.position for mark in marks if mark.at_ts <= at_ts - self._public_kept]

@@ -67,6 +67,22 @@ class RefusedError(StoreUnavailableError):
     """The broker refused a record, and would refuse it again."""
 
 
+class Snapshots(Protocol):
+    """Keeps the newest snapshot of a log on the broker."""
+
+    async def newest(self) -> Manifest | None:
+        """Return the manifest of the newest complete snapshot."""
+        ...
+
+    def read(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
+        """Yield the parts of a snapshot as they were written. Raises ``GapError`` if a newer snapshot replaces it."""
+        ...
+
+    async def write(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
+        """Replace the snapshot in one step. False if a node with a larger fence or a later position was faster."""
+        ...
+
+
 class Transport(Protocol):
     """One log on a broker. All methods run in the node's own thread and loop."""
 
@@ -122,16 +138,9 @@ class Transport(Protocol):
         """
         ...
 
-    async def newest_snapshot(self) -> Manifest | None:
-        """Return the manifest of the newest complete snapshot."""
-        ...
-
-    def read_snapshot(self, manifest: Manifest) -> AsyncIterator[SnapshotPart]:
-        """Yield the parts of a snapshot as they were written. Raises ``GapError`` if a newer snapshot replaces it."""
-        ...
-
-    async def write_snapshot(self, manifest: Manifest, parts: AsyncIterator[SnapshotPart], *, fence: int) -> bool:
-        """Replace the snapshot in one step. False if a node with a larger fence or a later position was faster."""
+    @property
+    def snapshots(self) -> Snapshots:
+        """The snapshots of the log."""
         ...
 
     async def trim(self, control: Position, public: Position) -> None:
