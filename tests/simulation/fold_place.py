@@ -25,7 +25,7 @@ from durabus.stores.replicated_log.transport import (
     SnapshotPart,
 )
 from durabus.testing.simulation.host import Host
-from durabus.testing.simulation.loop import LANE, VirtualLoop
+from durabus.testing.simulation.loop import LANE, VirtualLoop, context_of
 from durabus.testing.simulation.network import Network
 from durabus.testing.simulation.places import StorePlace, network_to
 from durabus.testing.simulation.scenario import Scenario
@@ -190,7 +190,7 @@ class LaneLoop:
     def start(self) -> None:
         loop, owner = asyncio.get_running_loop(), LANE.get().owner
         assert isinstance(loop, VirtualLoop)
-        context = owner.context("store") if isinstance(owner, Host) else loop.context_of(loop.outside)
+        context = owner.context("store") if isinstance(owner, Host) else context_of(loop.threads.outside)
         self.loop = ThreadOfLoop(loop, context)
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:

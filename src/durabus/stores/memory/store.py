@@ -20,61 +20,13 @@ from durabus.store.events import EventRef
 from durabus.store.features import require
 from durabus.store.log import START
 from durabus.stores.memory.claims import MemoryClaims
+from durabus.stores.memory.core import MemoryCore
 from durabus.stores.memory.registrations import MemoryRegistrations
 from durabus.stores.memory.results import MemoryResults
 
 
-class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
-    """A store in the memory of this process. Its events are gone when the process ends."""
-
-    @classmethod
-    def from_url(cls, url: str, clock: Clock | None = None) -> MemoryStore:
-        """Return the store of ``memory://``."""
-        return cls(clock, **cls.options_from_url(url))
-
-    async def open(self) -> None:
-        """See ``EventStore``."""
-        self._check_open()
-
-    async def close(self) -> None:
-        """See ``EventStore``."""
-        with self._lock:
-            self._closed = True
-            for bus in list(self._waiters):
-                self._wake(bus)
-
-    async def verify(self) -> None:
-        """See ``EventStore``: there is no schema to differ from."""
-        self._check_open()
-
-    async def now(self) -> float:
-        """See ``EventStore``."""
-        self._check_open()
-        return self._clock.now()
-
-    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
-        """See ``EventStore``."""
-        signal = asyncio.Event()
-        waiter = (asyncio.get_running_loop(), signal)
-        with self._lock:
-            self._check_open()
-            now, queue = self._clock.now(), self._bus_queue(bus)
-            self._waiters.setdefault(bus, []).append(waiter)
-            instant = queue.next_instant()
-        due_in = timeout if instant is None else max(instant - now, 0.0)
-        if instant is not None and due_in == 0:
-            signal.set()
-        try:
-            async with asyncio.timeout(min(timeout, due_in)):
-                await signal.wait()
-        except TimeoutError:
-            return due_in < timeout
-        finally:
-            with self._lock:
-                waiters = self._waiters.get(bus)
-                if waiters is not None and waiter in waiters:
-                    waiters.remove(waiter)
-        return True
+class MemoryEvents(MemoryCore):
+    """The verbs of ``Events``."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         """See ``Events``."""
@@ -161,6 +113,38 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
                 failed=sum(failed),
             )
 
+    def _add(self, new: NewEvent, now: float) -> Event:
+        known = self._ids.get(new.event_id)
+        if known is None and new.idempotency_key is not None:
+            known = self._keys.get((new.bus, new.idempotency_key))
+        if known is not None:
+            return self._states[known].event
+        applied = publish(new, self._next_id, now)
+        self._next_id += 1
+        event = applied.state.event
+        self._ids[event.event_id] = event.id
+        if event.idempotency_key is not None:
+            self._keys[event.bus, event.idempotency_key] = event.id
+        self._apply(None, applied, now)
+        return event
+
+
+def _meets(event: Event, query: EventQuery) -> bool:
+    return (
+        (query.bus is None or event.bus == query.bus)
+        and (not query.statuses or event.status in query.statuses)
+        and (query.type is None or matches(query.type, event.type))
+        and (not query.tags or not set(query.tags).isdisjoint(event.tags))
+        and (query.parent_id is None or event.parent_id == query.parent_id)
+        and (query.created_from_ts is None or event.created_ts >= query.created_from_ts)
+        and (query.created_until_ts is None or event.created_ts <= query.created_until_ts)
+        and (query.before_id is None or event.id < query.before_id)
+    )
+
+
+class MemoryLogVerbs(MemoryCore):
+    """The verbs of ``Log``."""
+
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         """See ``Log``."""
         with self._lock:
@@ -236,6 +220,10 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
             self._check_open()
             return self._positions.get(name, START)
 
+
+class MemoryDeadLetters(MemoryCore):
+    """The verbs of ``DeadLetters``."""
+
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         """See ``DeadLetters``."""
         with self._lock:
@@ -285,30 +273,55 @@ class MemoryStore(MemoryClaims, MemoryResults, MemoryRegistrations):
                 self._forget(self._states[id_])
             return gone
 
-    def _add(self, new: NewEvent, now: float) -> Event:
-        known = self._ids.get(new.event_id)
-        if known is None and new.idempotency_key is not None:
-            known = self._keys.get((new.bus, new.idempotency_key))
-        if known is not None:
-            return self._states[known].event
-        applied = publish(new, self._next_id, now)
-        self._next_id += 1
-        event = applied.state.event
-        self._ids[event.event_id] = event.id
-        if event.idempotency_key is not None:
-            self._keys[event.bus, event.idempotency_key] = event.id
-        self._apply(None, applied, now)
-        return event
 
+class MemoryStore(MemoryRegistrations, MemoryEvents, MemoryClaims, MemoryResults, MemoryLogVerbs, MemoryDeadLetters):
+    """A store in the memory of this process. Its events are gone when the process ends."""
 
-def _meets(event: Event, query: EventQuery) -> bool:
-    return (
-        (query.bus is None or event.bus == query.bus)
-        and (not query.statuses or event.status in query.statuses)
-        and (query.type is None or matches(query.type, event.type))
-        and (not query.tags or not set(query.tags).isdisjoint(event.tags))
-        and (query.parent_id is None or event.parent_id == query.parent_id)
-        and (query.created_from_ts is None or event.created_ts >= query.created_from_ts)
-        and (query.created_until_ts is None or event.created_ts <= query.created_until_ts)
-        and (query.before_id is None or event.id < query.before_id)
-    )
+    @classmethod
+    def from_url(cls, url: str, clock: Clock | None = None) -> MemoryStore:
+        """Return the store of ``memory://``."""
+        return cls(clock, **cls.options_from_url(url))
+
+    async def open(self) -> None:
+        """See ``EventStore``."""
+        self._check_open()
+
+    async def close(self) -> None:
+        """See ``EventStore``."""
+        with self._lock:
+            self._closed = True
+            for bus in list(self._waiters):
+                self._wake(bus)
+
+    async def verify(self) -> None:
+        """See ``EventStore``: there is no schema to differ from."""
+        self._check_open()
+
+    async def now(self) -> float:
+        """See ``EventStore``."""
+        self._check_open()
+        return self._clock.now()
+
+    async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
+        """See ``EventStore``."""
+        signal = asyncio.Event()
+        waiter = (asyncio.get_running_loop(), signal)
+        with self._lock:
+            self._check_open()
+            now, queue = self._clock.now(), self._bus_queue(bus)
+            self._waiters.setdefault(bus, []).append(waiter)
+            instant = queue.next_instant()
+        due_in = timeout if instant is None else max(instant - now, 0.0)
+        if instant is not None and due_in == 0:
+            signal.set()
+        try:
+            async with asyncio.timeout(min(timeout, due_in)):
+                await signal.wait()
+        except TimeoutError:
+            return due_in < timeout
+        finally:
+            with self._lock:
+                waiters = self._waiters.get(bus)
+                if waiters is not None and waiter in waiters:
+                    waiters.remove(waiter)
+        return True

@@ -33,9 +33,10 @@ from durabus.stores.replicated_log.transport import Transport
 from durabus.stores.replicated_log.wire import wire, wire_ref
 
 
-class ReplicatedLogReads:
-    """The reading verbs. Each one catches up with the log, then reads the replica in the caller's own thread."""
+class ReplicatedLogCalls:
+    """How the verbs reach the node. ``_current`` is for verbs that read, the others are for verbs that write."""
 
+    features: Features
     _node: Node
 
     @property
@@ -46,6 +47,34 @@ class ReplicatedLogReads:
         await self._node.catch_up()
         return self._node.replica.core
 
+    async def _write(self, command: c.Written) -> Any:
+        return await self._node.command(command)
+
+    async def _count(self, command: c.Written) -> int:
+        count: int = await self._node.command(command)
+        return count
+
+    async def _list(self, command: c.Written | Sequence[Any]) -> list[Any]:
+        """Run the command of a batch and return its list; an empty batch returns an empty list."""
+        self._node.check_open()
+        if isinstance(command, Sequence):
+            return []
+        answer: list[Any] = await self._node.command(command)
+        return answer
+
+
+class ReplicatedLogRegistrations(ReplicatedLogCalls):
+    """The verbs of ``Registrations``."""
+
+    async def register_handlers(
+        self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
+    ) -> None:
+        await self._write(c.RegisterHandlers(bus, node, tuple(handlers), kept_for))
+
+    async def unregister_handler(self, bus: str, handler_id: str) -> bool:
+        known: bool = await self._write(c.UnregisterHandler(bus, handler_id))
+        return known
+
     async def list_handlers(self, bus: str) -> Registered:
         return await (await self._current()).list_handlers(bus)
 
@@ -54,6 +83,32 @@ class ReplicatedLogReads:
 
     async def active_buses(self, *, after: str = "", limit: int = 100) -> list[str]:
         return await (await self._current()).active_buses(after=after, limit=limit)
+
+    async def stop_bus(self, bus: str) -> None:
+        await self._write(c.StopBus(bus))
+
+    async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
+        return await self._count(c.ArchiveBuses(stopped_for, limit))
+
+
+class ReplicatedLogEvents(ReplicatedLogCalls):
+    """The verbs of ``Events``."""
+
+    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
+        if connection is not None:
+            require(self.features, "caller_transactions", "add_events(connection=…)")
+        if not new:
+            self._node.check_open()
+            return []
+        if self._core.knows_any(new):
+            # A caller repeats a publish. If the replica shows it, the public lane gets no second copy.
+            await self._node.catch_up()
+            known = self._core.stored(new)
+            if known is not None:
+                return known
+        apart = [c.Attach(one.event_id, one.metadata_json) for one in new if one.metadata_json and travels_apart(one)]
+        await asyncio.gather(*map(self._write, apart))  # together, so that they share records
+        return await self._node.publish(new)
 
     async def get_event(self, ref: EventRef) -> Event | None:
         return await (await self._current()).get_event(ref)
@@ -64,20 +119,119 @@ class ReplicatedLogReads:
     async def has_event(self, ref: EventRef) -> bool:
         return await (await self._current()).has_event(ref)
 
+    async def remove_event(self, ref: EventRef) -> bool:
+        removed: bool = await self._write(c.RemoveEvent(ref))
+        return removed
+
     async def find(self, query: EventQuery) -> EventPage:
         return await (await self._current()).find(query)
+
+    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
+        return await self._count(c.TrimEventHistory(bus, older_than, limit))
+
+    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
+        return await self._count(c.CleanupExcessEvents(bus, keep, limit))
 
     async def counts(self, bus: str | None = None) -> Counts:
         return await (await self._current()).counts(bus)
 
+
+class ReplicatedLogClaims(ReplicatedLogCalls):
+    """The verbs of ``Claims``."""
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        if self._core.nothing_to_claim(request):
+            # An idle worker that polls must not make the log grow.
+            await self._node.catch_up()
+            if self._core.nothing_to_claim(request):
+                return []
+        claims: list[Claim] = await self._write(c.ClaimNextEvents(request))
+        return claims
+
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
         return await (await self._current()).current_claims(ids)
+
+    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
+        return await self._list(refs and c.StartEvents(tuple(map(wire_ref, refs))))
+
+    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
+        return await self._list(refs and c.RenewEventClaims(tuple(map(wire_ref, refs)), lease))
+
+    async def settle_events(
+        self,
+        settlements: Sequence[Settlement],
+        *,
+        then_claim: ClaimRequest | None = None,
+        connection: object | None = None,
+    ) -> SettleAnswer:
+        if connection is not None:
+            require(self.features, "caller_transactions", "settle_events(connection=…)")
+        if not settlements:
+            return SettleAnswer([], [] if then_claim is None else await self.claim_next_events(then_claim))
+        answer: SettleAnswer = await self._write(c.SettleEvents(wire(settlements), then_claim))
+        return answer
+
+    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
+        if self._core.nothing_expired():
+            await self._node.catch_up()
+            if self._core.nothing_expired():
+                return 0
+        return await self._count(c.ExpireEvents(max_attempts, limit))
+
+    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
+        event: Event = await self._write(c.ResetEvent(ref, stored_text(reason)))
+        return event
+
+
+class ReplicatedLogResults(ReplicatedLogCalls):
+    """The verbs of ``Results``."""
+
+    async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
+        claim: HandlerClaim | None = await self._write(c.ClaimNextHandlerResult(request))
+        return claim
+
+    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
+        return await self._list(claims and c.RenewHandlerClaims(tuple(claims), lease))
+
+    async def release_handler_claim(self, claim: HandlerClaim) -> None:
+        await self._write(c.ReleaseHandlerClaim(claim))
+
+    async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
+        result: HandlerResult = await self._write(c.CompleteHandlerResult(claim, outcome))
+        return result
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         return await (await self._current()).list_results(ref)
 
+    async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
+        settled: Settled | None = await self._write(c.CompleteEventIfDone(wire_ref(ref), tuple(handler_ids)))
+        return settled
+
+    async def cleanup_results(self, *, limit: int = 10_000) -> int:
+        return await self._count(c.CleanupResults(limit))
+
+
+class ReplicatedLogLocks(ReplicatedLogCalls):
+    """The verbs of ``Locks``."""
+
+    async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
+        check_name(key, "lock key")
+        claim: LockClaim | None = await self._write(c.ClaimLock(key, worker_id, token, lease))
+        return claim
+
+    async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
+        renewed: LockClaim = await self._write(c.RenewLock(claim, lease))
+        return renewed
+
+    async def release_lock(self, claim: LockClaim) -> None:
+        await self._write(c.ReleaseLock(claim))
+
     async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
         return await (await self._current()).list_locks(after=after, limit=limit)
+
+
+class ReplicatedLogLog(ReplicatedLogCalls):
+    """The verbs of ``Log`` and ``DeadLetters``."""
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         return await (await self._current()).read_log(after=after, until=until, limit=limit)
@@ -87,6 +241,9 @@ class ReplicatedLogReads:
 
     async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
         return await (await self._current()).cut_log(after=after, until=until, rows=rows, limit=limit)
+
+    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
+        return await self._count(c.TrimLog(until, older_than, limit))
 
     async def log_head(self) -> str:
         return await (await self._current()).log_head()
@@ -100,14 +257,33 @@ class ReplicatedLogReads:
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         return await (await self._current()).read_event_log(ref)
 
+    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
+        await self._write(c.SavePosition(name, position, lock))
+
     async def read_position(self, name: str) -> str:
         return await (await self._current()).read_position(name)
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         return await (await self._current()).list_dead_letters(bus=bus, limit=limit, offset=offset)
 
+    async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
+        return await self._list(refs and c.RequeueDeadLetters(tuple(refs)))
 
-class ReplicatedLogStore(ReplicatedLogReads):
+    async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
+        return await self._count(c.PurgeDeadLetters(created_until_ts, bus, limit))
+
+    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
+        return await self._list(ids and c.PurgeDeadLettersById(tuple(ids)))
+
+
+class ReplicatedLogStore(
+    ReplicatedLogRegistrations,
+    ReplicatedLogEvents,
+    ReplicatedLogClaims,
+    ReplicatedLogResults,
+    ReplicatedLogLocks,
+    ReplicatedLogLog,
+):
     """``EventStore`` on any ``Transport``."""
 
     def __init__(self, transport: Transport, options: Options, features: Features, clock: Clock | None = None) -> None:
@@ -160,147 +336,3 @@ class ReplicatedLogStore(ReplicatedLogReads):
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
         self._node.check_open()
         return await self._core.wait_for_work(bus, timeout=timeout)
-
-    async def register_handlers(
-        self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
-    ) -> None:
-        await self._write(c.RegisterHandlers(bus, node, tuple(handlers), kept_for))
-
-    async def unregister_handler(self, bus: str, handler_id: str) -> bool:
-        known: bool = await self._write(c.UnregisterHandler(bus, handler_id))
-        return known
-
-    async def stop_bus(self, bus: str) -> None:
-        await self._write(c.StopBus(bus))
-
-    async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
-        return await self._count(c.ArchiveBuses(stopped_for, limit))
-
-    async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
-        if connection is not None:
-            require(self.features, "caller_transactions", "add_events(connection=…)")
-        if not new:
-            self._node.check_open()
-            return []
-        if self._core.knows_any(new):
-            # A caller repeats a publish. If the replica shows it, the public lane gets no second copy.
-            await self._node.catch_up()
-            known = self._core.stored(new)
-            if known is not None:
-                return known
-        apart = [c.Attach(one.event_id, one.metadata_json) for one in new if one.metadata_json and travels_apart(one)]
-        await asyncio.gather(*map(self._write, apart))  # together, so that they share records
-        return await self._node.publish(new)
-
-    async def remove_event(self, ref: EventRef) -> bool:
-        removed: bool = await self._write(c.RemoveEvent(ref))
-        return removed
-
-    async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
-        return await self._count(c.TrimEventHistory(bus, older_than, limit))
-
-    async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        return await self._count(c.CleanupExcessEvents(bus, keep, limit))
-
-    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
-        if self._core.nothing_to_claim(request):
-            # An idle worker that polls must not make the log grow.
-            await self._node.catch_up()
-            if self._core.nothing_to_claim(request):
-                return []
-        claims: list[Claim] = await self._write(c.ClaimNextEvents(request))
-        return claims
-
-    async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
-        return await self._list(refs and c.StartEvents(tuple(map(wire_ref, refs))))
-
-    async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
-        return await self._list(refs and c.RenewEventClaims(tuple(map(wire_ref, refs)), lease))
-
-    async def settle_events(
-        self,
-        settlements: Sequence[Settlement],
-        *,
-        then_claim: ClaimRequest | None = None,
-        connection: object | None = None,
-    ) -> SettleAnswer:
-        if connection is not None:
-            require(self.features, "caller_transactions", "settle_events(connection=…)")
-        if not settlements:
-            return SettleAnswer([], [] if then_claim is None else await self.claim_next_events(then_claim))
-        answer: SettleAnswer = await self._write(c.SettleEvents(wire(settlements), then_claim))
-        return answer
-
-    async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
-        if self._core.nothing_expired():
-            await self._node.catch_up()
-            if self._core.nothing_expired():
-                return 0
-        return await self._count(c.ExpireEvents(max_attempts, limit))
-
-    async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        event: Event = await self._write(c.ResetEvent(ref, stored_text(reason)))
-        return event
-
-    async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
-        claim: HandlerClaim | None = await self._write(c.ClaimNextHandlerResult(request))
-        return claim
-
-    async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
-        return await self._list(claims and c.RenewHandlerClaims(tuple(claims), lease))
-
-    async def release_handler_claim(self, claim: HandlerClaim) -> None:
-        await self._write(c.ReleaseHandlerClaim(claim))
-
-    async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
-        result: HandlerResult = await self._write(c.CompleteHandlerResult(claim, outcome))
-        return result
-
-    async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
-        settled: Settled | None = await self._write(c.CompleteEventIfDone(wire_ref(ref), tuple(handler_ids)))
-        return settled
-
-    async def cleanup_results(self, *, limit: int = 10_000) -> int:
-        return await self._count(c.CleanupResults(limit))
-
-    async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
-        check_name(key, "lock key")
-        claim: LockClaim | None = await self._write(c.ClaimLock(key, worker_id, token, lease))
-        return claim
-
-    async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
-        renewed: LockClaim = await self._write(c.RenewLock(claim, lease))
-        return renewed
-
-    async def release_lock(self, claim: LockClaim) -> None:
-        await self._write(c.ReleaseLock(claim))
-
-    async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
-        await self._write(c.SavePosition(name, position, lock))
-
-    async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
-        return await self._count(c.TrimLog(until, older_than, limit))
-
-    async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
-        return await self._list(refs and c.RequeueDeadLetters(tuple(refs)))
-
-    async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
-        return await self._count(c.PurgeDeadLetters(created_until_ts, bus, limit))
-
-    async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
-        return await self._list(ids and c.PurgeDeadLettersById(tuple(ids)))
-
-    async def _write(self, command: c.Written) -> Any:
-        return await self._node.command(command)
-
-    async def _count(self, command: c.Written) -> int:
-        count: int = await self._node.command(command)
-        return count
-
-    async def _list(self, command: c.Written | Sequence[Any]) -> list[Any]:
-        """Run the command of a batch and return its list; an empty batch returns an empty list."""
-        self._node.check_open()
-        if isinstance(command, Sequence):
-            return []
-        answer: list[Any] = await self._node.command(command)
-        return answer

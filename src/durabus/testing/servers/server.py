@@ -24,13 +24,8 @@ LOG = "server.log"
 LOG_TAIL = 1000
 
 
-class Server(ABC):
-    """A real server. One object keeps its folder and its URL over restarts and kills, until ``stop()``.
-
-    Without a folder it makes a temporary one and removes it with ``stop()``; a given folder is kept, and started
-    again later it has the same data and, if the port is still free, the same URL. The server never outlives this
-    process on Linux, whatever ends it.
-    """
+class ServerKind(ABC):
+    """What differs from one kind of server to another: its binary, its files, its command, how it is asked."""
 
     kind: ClassVar[str]
     title: ClassVar[str]
@@ -46,19 +41,7 @@ class Server(ABC):
     litters: ClassVar[bool] = False
     """A killed one leaves something outside its folder, which its next start removes."""
 
-    def __init__(self, directory: Path | None = None) -> None:
-        self._given = directory
-        self._folder: Folder | None = None
-        self._process: ServerProcess | None = None
-        self._log_start = 0
-        """Where in the log the present run begins."""
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.stop()
+    _folder: Folder | None = None
 
     @property
     @abstractmethod
@@ -91,6 +74,42 @@ class Server(ABC):
     def directory(self) -> Path:
         """Where its data and its log are."""
         return self._opened.path
+
+    @property
+    def _opened(self) -> Folder:
+        if self._folder is None:
+            raise ServerError(f"{self.title} was not started, or is stopped: start() comes first")
+        return self._folder
+
+    @property
+    def _ports(self) -> tuple[int, ...]:
+        return self._opened.record.ports
+
+    @property
+    def _password(self) -> str:
+        return self._opened.record.password
+
+
+class Server(ServerKind):
+    """A real server. One object keeps its folder and its URL over restarts and kills, until ``stop()``.
+
+    Without a folder it makes a temporary one and removes it with ``stop()``; a given folder is kept, and started
+    again later it has the same data and, if the port is still free, the same URL. The server never outlives this
+    process on Linux, whatever ends it.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._given = directory
+        self._process: ServerProcess | None = None
+        self._log_start = 0
+        """Where in the log the present run begins."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
     @property
     def log(self) -> Path:
@@ -152,20 +171,6 @@ class Server(ABC):
     def kill(self) -> None:
         """End it by SIGKILL; nothing runs until ``start()``."""
         self._end(signal.SIGKILL)
-
-    @property
-    def _opened(self) -> Folder:
-        if self._folder is None:
-            raise ServerError(f"{self.title} was not started, or is stopped: start() comes first")
-        return self._folder
-
-    @property
-    def _ports(self) -> tuple[int, ...]:
-        return self._opened.record.ports
-
-    @property
-    def _password(self) -> str:
-        return self._opened.record.password
 
     def _choose_ports(self, folder: Folder) -> None:
         known = folder.record.ports

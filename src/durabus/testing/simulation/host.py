@@ -7,7 +7,7 @@ import contextvars
 from collections.abc import Coroutine
 from typing import Any
 
-from durabus.testing.simulation.loop import LANE, SimulationError, ThreadQueue, VirtualLoop
+from durabus.testing.simulation.loop import LANE, SimulationError, ThreadQueue, VirtualLoop, context_of
 
 MAIN = "main"
 
@@ -42,31 +42,31 @@ class Host:
         """What is scheduled under it runs in that thread."""
         lane = self._lanes.get(thread)
         if lane is None:
-            lane = self._loop.lane(f"{self.id}/{thread}", owner=self, started=self._started, speed=self._speed)
+            lane = self._loop.threads.lane(f"{self.id}/{thread}", owner=self, started=self._started, speed=self._speed)
             self._lanes[thread] = lane
             if self.crashed:
-                self._loop.kill(lane)
+                self._loop.threads.kill(lane)
             elif self.frozen:
-                self._loop.freeze(lane)
-        return self._loop.context_of(lane)
+                self._loop.threads.freeze(lane)
+        return context_of(lane)
 
     def crash(self) -> None:
         """As kill -9 would."""
         self.crashed = True
         for lane in self._lanes.values():
-            self._loop.kill(lane)
+            self._loop.threads.kill(lane)
 
     def freeze(self) -> None:
         """As SIGSTOP would."""
         self.frozen = True
         for lane in self._lanes.values():
-            self._loop.freeze(lane)
+            self._loop.threads.freeze(lane)
 
     def thaw(self) -> None:
         """As SIGCONT would."""
         self.frozen = False
         for lane in self._lanes.values():
-            self._loop.thaw(lane)
+            self._loop.threads.thaw(lane)
 
 
 def host_here() -> Host:

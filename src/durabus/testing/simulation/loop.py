@@ -86,6 +86,79 @@ class Future(asyncio.Future[Any]):
         return self is other
 
 
+def context_of(lane: ThreadQueue) -> contextvars.Context:
+    """Return a context whose callbacks and tasks belong to ``lane``."""
+    context = contextvars.Context()
+    context.run(LANE.set, lane)
+    return context
+
+
+class ThreadScheduler:
+    """Chooses by the seed which thread runs next, and stops threads that are frozen or killed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._runnable: list[ThreadQueue] = []
+        self.outside = ThreadQueue("outside")
+        """Where everything runs that belongs to no process: the network, the store's server, the director."""
+        self.lanes: list[ThreadQueue] = [self.outside]
+
+    def lane(self, name: str, *, owner: object, started: float = 0.0, speed: float = 1.0) -> ThreadQueue:
+        """Return the queue of a new thread of a process."""
+        made = ThreadQueue(name, owner=owner, started=started, speed=speed)
+        self.lanes.append(made)
+        return made
+
+    def lane_of(self, handle: asyncio.Handle) -> ThreadQueue:
+        """Return the queue that a callback belongs to."""
+        lane: ThreadQueue = handle._context.get(LANE, self.outside)  # type: ignore[attr-defined]  # noqa: SLF001
+        return lane
+
+    def put(self, handle: asyncio.Handle) -> None:
+        """Add a callback to its queue. The callbacks of a killed thread are dropped."""
+        lane = self.lane_of(handle)
+        if lane.dead:
+            return
+        lane.ready.append(handle)
+        if len(lane.ready) == 1 and not lane.held:
+            self._runnable.append(lane)
+
+    def take(self) -> tuple[ThreadQueue, asyncio.Handle] | None:
+        """Remove the next callback and return it with its queue. Returns None if no thread can run."""
+        runnable = self._runnable
+        if not runnable:
+            return None
+        place = 0 if len(runnable) == 1 else int(self._random.random() * len(runnable))
+        lane = runnable[place]
+        handle = lane.ready.popleft()
+        if not lane.ready:
+            runnable[place] = runnable[-1]
+            runnable.pop()
+        return lane, handle
+
+    def kill(self, lane: ThreadQueue) -> None:
+        """End a thread: none of its callbacks runs from now on."""
+        lane.dead = True
+        lane.ready.clear()
+        self._stop(lane)
+
+    def freeze(self, lane: ThreadQueue) -> None:
+        """Stop a thread until ``thaw``."""
+        lane.held = True
+        self._stop(lane)
+
+    def thaw(self, lane: ThreadQueue) -> None:
+        """Let a frozen thread go on."""
+        if lane.held and not lane.dead:
+            lane.held = False
+            if lane.ready:
+                self._runnable.append(lane)
+
+    def _stop(self, lane: ThreadQueue) -> None:
+        if lane in self._runnable:
+            self._runnable.remove(lane)
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """Never sleeps: with nothing to run, time jumps to the next timer."""
 
@@ -93,38 +166,23 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def __init__(self, seed: int, *, max_steps: int = 1_000_000) -> None:
         super().__init__()
-        self._random = random.Random(seed)
+        self.set_debug(False)
         self._now = 0.0
         self._numbers = 0
         self._max_steps = max_steps
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
-        self._runnable: list[ThreadQueue] = []
         self._closed = False
         self._thread = threading.get_ident()
-        self.outside = ThreadQueue("outside")
-        """Where everything runs that belongs to no process: the network, the store's server, the director."""
-        self._outside_context = self.context_of(self.outside)
-        self.current = self.outside
-        self.lanes: list[ThreadQueue] = [self.outside]
+        self.threads = ThreadScheduler(seed)
+        self._outside_context = context_of(self.threads.outside)
+        self.current = self.threads.outside
         self.steps = 0
         self.errors: list[str] = []
         """What nobody caught."""
 
-    def lane(self, name: str, *, owner: object, started: float = 0.0, speed: float = 1.0) -> ThreadQueue:
-        """A new thread of a process."""
-        made = ThreadQueue(name, owner=owner, started=started, speed=speed)
-        self.lanes.append(made)
-        return made
-
-    def context_of(self, lane: ThreadQueue) -> contextvars.Context:
-        """A context whose callbacks and tasks belong to ``lane``."""
-        context = contextvars.Context()
-        context.run(LANE.set, lane)
-        return context
-
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run until ``main`` ends, then drop everything else where it stands."""
-        task: asyncio.Task[T] = self.create_task(main, context=self.context_of(self.outside))
+        task: asyncio.Task[T] = self.create_task(main, context=context_of(self.threads.outside))
         events._set_running_loop(self)  # noqa: SLF001  (the documented way for those who write loops)
         self._running = True
         try:
@@ -135,26 +193,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
             events._set_running_loop(None)  # noqa: SLF001
             self._drop_everything()
         return task.result()
-
-    def kill(self, lane: ThreadQueue) -> None:
-        """Nothing of it runs from now on."""
-        lane.dead = True
-        lane.ready.clear()
-        if lane in self._runnable:
-            self._runnable.remove(lane)
-
-    def freeze(self, lane: ThreadQueue) -> None:
-        """What it has to run waits until ``thaw``."""
-        lane.held = True
-        if lane in self._runnable:
-            self._runnable.remove(lane)
-
-    def thaw(self, lane: ThreadQueue) -> None:
-        """Go on."""
-        if lane.held and not lane.dead:
-            lane.held = False
-            if lane.ready:
-                self._runnable.append(lane)
 
     @property
     def now(self) -> float:
@@ -171,27 +209,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return lane.started + self._now * lane.speed
 
     def _step(self) -> None:
-        runnable = self._runnable
-        if not runnable:
+        taken = self.threads.take()
+        if taken is None:
             self._jump()
             return
-        place = 0 if len(runnable) == 1 else int(self._random.random() * len(runnable))
-        lane = runnable[place]
-        handle = lane.ready.popleft()
-        if not lane.ready:
-            runnable[place] = runnable[-1]
-            runnable.pop()
+        lane, handle = taken
         self.steps += 1
         if self.steps > self._max_steps:
             raise SimulationError(f"{self.steps} steps in {self._now:.1f} virtual seconds: something runs in circles")
         if not handle.cancelled():
             self.current = lane
             handle._run()  # noqa: SLF001  (what a loop does with its handles)
-            self.current = self.outside
+            self.current = self.threads.outside
 
     def _jump(self) -> None:
         timers = self._timers
-        while timers and (timers[0][2].cancelled() or self._lane_of(timers[0][2]).dead):
+        while timers and (timers[0][2].cancelled() or self.threads.lane_of(timers[0][2]).dead):
             heappop(timers)
         if not timers:
             raise SimulationError(f"nothing left to run at {self._now:.1f}: everybody waits for something that is lost")
@@ -199,25 +232,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while timers and timers[0][0] <= self._now:
             handle = heappop(timers)[2]
             if not handle.cancelled():
-                self._put(handle)
-
-    def _put(self, handle: asyncio.Handle) -> None:
-        lane = self._lane_of(handle)
-        if lane.dead:
-            return
-        lane.ready.append(handle)
-        if len(lane.ready) == 1 and not lane.held:
-            self._runnable.append(lane)
-
-    def _lane_of(self, handle: asyncio.Handle) -> ThreadQueue:
-        lane: ThreadQueue = handle._context.get(LANE, self.outside)  # type: ignore[attr-defined]  # noqa: SLF001
-        return lane
+                self.threads.put(handle)
 
     def _drop_everything(self) -> None:
         """Close what is left, now that nothing it does can matter: a collector would do it at any moment instead."""
         self._closed = True
         self._timers.clear()
-        for lane in self.lanes:
+        for lane in self.threads.lanes:
             lane.ready.clear()
             for task in lane.tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
@@ -242,7 +263,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run it next, after what its lane has to run already."""
         handle = asyncio.Handle(callback, args, self, context)
         if not self._closed:
-            self._put(handle)
+            self.threads.put(handle)
         return handle
 
     def call_soon_threadsafe(
@@ -311,20 +332,12 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._numbers += 1
         context = contextvars.copy_context() if context is None else context
         task = SimulatedTask(coro, self._numbers, loop=self, name=str(name or f"task-{self._numbers}"), context=context)
-        context.get(LANE, self.outside).keep(task)
+        context.get(LANE, self.threads.outside).keep(task)
         return task
-
-    def get_debug(self) -> bool:
-        """Never."""
-        return False
 
     def is_running(self) -> bool:
         """Inside ``run``."""
         return self._running
-
-    def is_closed(self) -> bool:
-        """After ``run``."""
-        return self._closed
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Nobody caught it: the run has failed, unless the one who should have is dead."""
@@ -336,9 +349,3 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:  # noqa: ARG002
         """Refused: threads do not run in virtual time."""
         raise SimulationError(f"{func!r} would run in a thread, which no seed can repeat")
-
-    async def shutdown_asyncgens(self) -> None:
-        """Nothing to do: they are held by their tasks."""
-
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """There is none."""
