@@ -14,7 +14,7 @@ from rich.text import Text
 
 from durabus.demo import run
 from durabus.demo.report import Report, render
-from durabus.demo.screen import LiveScreen, Progress
+from durabus.demo.screen import Progress, Screen
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "screenshots" / "demo.svg"
 ORDERS = 1500
@@ -37,11 +37,11 @@ WINDOW = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/sv
 """
 
 
-class Recorder(LiveScreen):
-    """The live screen, which keeps its pictures instead of drawing them."""
+class Recorder(Screen):
+    """The demo's screen, which keeps its pictures instead of drawing them."""
 
     def __init__(self) -> None:
-        super().__init__(Console(file=io.StringIO()))
+        super().__init__(Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"}))
         self.frames: list[tuple[float, RenderableType]] = []
         self._told = 0
 
@@ -95,7 +95,7 @@ async def main() -> None:
         reports.append(found)
         return render(found)
 
-    with patch.object(run, "screen_for", return_value=recorder), patch.object(run, "render", keep):
+    with patch.object(run, "Screen", return_value=recorder), patch.object(run, "render", keep):
         code = await run.run_demo(run.DemoOptions(orders=ORDERS))
     assert code == 0, f"the demo failed with {code}"
     seconds, picture = recorder.frames[-1]

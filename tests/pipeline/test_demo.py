@@ -43,8 +43,8 @@ async def test_without_java_the_demo_says_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     out = io.StringIO()
-    async with pipeline_process(tmp_path, wanted=True, keep=False) as process:
-        assert not await process.run("sqlite:///nowhere.db", Console(file=out, width=100))
+    async with pipeline_process(tmp_path, "sqlite:///nowhere.db", wanted=True, keep=False) as process:
+        assert not await process.run(Console(file=out, width=100))
     assert out.getvalue().strip().startswith("✗ the pipeline failed: no Java found: Spark needs Java 17 or newer")
     assert len(out.getvalue().strip().splitlines()) == 1
     assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)
@@ -52,16 +52,16 @@ async def test_without_java_the_demo_says_so(tmp_path: Path, monkeypatch: pytest
 
 async def test_a_pipeline_that_ends_by_itself_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when memory is short and the system kills Java."""
-    monkeypatch.setattr("durabus.demo.pipeline.sys.executable", "/bin/false")
+    monkeypatch.setattr("durabus.demo.processes.sys.executable", "/bin/false")
     out = io.StringIO()
-    async with pipeline_process(tmp_path, wanted=True, keep=False) as process:
-        assert not await process.run("sqlite:///nowhere.db", Console(file=out, width=100))
+    async with pipeline_process(tmp_path, "sqlite:///nowhere.db", wanted=True, keep=False) as process:
+        assert not await process.run(Console(file=out, width=100))
     assert "✗ the pipeline failed: its process ended with code 1" in out.getvalue()
 
 
 async def test_nobody_who_did_not_ask_is_told_anything(tmp_path: Path) -> None:
     out = io.StringIO()
-    async with pipeline_process(tmp_path, wanted=False, keep=False) as process:
-        assert await process.run("sqlite:///nowhere.db", Console(file=out, width=100))
+    async with pipeline_process(tmp_path, "sqlite:///nowhere.db", wanted=False, keep=False) as process:
+        assert await process.run(Console(file=out, width=100))
     assert out.getvalue() == ""
     assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)

@@ -4,42 +4,59 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import shlex
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Literal
+from urllib.parse import quote
 
 import msgspec
 from rich.console import Console
 
 from durabus.clock import monotonic
-from durabus.demo.dashboard import Dashboard
-from durabus.demo.fleet import WorkerDied, WorkerProcess
 from durabus.demo.pipeline import pipeline_process
-from durabus.demo.place import TITLES, StoreKind, how_to_look, store_in
+from durabus.demo.processes import DemoProcess, ProcessDied
 from durabus.demo.report import Report, read_report, render
-from durabus.demo.screen import WIDTH, Progress, Screen, screen_for
-from durabus.demo.shop import order
-from durabus.demo.staying import stay_up
+from durabus.demo.screen import Progress, Screen
+from durabus.demo.shop import BUS, LEASE, order
 from durabus.errors import ConfigurationError
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
+from durabus.testing.servers.known import make_server
+from durabus.testing.servers.process import is_free
 from durabus.views.tally import Tally
 
+WIDTH = 96
 ORDERS_PER_SECOND = 200
 PUBLISH_EVERY = 0.1
 TICK = 0.1
-LEASE = 3.0
 KILL_AFTER = 0.4
 """Share of the orders that must be placed before a worker is killed."""
 KILL_HOLDING = 5
 """Events that a worker must hold before it is killed, so that the kill proves something; not after the last order."""
 STALLED_AFTER = 30.0
 MAX_ORDERS = 100_000
+DASHBOARD_PORT = 8484
 TERMINATED = 128 + signal.SIGTERM
 
+STAY_ORDERS_PER_SECOND = 20
+KEEP_COMPLETED = 30_000
+"""Completed events to keep, so that a shop that stays open for days does not fill the disk."""
+TRIM_EVERY = 10.0
+
+StoreKind = Literal["sqlite", "postgresql", "redis", "nats", "kafka"]
+TITLES: dict[StoreKind, str] = {
+    "sqlite": "SQLite",
+    "postgresql": "PostgreSQL",
+    "redis": "Redis",
+    "nats": "NATS",
+    "kafka": "Kafka",
+}
 Hook = Callable[[EventStore], Awaitable[None]]
 
 
@@ -63,7 +80,7 @@ async def run_demo(options: DemoOptions, *, before_report: Hook | None = None) -
     """Run the demo. Returns 0 if all events are accounted for, 1 if any is lost or unfinished, 143 after SIGTERM."""
     with _sigterm_cancels() as terminated:
         try:
-            code = await _run_in_folder(options, before_report)
+            code = await Demo(options, before_report).run()
         except asyncio.CancelledError:
             left = "the workers are stopped" if options.keep else "nothing is left behind"
             print(f"interrupted: {left}", file=sys.stderr, flush=True)
@@ -93,101 +110,186 @@ def _sigterm_cancels() -> Iterator[asyncio.Event]:
             loop.remove_signal_handler(signal.SIGTERM)
 
 
-async def _run_in_folder(options: DemoOptions, before_report: Hook | None) -> int:
-    console = Console(stderr=options.json, highlight=False)
-    if console.width > WIDTH or not console.is_terminal:
-        console.width = WIDTH
-    folder = Path(tempfile.mkdtemp(prefix="durabus-demo-"))
-    try:
-        with store_in(folder, options.store) as url:
-            async with (
-                pipeline_process(folder, wanted=options.pipeline, keep=options.keep) as process,
-                _dashboard(options, url, folder, console) as dashboard,
-            ):
-                found = await _run(options, url, folder, console, before_report)
-                if options.json:
-                    sys.stdout.write(msgspec.json.format(msgspec.json.encode(found)).decode() + "\n")
-                console.print()
-                console.print(render(found))
-                complete = await process.run(url, console)
-                if dashboard:
-                    await stay_up(url, folder, console, placed=options.orders, lease=LEASE, dashboard=dashboard)
-                else:
-                    console.print("\nto see it in a browser, with new orders: durabus demo --stay", markup=False)
-    except WorkerDied as error:
-        console.print(f"✗ {error}", style="bold red", markup=False)
-        return 1
-    finally:
-        if options.keep:
-            console.print(f"\nkept in {folder}", soft_wrap=True, markup=False)
-            console.print(f"to open it: {how_to_look(folder, options.store)}", soft_wrap=True, markup=False)
-        else:
-            shutil.rmtree(folder, ignore_errors=True)
-    return 1 if found.problems or not complete else 0
-
-
-@contextlib.asynccontextmanager
-async def _dashboard(options: DemoOptions, url: str, folder: Path, console: Console) -> AsyncIterator[str]:
-    """Yields the address of the dashboard; empty without ``--stay``."""
-    if not options.stay:
-        yield ""
+@contextlib.contextmanager
+def store_in(folder: Path, kind: StoreKind) -> Iterator[str]:
+    """Yields the URL of a new store in ``folder``. If it needs a server, that runs until the context ends."""
+    if kind == "sqlite":
+        yield _sqlite_url(folder)
         return
-    async with Dashboard(url, folder / "dashboard.log") as dashboard:
-        console.print(f"dashboard: {dashboard.url}", markup=False)
-        yield dashboard.url
+    # This blocks the event loop for a second, so that Ctrl-C waits until there is a server to stop.
+    with make_server(kind, folder / kind) as server:
+        yield server.url
 
 
-async def _run(options: DemoOptions, url: str, folder: Path, console: Console, before_report: Hook | None) -> Report:
-    where = TITLES[options.store]
-    console.print(f"[bold]durabus demo[/]  orders → payments → mail on {where}, two workers, leases of {LEASE:g} s\n")
-    store = await open_store(url)
-    workers: list[WorkerProcess] = []
-    try:
-        for number in (1, 2):
-            log = folder / f"worker-{number}.log"
-            workers.append(await WorkerProcess.start(f"worker {number}", store=url, lease=LEASE, log=log))
-        for worker in workers:
-            await worker.ready()
-        with screen_for(console) as screen:
-            run = DemoRun(store, options.orders, workers, screen)
-            await run.play()
-        totals = [await worker.stop() for worker in workers if worker.alive]
-        if before_report is not None:
-            await before_report(store)
-        known = [total.lease_lost for total in totals if total is not None]
-        return await read_report(
-            store,
-            orders=options.orders,
-            orders_per_second=ORDERS_PER_SECOND,
-            killed_ts=run.killed_ts,
-            late_writes_refused=sum(known) if known else None,
-        )
-    finally:
-        for worker in workers:
-            await worker.end()
-        await store.close()
+def _sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{quote(str(folder))}/shop.db"
 
 
-class DemoRun:
+class Demo:
+    """The acts of the demo, from the first worker to the last table."""
+
+    def __init__(self, options: DemoOptions, before_report: Hook | None) -> None:
+        self._options = options
+        self._before_report = before_report
+        self._folder = Path(tempfile.mkdtemp(prefix="durabus-demo-"))
+        self._console = Console(stderr=options.json, highlight=False)
+        if self._console.width > WIDTH or not self._console.is_terminal:
+            self._console.width = WIDTH
+
+    async def run(self) -> int:
+        """Run all acts. Returns 0 if all events are accounted for, else 1."""
+        options, folder = self._options, self._folder
+        try:
+            with store_in(folder, options.store) as url:
+                async with (
+                    pipeline_process(folder, url, wanted=options.pipeline, keep=options.keep) as pipeline,
+                    self._dashboard(url) as dashboard,
+                ):
+                    found = await self._report(url)
+                    complete = await pipeline.run(self._console)
+                    if dashboard:
+                        await self._stay_open(url, dashboard)
+                    else:
+                        self._say("\nto see it in a browser, with new orders: durabus demo --stay")
+        except ProcessDied as error:
+            self._console.print(f"✗ {error}", style="bold red", markup=False)
+            return 1
+        finally:
+            if options.keep:
+                self._say(f"\nkept in {folder}")
+                self._say(f"to open it: {self._how_to_look()}")
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+        return 1 if found.problems or not complete else 0
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, markup=False)
+
+    def _how_to_look(self) -> str:
+        """The command that opens the store in a kept folder."""
+        kind = self._options.store
+        if kind == "sqlite":
+            return f"durabus dlq list --store {_sqlite_url(self._folder)}"
+        return f"durabus dev up {kind} --data-dir {shlex.quote(str(self._folder / kind))}"
+
+    @contextlib.asynccontextmanager
+    async def _dashboard(self, url: str) -> AsyncIterator[str]:
+        """Yields the address of the dashboard; empty without ``--stay``."""
+        if not self._options.stay:
+            yield ""
+            return
+        port = DASHBOARD_PORT if is_free(DASHBOARD_PORT) else 0
+        serve = ("serve", "--bus", BUS, "--port", str(port), "--stop-within", "2")
+        log = self._folder / "dashboard.log"
+        async with DemoProcess.durabus("the dashboard", *serve, log=log, store=url) as server:
+            address = f"{await server.ready()}/"
+            self._say(f"dashboard: {address}")
+            yield address
+            await server.stop()
+
+    @contextlib.asynccontextmanager
+    async def _workers(self, url: str, *numbers: int) -> AsyncIterator[list[DemoProcess]]:
+        """Yields workers that serve the shop. They have ended after the context."""
+        serve = ("worker", "durabus.demo.worker:bus", "--json")
+        async with contextlib.AsyncExitStack() as stack:
+            workers = [
+                await stack.enter_async_context(
+                    DemoProcess.durabus(f"worker {n}", *serve, log=self._folder / f"worker-{n}.log", store=url)
+                )
+                for n in numbers
+            ]
+            for worker in workers:
+                await worker.ready()
+            yield workers
+
+    async def _report(self, url: str) -> Report:
+        """Run the shop through the kill, and show what the store then holds."""
+        console, options = self._console, self._options
+        told = f"orders → payments → mail on {TITLES[options.store]}, two workers, leases of {LEASE:g} s"
+        console.print(f"[bold]durabus demo[/]  {told}\n")
+        store = await open_store(url)
+        try:
+            async with self._workers(url, 1, 2) as workers:
+                with Screen(console) as screen:
+                    run = ShopRun(store, options.orders, workers, screen)
+                    await run.play()
+                totals = [await worker.stop() for worker in workers if worker.alive]
+            if self._before_report is not None:
+                await self._before_report(store)
+            refused = [msgspec.json.decode(total)["claims_lost"] for total in totals if total]
+            found = await read_report(
+                store,
+                orders=options.orders,
+                orders_per_second=ORDERS_PER_SECOND,
+                killed_ts=run.killed_ts,
+                late_writes_refused=sum(refused) if refused else None,
+            )
+        finally:
+            await store.close()
+        if options.json:
+            print(msgspec.json.format(msgspec.json.encode(found)).decode(), flush=True)
+        console.print()
+        console.print(render(found))
+        return found
+
+    async def _stay_open(self, url: str, dashboard: str) -> None:
+        """Serve new orders until Ctrl-C or SIGTERM, the usual end."""
+        store = await open_store(url)
+        try:
+            async with self._workers(url, 3, 4) as workers:
+                pids = " and ".join(str(worker.pid) for worker in workers)
+                self._say(f"\nthe shop stays open: {STAY_ORDERS_PER_SECOND} orders/s, workers with pid {pids}")
+                self._say(f"dashboard: {dashboard}   (kill -9 a worker and watch; Ctrl-C stops everything)")
+                counter = OrderCounter(store, STAY_ORDERS_PER_SECOND, placed=self._options.orders)
+                with contextlib.suppress(asyncio.CancelledError):
+                    while True:
+                        await counter.place_for(TRIM_EVERY)
+                        await store.cleanup_excess_events(BUS, keep=KEEP_COMPLETED)
+                self._say("\nclosed")
+                for worker in workers:
+                    await worker.stop()
+        finally:
+            await store.close()
+
+
+class OrderCounter:
+    """Places orders at a steady rate, and counts them."""
+
+    def __init__(self, store: EventStore, per_second: float, *, placed: int = 0) -> None:
+        self.placed = placed
+        self._store = store
+        self._per_second = per_second
+
+    async def place_for(self, seconds: float, *, at_most: int = sys.maxsize) -> None:
+        """Publish a batch of orders every moment, each batch in one step."""
+        begun, first = monotonic(), self.placed
+        while self.placed < at_most and (passed := monotonic() - begun) < seconds:
+            due = min(at_most, first + int((passed + PUBLISH_EVERY) * self._per_second))
+            if due > self.placed:
+                await self._store.add_events([order(number) for number in range(self.placed + 1, due + 1)])
+                self.placed = due
+            await asyncio.sleep(PUBLISH_EVERY)
+
+
+class ShopRun:
     """Places orders, kills a worker, and waits until the other worker has finished all events."""
 
-    def __init__(self, store: EventStore, orders: int, workers: list[WorkerProcess], screen: Screen) -> None:
+    def __init__(self, store: EventStore, orders: int, workers: list[DemoProcess], screen: Screen) -> None:
         self.killed_ts: float | None = None
         self._store = store
         self._orders = orders
-        self._placed = 0
+        self._counter = OrderCounter(store, ORDERS_PER_SECOND)
         self._workers = workers
         self._screen = screen
         self._tally = Tally()
-        self._started = monotonic()
-        self._moved = self._started
+        self._started = self._moved = monotonic()
         self._takeover_told = False
 
     async def play(self) -> None:
         """Run until every event has ended, or until nothing changes any more."""
         names = " and ".join(f"{worker.name} (pid {worker.pid})" for worker in self._workers)
         self._tell(f"{names} are running; orders come in")
-        publishing = asyncio.create_task(self._place_orders())
+        publishing = asyncio.create_task(self._counter.place_for(math.inf, at_most=self._orders))
         try:
             while not (publishing.done() and self.killed_ts is not None and await self._all_ended()):
                 await asyncio.sleep(TICK)
@@ -206,16 +308,6 @@ class DemoRun:
         await self._look()
         self._tell("every event has ended", "green")
 
-    async def _place_orders(self) -> None:
-        """Publish orders at a steady rate, each batch in one step."""
-        begun = monotonic()
-        while self._placed < self._orders:
-            due = min(self._orders, int((monotonic() - begun + PUBLISH_EVERY) * ORDERS_PER_SECOND))
-            if due > self._placed:
-                await self._store.add_events([order(number) for number in range(self._placed + 1, due + 1)])
-                self._placed = due
-            await asyncio.sleep(PUBLISH_EVERY)
-
     async def _look(self) -> None:
         for worker in self._workers:
             worker.refuse_if_died()
@@ -224,11 +316,11 @@ class DemoRun:
         self._tell_takeover()
         self._screen.show(
             Progress(
-                seconds=self._seconds,
+                seconds=monotonic() - self._started,
                 orders=self._orders,
-                placed=self._placed,
+                placed=self._counter.placed,
                 tally=self._tally,
-                workers=[worker.line for worker in self._workers],
+                workers=self._workers,
             )
         )
 
@@ -238,31 +330,26 @@ class DemoRun:
         return counts.pending + counts.processing == 0
 
     def _time_to_kill(self) -> bool:
-        if self.killed_ts is not None or self._placed < KILL_AFTER * self._orders:
+        placed = self._counter.placed
+        if self.killed_ts is not None or placed < KILL_AFTER * self._orders:
             return False
-        held = len(self._tally.held_by[self._workers[0].worker_id])
-        return held >= KILL_HOLDING or self._placed == self._orders
+        return self._tally.held_by(self._workers[0].worker_id) >= KILL_HOLDING or placed == self._orders
 
-    async def _kill(self, victim: WorkerProcess) -> None:
+    async def _kill(self, victim: DemoProcess) -> None:
         await victim.kill()
         self.killed_ts = await self._store.now()
         await self._tally.follow(self._store)
-        held = len(self._tally.held_by[victim.worker_id])
+        held = self._tally.held_by(victim.worker_id)
         self._tell(f"kill -9 {victim.pid}: {victim.name} dies holding {held} events and is not restarted", "bold red")
 
     def _tell_takeover(self) -> None:
-        if self._takeover_told or not self._tally.abandoned or self.killed_ts is None:
-            return
-        if self._tally.held_by[self._workers[0].worker_id]:
+        taken = self._tally.abandoned
+        victim, survivor = self._workers
+        if self._takeover_told or not taken or self.killed_ts is None or self._tally.held_by(victim.worker_id):
             return
         self._takeover_told = True
-        number, after = len(self._tally.abandoned), max(self._tally.abandoned) - self.killed_ts
-        survivors = " and ".join(worker.name for worker in self._workers if worker.alive)
-        self._tell(f"{survivors} took over its {number} events, {after:.1f} s after the kill", "green")
-
-    @property
-    def _seconds(self) -> float:
-        return monotonic() - self._started
+        after = max(taken) - self.killed_ts
+        self._tell(f"{survivor.name} took over its {len(taken)} events, {after:.1f} s after the kill", "green")
 
     def _tell(self, text: str, style: str = "") -> None:
-        self._screen.tell(self._seconds, text, style)
+        self._screen.tell(monotonic() - self._started, text, style)

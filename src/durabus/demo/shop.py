@@ -20,18 +20,24 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from durabus.bus.event_bus import EventBus
-from durabus.model.event import Event, NewEvent, new_event
-from durabus.model.policies import RetryPolicy
-from durabus.model.result import TransientError, UnrecoverableError
-from durabus.queue.event_queue import EventQueue
-from durabus.worker.handler import Context
+from durabus import (
+    Context,
+    Event,
+    EventBus,
+    EventQueue,
+    NewEvent,
+    RetryPolicy,
+    TransientError,
+    UnrecoverableError,
+    new_event,
+)
 
 BUS = "shop"
 ORDER, PAYMENT, MAIL = "order.placed", "payment.taken", "mail.requested"
 FOLLOW_UPS = {ORDER: PAYMENT, PAYMENT: MAIL}
 RETRY = RetryPolicy(max_retries=3, base_delay=0.2)
-CONCURRENCY = 40
+LEASE = 3.0
+"""Seconds. Short, so that the events of a killed worker are soon taken over."""
 
 # Which orders fail: every n-th, beginning with the given one.
 STOCK_BUSY = (10, 3)

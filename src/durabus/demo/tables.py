@@ -1,4 +1,4 @@
-"""The pipeline process of the demo, ``python -m durabus.demo.tables``: reads its task from stdin, reports on stdout."""
+"""The pipeline process of the demo, ``python -m durabus.demo.tables URL LAKE REPORT``: begins after a line on stdin."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import tempfile
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from durabus.demo.pipeline import PipelineNews, PipelineTask, SmallTable
+from durabus.demo.pipeline import FAILED, STEP
 from durabus.errors import DurabusError
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.log_reader import ask_sql
+from durabus.pipeline.progress import Silent
 from durabus.pipeline.projections import hourly_counters
 from durabus.pipeline.report import report
 from durabus.pipeline.run import Pipeline
@@ -36,70 +39,66 @@ QUESTIONS = {
     ),
 }
 ROWS = 5
+WIDTH = 96
 JAVA = "spark.driver.extraJavaOptions"
 
 
-class StepReporter:
+class StepReporter(Silent):
     """Reports each step when it begins."""
 
     def begins(self, step: str, total: int | None) -> None:  # noqa: ARG002  (the demo shows the step alone)
-        """See ``Listener``."""
-        tell(PipelineNews(step=step))
-
-    def moves(self, rows: int) -> None:
-        """See ``Listener``."""
-
-    def ends(self, step: str, rows: int, seconds: float) -> None:
-        """See ``Listener``."""
+        """See ``ProgressListener``."""
+        print(f"{STEP}{step}", flush=True)
 
 
-def tell(news: PipelineNews) -> None:
-    """Print one line of JSON."""
-    sys.stdout.write(msgspec.json.encode(news).decode() + "\n")
-    sys.stdout.flush()
-
-
-def small_table(lake: Lake, title: str) -> SmallTable:
-    """The result of a query, as text."""
+def small_table(lake: Lake, title: str) -> Table:
+    """The result of a query for rich."""
     found = ask_sql(lake, QUESTIONS[title], limit=ROWS)
-    return SmallTable(title=title, columns=found.columns, rows=[[shown(v) for v in row.values()] for row in found.rows])
+    made = Table(title=title, title_justify="left", box=box.SIMPLE, pad_edge=False, show_edge=False)
+    for number, column in enumerate(found.columns):
+        made.add_column(column, justify="right" if number else "left", overflow="fold")
+    for row in found.rows:
+        made.add_row(*(_cell(value) for value in row.values()))
+    return made
 
 
-def shown(value: object) -> str:
-    """A value as the text of a cell."""
+def _cell(value: object) -> str:
     if value is None:
         return ""
     return f"{value:,.0f}" if isinstance(value, int | float) else str(value)
 
 
-def main() -> int:
-    """Start Spark, wait for the task and run it. Without a task the demo has ended, so end too."""
-    try:
-        # The process may be killed at any time, so Java also keeps its temporary files in the demo's folder.
-        java = f'{QUICK[JAVA]} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
-        spark = spark_session(conf={**QUICK, JAVA: java})
-        line = sys.stdin.readline()
-        if not line:
-            return 1
-        task = msgspec.json.decode(line, type=PipelineTask)
-        lake = Lake(spark, task.lake)
-        Pipeline(lake, task.url, [hourly_counters()], listener=StepReporter()).run()
-        tell(PipelineNews(step="report"))
-        page = report(lake, made_at=datetime.now(UTC))  # clock: printed on the page
-        Path(task.report).parent.mkdir(parents=True, exist_ok=True)
-        Path(task.report).write_text(page, encoding="utf-8")
-        tell(PipelineNews(tables=[small_table(lake, title) for title in QUESTIONS]))
-    except DurabusError as error:
-        tell(PipelineNews(error=str(error)))
-        return 1
-    except SPARK_ERRORS as error:
-        tell(PipelineNews(error=root_cause(error)))
-        return 1
-    except OSError as error:
-        tell(PipelineNews(error=f"the report cannot be written: {error}"))
-        return 1
-    return 0
+def main() -> None:
+    """Start Spark, wait for a line, and run the pipeline. Without a line the demo has ended, so end too."""
+    url, place, page = sys.argv[1:]
+    # The process may be killed at any time, so Java also keeps its temporary files in the demo's folder.
+    java = f'{QUICK[JAVA]} "-Djava.io.tmpdir={tempfile.gettempdir()}"'
+    spark = spark_session(conf={**QUICK, JAVA: java})
+    if not sys.stdin.readline():
+        return
+    lake, steps = Lake(spark, place), StepReporter()
+    Pipeline(lake, url, [hourly_counters()], listener=steps).run()
+    steps.begins("report", None)
+    text = report(lake, made_at=datetime.now(UTC))  # clock: printed on the page
+    Path(page).parent.mkdir(parents=True, exist_ok=True)
+    Path(page).write_text(text, encoding="utf-8")
+    console = Console(force_terminal=True, width=WIDTH, highlight=False)
+    for title in QUESTIONS:
+        console.print()
+        console.print(small_table(lake, title))
+    console.print(f"\nreport: {page}", soft_wrap=True, markup=False)
+
+
+def why(error: Exception) -> str:
+    """Why the pipeline failed, in one line."""
+    if isinstance(error, OSError):
+        return f"the report cannot be written: {error}"
+    return root_cause(error) if isinstance(error, SPARK_ERRORS) else str(error)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        main()
+    except (DurabusError, OSError, *SPARK_ERRORS) as error:
+        print(f"{FAILED}{why(error)}", flush=True)
+        sys.exit(1)
