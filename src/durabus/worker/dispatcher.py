@@ -27,6 +27,8 @@ from durabus.worker.tracing import Tracing
 from durabus.worker.unhandled import Unhandled
 
 BREAKER_OPEN = "the breaker of a handler is open"
+LEASE_EXPIRED = "lease expired"
+"""How the error begins that a store writes when it takes an event back."""
 
 
 class Dispatcher:
@@ -133,6 +135,8 @@ class Dispatcher:
 
     async def _dispatch(self, claim: Claim, settled: list[HandlerResult] | None, attempt: Attempt | None) -> Settlement:
         event = claim.event
+        if event.errors and (error := self._lost_last_attempt(event)):
+            return Fail(claim.ref, error, None)
         handlers = self.route(event.type)
         context = Context(event, self.worker_id, self._emitter)
         known = self.missing.known(claim)
@@ -172,6 +176,16 @@ class Dispatcher:
                     raise
         await threads_ended(claim.event)  # nothing can stop a thread, and a retry must not begin beside it
         return self._timed_out(claim, attempt)
+
+    def _lost_last_attempt(self, event: Event) -> str | None:
+        """The error of an event that lost its last attempt with a worker; None if it may run.
+
+        A process that does not know the handlers' limit, such as a server, may have taken the event back.
+        """
+        limit = event.max_attempts if event.max_attempts is not None else self.max_attempts
+        if limit is None or event.attempts <= limit or not event.errors[-1].startswith(LEASE_EXPIRED):
+            return None
+        return f"no attempt is left: the last of {limit} ended when the lease of its worker expired"
 
     def _attempt(self, claim: Claim) -> Attempt:
         return Attempt(
