@@ -44,7 +44,7 @@ KERNEL = (
         "lifecycle/state.py",
         "return self.abandoned is not None and self.abandoned.token == ref.token",
         "return self.abandoned is not None",
-        "tests/unit/kernel/test_transition_table.py::test_a_claim_with_a_wrong_token_or_fence_is_refused_everything",
+        "tests/unit/lifecycle/test_transition_table.py::test_a_claim_with_a_wrong_token_or_fence_is_refused_everything",
         "A stranger ends an event whose worker was late.",
     ),
     Mutant(
@@ -52,7 +52,7 @@ KERNEL = (
         "lifecycle/transition.py",
         "event.expires_ts is None or event.expires_ts > now:",
         "event.expires_ts is None:",
-        "tests/unit/kernel/test_transition_table.py::test_every_command_in_every_situation_does_what_the_table_says",
+        "tests/unit/lifecycle/test_transition_table.py::test_every_command_in_every_situation_does_what_the_table_says",
         "Two workers hold one event.",
     ),
     Mutant(
@@ -60,7 +60,7 @@ KERNEL = (
         "lifecycle/transition.py",
         "or event.due_ts > now:",
         "or False:",
-        "tests/unit/kernel/test_transition_table.py::test_every_command_in_every_situation_does_what_the_table_says",
+        "tests/unit/lifecycle/test_transition_table.py::test_every_command_in_every_situation_does_what_the_table_says",
         "A delayed event is handled early.",
     ),
     Mutant(

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest.mock import patch
 
 import msgspec
-from tests.simulation.fold_place import FoldPlace
+from tests.simulation.replicated_log_place import ReplicatedLogPlace
 from tests.simulation.sqlite_place import SQLitePlace
 
 from durabus.testing.history.checker import check
@@ -21,7 +21,7 @@ from durabus.testing.simulation.run import simulate
 from durabus.testing.simulation.scenario import Scenario, make_scenario
 from durabus.worker import serial
 
-PLACES: dict[str, MakePlace] = {"fold": FoldPlace, "memory": MemoryPlace, "sqlite": SQLitePlace}
+PLACES: dict[str, MakePlace] = {"replicated_log": ReplicatedLogPlace, "memory": MemoryPlace, "sqlite": SQLitePlace}
 
 
 class Verdict(msgspec.Struct, kw_only=True):
@@ -37,7 +37,7 @@ def store_of(seed: int) -> str:
     """Which store a seed is about, if nobody asks for another."""
     if seed % 10 == 5:
         return "sqlite"
-    return "fold" if seed % 10 == 0 else "memory"
+    return "replicated_log" if seed % 10 == 0 else "memory"
 
 
 def scenario_of(seed: int, store: str | None = None) -> Scenario:

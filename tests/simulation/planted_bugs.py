@@ -412,7 +412,7 @@ PLANTED = (
     PlantedBug("settle again without request key", settle_again_without_request_key),
     PlantedBug("publish again without request key", publish_again_without_request_key),
     PlantedBug("`id > last` cursor", cursor_by_event_id),
-    PlantedBug("broker ack as truth", broker_ack_as_truth, "fold"),
+    PlantedBug("broker ack as truth", broker_ack_as_truth, "replicated_log"),
     PlantedBug("reset-all at start", reset_all_at_start),
     PlantedBug("renewal without fence", renewal_without_fence),
     PlantedBug("fence that stands still", fence_that_stands_still),
@@ -424,5 +424,5 @@ PLANTED = (
     PlantedBug("lease counted from the answer", lease_counted_from_the_answer),
     PlantedBug("lock counted from the answer", lock_counted_from_the_answer),
     PlantedBug("deadline noticed a beat later", deadline_noticed_a_beat_later),
-    PlantedBug("deadline behind a cancelled call", deadline_behind_a_cancelled_call, "fold"),
+    PlantedBug("deadline behind a cancelled call", deadline_behind_a_cancelled_call, "replicated_log"),
 )

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 from tests.replicated_log.pictures import pictures
-from tests.simulation.fold_place import FoldPlace
 from tests.simulation.judge import scenario_of
+from tests.simulation.replicated_log_place import ReplicatedLogPlace
 
 from durabus import new_event
 from durabus.errors import DamagedLogError
@@ -18,7 +18,7 @@ from durabus.testing.simulation.world import world
 @pytest.mark.parametrize("lane", ["control", "public"])
 def test_a_node_that_reads_a_damaged_copy_stops_and_does_not_diverge(seed: int, lane: str) -> None:
     loop = VirtualLoop(seed)
-    place = FoldPlace(loop, scenario_of(seed, "fold"))
+    place = ReplicatedLogPlace(loop, scenario_of(seed, "replicated_log"))
 
     async def open_store() -> ReplicatedLogStore:
         store = place.auditor()

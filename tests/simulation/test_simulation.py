@@ -23,7 +23,7 @@ def test_no_seed_breaks_a_promise() -> None:
     assert counts["unknown outcomes"] >= 100
 
 
-@pytest.mark.parametrize("store", ["memory", "fold"])
+@pytest.mark.parametrize("store", ["memory", "replicated_log"])
 def test_a_seed_always_gives_the_same_trace(store: str) -> None:
     for seed in (3, 4):
         first, second = judge(scenario_of(seed, store)), judge(scenario_of(seed, store))

@@ -6,8 +6,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from msgspec.structs import replace
-from tests.unit.kernel.explorer import FENCE, NOW
-from tests.unit.kernel.lock_model import renamed_lock
+from tests.unit.lifecycle.explorer import FENCE, NOW
+from tests.unit.lifecycle.lock_model import renamed_lock
 
 from durabus.lifecycle.state import EventState, HandlerState, LockState, SettledClaim
 from durabus.model.claim import ClaimRef

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.unit.kernel.event_rules import LATE, MAX_ATTEMPTS, REPEATED, allowed, check_state, check_step, standing
-from tests.unit.kernel.explorer import FENCE, LEASE, NOW, OVER, Broken, Tally
-from tests.unit.kernel.handler_model import HandlerModel
-from tests.unit.kernel.lock_model import alive as lock_alive
-from tests.unit.kernel.part import (
+from tests.unit.lifecycle.event_rules import LATE, MAX_ATTEMPTS, REPEATED, allowed, check_state, check_step, standing
+from tests.unit.lifecycle.explorer import FENCE, LEASE, NOW, OVER, Broken, Tally
+from tests.unit.lifecycle.handler_model import HandlerModel
+from tests.unit.lifecycle.lock_model import alive as lock_alive
+from tests.unit.lifecycle.part import (
     LOST,
     NEW,
     SETTLED_LAST,

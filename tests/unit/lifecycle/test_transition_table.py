@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.kernel.lives import (
+from tests.unit.lifecycle.lives import (
     AGAIN,
     FENCE,
     HOPELESS,

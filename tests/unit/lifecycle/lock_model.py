@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from msgspec.structs import replace
-from tests.unit.kernel.explorer import FENCE, LEASE, NOW, OVER, Broken, Tally
+from tests.unit.lifecycle.explorer import FENCE, LEASE, NOW, OVER, Broken, Tally
 
 from durabus.lifecycle import handlers
 from durabus.lifecycle.state import LockState, Refused

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from tests.unit.kernel.lives import LEASE, LIVES, MINE, NEW_FENCE, NOW, OLD_FENCE, PROCESSING, TAKEN, WRONG_TOKEN
+from tests.unit.lifecycle.lives import LEASE, LIVES, MINE, NEW_FENCE, NOW, OLD_FENCE, PROCESSING, TAKEN, WRONG_TOKEN
 
 from durabus.lifecycle.handlers import (
     claim_handler,

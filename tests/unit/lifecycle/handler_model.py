@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from msgspec.structs import replace
-from tests.unit.kernel.explorer import (
+from tests.unit.lifecycle.explorer import (
     FENCE,
     LEASE,
     LEAVES_LOCK_AS_FOUND,
@@ -15,9 +15,9 @@ from tests.unit.kernel.explorer import (
     Broken,
     Tally,
 )
-from tests.unit.kernel.lock_model import alive as lock_alive
-from tests.unit.kernel.lock_model import lock_claim
-from tests.unit.kernel.part import (
+from tests.unit.lifecycle.lock_model import alive as lock_alive
+from tests.unit.lifecycle.lock_model import lock_claim
+from tests.unit.lifecycle.part import (
     CURRENT,
     LOST,
     NEW,

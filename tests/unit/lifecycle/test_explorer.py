@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from tests.unit.kernel.bus_model import BusModel, EventGraph, MergedGraph, Pair
-from tests.unit.kernel.event_model import EventModel
-from tests.unit.kernel.explorer import (
+from tests.unit.lifecycle.bus_model import BusModel, EventGraph, MergedGraph, Pair
+from tests.unit.lifecycle.event_model import EventModel
+from tests.unit.lifecycle.explorer import (
     LEAVES_LOCK_AS_FOUND,
     RENEWS_WITHOUT_LOCK,
     Model,
@@ -16,9 +16,9 @@ from tests.unit.kernel.explorer import (
     Violation,
     Walk,
 )
-from tests.unit.kernel.lock_model import LockModel
-from tests.unit.kernel.part import FIRST, SECOND
-from tests.unit.kernel.planted_bugs import EVENT_BUGS, HANDLER_BUGS, LOCK_BUGS, PlantedBug
+from tests.unit.lifecycle.lock_model import LockModel
+from tests.unit.lifecycle.part import FIRST, SECOND
+from tests.unit.lifecycle.planted_bugs import EVENT_BUGS, HANDLER_BUGS, LOCK_BUGS, PlantedBug
 
 log = logging.getLogger(__name__)
 

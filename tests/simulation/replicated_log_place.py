@@ -1,4 +1,4 @@
-"""The fold of a log, as NATS and Kafka have it, on a simulated broker: each process has a replica of its own."""
+"""The replicated log of NATS and Kafka on a simulated broker. Each process has its own replica."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class LaneLoop:
         await self.run(last)
 
 
-class FoldPlace(StorePlace):
+class ReplicatedLogPlace(StorePlace):
     """Faults befall what goes between a node and the broker."""
 
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from msgspec.structs import astuple, replace
-from tests.unit.kernel.explorer import NOW, Broken
-from tests.unit.kernel.part import alive, live_claim
+from tests.unit.lifecycle.explorer import NOW, Broken
+from tests.unit.lifecycle.part import alive, live_claim
 
 from durabus.lifecycle.state import Applied, Command, EventState, Expire, Grant, Renew, Requeue, Reset, Start
 from durabus.lifecycle.transition import transition

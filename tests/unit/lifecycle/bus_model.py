@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from msgspec.structs import replace
-from tests.unit.kernel.event_model import EventModel
-from tests.unit.kernel.explorer import (
+from tests.unit.lifecycle.event_model import EventModel
+from tests.unit.lifecycle.explorer import (
     FENCE,
     LEASE,
     LEAVES_LOCK_AS_FOUND,
@@ -22,8 +22,8 @@ from tests.unit.kernel.explorer import (
     Broken,
     Tally,
 )
-from tests.unit.kernel.lock_model import alive, lock_claim, renamed_lock
-from tests.unit.kernel.part import LOST, NEW, Effect, Part, live_claim
+from tests.unit.lifecycle.lock_model import alive, lock_claim, renamed_lock
+from tests.unit.lifecycle.part import LOST, NEW, Effect, Part, live_claim
 
 from durabus.lifecycle import handlers
 from durabus.lifecycle.state import LockState, Refused
