@@ -24,10 +24,11 @@ from benchmarks.pipeline_load import fill
 from benchmarks.report import PIPELINE
 from benchmarks.results import Published, this_commit, this_moment
 from durabus.cli.progress import Bars, progress_bars
+from durabus.jars import ensure_jars
 from durabus.pipeline.analytics import analyze
 from durabus.pipeline.archive import Archive
 from durabus.pipeline.derive import TRANSFORMS, rebuild_projection, rebuild_silver, update_silver
-from durabus.pipeline.jars import class_path, ensure_jars
+from durabus.pipeline.jars import class_path
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.session import spark_session

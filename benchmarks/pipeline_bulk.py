@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from durabus.pipeline.jars import Jar
+from durabus.jars import Jar
 from durabus.pipeline.schema import COLUMNS, SPARK, record_batch
 
 DRIVERS = [

@@ -15,6 +15,7 @@
     │   ├── StoreUnavailableError  disk full, read-only, locked for too long, connection lost
     │   ├── StoreClosedError       used after close(), or in a forked child
     │   └── UnsupportedByStore     this store declares that it cannot do this
+    ├── JarError                   a Java archive cannot be fetched, or is not the one of the lock file
     ├── ServerError                a server that durabus starts for tests and demos did not start or stop
     ├── ApiError                   the HTTP API refused a call
     ├── LeaseLost                  the claim is no longer current: nothing was written
@@ -104,6 +105,10 @@ class StoreClosedError(StoreError):
 
 class UnsupportedByStore(StoreError):  # noqa: N818  (public name fixed by the design)
     """The ``features`` of the store say that it cannot do this."""
+
+
+class JarError(DurabusError):
+    """A Java archive could not be fetched, or is not the one that the lock file names. It was not used."""
 
 
 class ServerError(DurabusError):

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from durabus.errors import PipelineError
-from durabus.pipeline import jars
-from durabus.pipeline.jars import check_java, ensure_jars, locked_jars
+from durabus import jars
+from durabus.errors import JarError, PipelineError
+from durabus.jars import ensure_jars
+from durabus.pipeline.jars import check_java, class_path, locked_jars
 
 
 def program(folder: Path, name: str, script: str) -> Path:
@@ -52,13 +53,10 @@ def test_every_locked_jar_has_coordinates_and_a_hash_and_no_host() -> None:
 
 def test_a_jar_that_is_not_the_locked_one_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tmp_path / "cache"
-    made = 'for word in "$@"; do case $word in -Dartifact=*) IFS=: read -r g a v <<X\n${word#-Dartifact=}\nX\n;; '
-    made += '-DoutputDirectory=*) out=${word#*=};; esac; done; echo forged > "$out/$a-$v.jar"'
-    program(tmp_path / "bin", "mvn", made)
+    made = "".join(f"echo forged > lib/{jar.file_name}; " for jar in locked_jars())
+    program(tmp_path / "bin", "mvn", f"mkdir lib; {made}")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    with pytest.raises(
-        PipelineError, match=r"^io\.delta:delta-spark_.* has sha256 [0-9a-f]{64}, not .*: it was not used"
-    ):
+    with pytest.raises(JarError, match=r"^io\.delta:delta-spark_.* has sha256 [0-9a-f]{64}, not .*: it was not used"):
         ensure_jars(locked_jars(), cache)
     assert list(cache.iterdir()) == []
 
@@ -68,7 +66,7 @@ def test_a_failed_download_is_one_line_with_the_remedy(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(PipelineError) as caught:
-        ensure_jars(locked_jars())
+        class_path()
     text = str(caught.value)
     assert "\n" not in text
     assert "cannot fetch io.delta:delta-spark" in text

@@ -46,7 +46,7 @@ def opened_lake(options: LakeOptions, *, create: bool = False) -> Iterator[Lake]
             "create it with `durabus pipeline run --lake DIR`, or set --lake or DURABUS_LAKE to an existing one",
             code=Exit.NOT_FOUND,
         )
-    from durabus.pipeline.jars import cache_folder
+    from durabus.jars import cache_folder
     from durabus.pipeline.lake import Lake
     from durabus.pipeline.session import SPARK_ERRORS, is_running, root_cause, spark_session
 

@@ -15,7 +15,8 @@ from rich.text import Text
 
 from durabus.demo.processes import DemoProcess
 from durabus.errors import PipelineError
-from durabus.pipeline.jars import cache_folder, check_java
+from durabus.jars import cache_folder
+from durabus.pipeline.jars import check_java
 
 STEP, FAILED = "step: ", "failed: "
 """How a line begins that names the step that runs, or the error. All other lines are for the user."""

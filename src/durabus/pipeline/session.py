@@ -16,7 +16,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from durabus.errors import PipelineError
-from durabus.pipeline.jars import cache_folder, check_java, class_path
+from durabus.jars import cache_folder
+from durabus.pipeline.jars import check_java, class_path
 
 SPARK_ERRORS = (PySparkException, Py4JError)
 """What Spark raises. Delta's errors come as the second kind, where PySpark does not know them."""

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import shutil
 import signal
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from durabus.errors import ServerError
-from durabus.testing.servers.jars import fetched
+from durabus.errors import JarError, ServerError
+from durabus.jars import cache_folder, ensure_jars, read_lock
 from durabus.testing.servers.process import LOOPBACK, ServerProcess
 from durabus.testing.servers.server import Server
 
@@ -98,4 +99,14 @@ def _java() -> list[str]:
     java = shutil.which("java")
     if java is None:
         raise ServerError(KafkaServer.missing())
-    return [java, *MEMORY, "-cp", f"{fetched(LOCK)}/*"]
+    return [java, *MEMORY, "-cp", f"{jars_of(LOCK)}/*"]
+
+
+def jars_of(lock: Path) -> Path:
+    """The folder with the jars of a lock file. The first time takes Maven, a network and half a minute."""
+    folder = cache_folder(f"{lock.stem}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}")
+    try:
+        ensure_jars(read_lock(lock.read_text(encoding="ascii")), folder)
+    except JarError as error:
+        raise ServerError(str(error)) from error
+    return folder
