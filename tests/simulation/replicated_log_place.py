@@ -180,11 +180,11 @@ class ThreadOfLoop:
 
 
 class LaneLoop:
-    """``OwnLoop`` without a thread."""
+    """``LoopThread`` without a thread."""
 
     loop: ThreadOfLoop
 
-    def __init__(self, _name: str) -> None:
+    def __init__(self, _name: str, _error: type[Exception], **_texts: str) -> None:
         self._ended = False
 
     def start(self) -> None:
@@ -196,7 +196,7 @@ class LaneLoop:
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         return await self.loop.create_task(work)
 
-    async def end(self, last: Coroutine[Any, Any, None]) -> None:
+    async def end_after(self, last: Coroutine[Any, Any, None]) -> None:
         if self._ended:
             last.close()
             return
@@ -223,6 +223,6 @@ class ReplicatedLogPlace(StorePlace):
         return self._store(self._straight)
 
     def _store(self, network: Network) -> EventStore:
-        with patch.object(durabus.stores.replicated_log.node, "OwnLoop", LaneLoop):
+        with patch.object(durabus.stores.replicated_log.node, "LoopThread", LaneLoop):
             options = Options(timeout=self._timeout, snapshot_every=SNAPSHOT_EVERY)
             return ReplicatedLogStore(BrokerTransport(network), options, FEATURES)

@@ -79,7 +79,7 @@ def test_what_does_not_finish_goes_back_to_the_queue_with_its_attempt(tmp_path: 
 
 
 def test_an_async_handler_that_blocks_its_loop_does_not_keep_the_program_alive(tmp_path: Path) -> None:
-    hurry = "import durabus.bus.loop_thread as thread\nthread.PATIENCE = 0.2\nimport sys\nsys.stderr = sys.stdout\n"
+    hurry = "import durabus.bus.sync_bus as thread\nthread.PATIENCE = 0.2\nimport sys\nsys.stderr = sys.stdout\n"
     done = run(tmp_path, hurry + ENDS_INSIDE_A_HANDLER, doing=f"{BEGIN}; import time; time.sleep(60)")
     assert "an async handler blocks the event loop of its SyncEventBus" in done.stdout
     assert [event.status for event in events(tmp_path)] == [EventStatus.PROCESSING]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future, wait
 from typing import Any, Self, TypeVar
 
 from durabus.bus.event_bus import EventBus
 from durabus.bus.handle import Handle
-from durabus.bus.loop_thread import ENDED, LoopThread
 from durabus.errors import ConfigurationError, EventBusShutdownError, StoreClosedError
+from durabus.loop_thread import LoopThread
 from durabus.model.event import Event
 from durabus.model.limits import Duration, seconds
 from durabus.model.pattern import ANY
@@ -21,8 +23,90 @@ from durabus.worker.handler import HandlerFunction
 
 T = TypeVar("T")
 
+logger = logging.getLogger("durabus.bus")
+
 EXIT_TIMEOUT = 2.0
 """Seconds that running handlers get to finish when the program ends without a ``shutdown()``."""
+JOIN_WITHIN = 5.0
+"""Seconds to wait for the end of the thread. A task that refuses to end is left behind: the thread is a daemon."""
+PATIENCE = 2.0
+"""Seconds that an event loop may be blocked when the program ends, before its thread is left behind."""
+ENDED = "this SyncEventBus is shut down; make a new one"
+
+
+class BusThread(LoopThread):
+    """The running thread of one ``SyncEventBus``. It calls ``last`` when the program ends without a ``shutdown()``."""
+
+    def __init__(self, name: str, last: Callable[[], None]) -> None:
+        super().__init__(name, EventBusShutdownError, ended=ENDED)
+        self._last = last
+        self._patience: float | None = None
+        self._blocked = False
+        self.start()
+        _running.add(self)
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the thread, in the caller's context."""
+        if self.is_current:
+            work.close()
+            raise ConfigurationError(
+                "an async handler called a method of its SyncEventBus, which would block the event loop that this "
+                "handler runs on: use ctx.emit there, or make the handler a plain function"
+            )
+        return super().submit(work)
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        """Start a coroutine in the thread and return its result."""
+        future = self.submit(work)
+        try:
+            while self._patience and not wait([future], self._patience).done:
+                self._check_moving()
+            return future.result()
+        except CancelledError:
+            if self._ended:
+                raise EventBusShutdownError(ENDED) from None
+            raise
+
+    def end(self, timeout: float | None = JOIN_WITHIN) -> None:
+        """End the thread. It may be called twice."""
+        _running.discard(self)
+        super().end(0 if self._blocked else timeout)
+
+    def end_with_program(self) -> None:
+        """Call ``last``: the program ends without a ``shutdown()``."""
+        self._patience = PATIENCE
+        try:
+            self._last()
+        except Exception as error:
+            # The program has ended. Its events come back when their leases expire.
+            logger.debug("a SyncEventBus did not shut down cleanly at the program's end: %s", error, exc_info=True)
+
+    def _check_moving(self) -> None:
+        """Raise if the event loop is blocked: the thread would keep the program alive."""
+        moved = threading.Event()
+        self.loop.call_soon_threadsafe(moved.set)
+        if not moved.wait(self._patience):
+            self._blocked = True
+            logger.warning(
+                "the program ends while an async handler blocks the event loop of its SyncEventBus: its event comes "
+                "back when its lease is over. Make the handler a plain function, or await what takes time"
+            )
+            raise EventBusShutdownError("an async handler blocks the event loop")
+
+
+_running: set[BusThread] = set()
+
+
+def _end_all() -> None:
+    """End all threads with the program. A forked child leaves its parent's threads to the parent."""
+    for thread in list(_running):
+        if thread.process == os.getpid():
+            thread.end_with_program()
+
+
+# threading._register_atexit would be too early: threads and executors of the program may publish until Python has
+# joined them. Later is too late: once the interpreter finalizes, daemon threads stop, and a wait for one of them hangs.
+atexit.register(_end_all)
 
 
 class SyncHandle:
@@ -75,7 +159,7 @@ class SyncEventBus:
 
     def __init__(self, *args: Any, **options: Any) -> None:
         self._bus = EventBus(*args, **options)
-        self._thread: LoopThread | None = None
+        self._thread: BusThread | None = None
         self._ended = False
         self._changing = threading.Lock()
         self._ending = threading.Lock()
@@ -87,7 +171,7 @@ class SyncEventBus:
 
     def start(self, *, serve: bool = False) -> Self:
         """As ``EventBus.start``."""
-        self._running().call(lambda: self._bus.start(serve=serve))
+        self._running().call(self._bus.start(serve=serve))
         return self
 
     def subscribe(self, *args: Any, **options: Any) -> str:
@@ -113,7 +197,7 @@ class SyncEventBus:
 
     def find(self, event_type: Any = ANY, **options: Any) -> Event | None:
         """As ``EventBus.find``."""
-        return self._running().call(lambda: self._bus.find(event_type, **options))
+        return self._running().call(self._bus.find(event_type, **options))
 
     def publish(
         self,
@@ -127,8 +211,8 @@ class SyncEventBus:
         It uses a ``connection`` in the caller's own thread, as most drivers demand.
         """
         if options.get("connection") is None:
-            return self._running().call(lambda: self._bus.publish(event_type, payload, metadata, **options))
-        self._running().call(self._bus.open)
+            return self._running().call(self._bus.publish(event_type, payload, metadata, **options))
+        self._running().call(self._bus.open())
         return _without_waiting(
             self._bus.publish(event_type, payload, metadata, **options),
             ConfigurationError("an async connection needs an event loop: use EventBus, or a connection that blocks"),
@@ -141,11 +225,11 @@ class SyncEventBus:
             await self._bus.start()
             return self._bus.emit(*args, **options)
 
-        return SyncHandle(self, self._running().call(send))
+        return SyncHandle(self, self._running().call(send()))
 
     def wait_until_idle(self, timeout: float | None = None) -> bool:
         """As ``EventBus.wait_until_idle``."""
-        return self._running().call(lambda: self._bus.wait_until_idle(timeout))
+        return self._running().call(self._bus.wait_until_idle(timeout))
 
     def shutdown(self, timeout: float | None = None) -> None:
         """As ``EventBus.shutdown``; ends the background thread. A forked child leaves that to its parent."""
@@ -156,7 +240,7 @@ class SyncEventBus:
                 self._ended, thread = True, self._thread
             if thread is not None:
                 try:
-                    thread.call(lambda: self._bus.shutdown(timeout))
+                    thread.call(self._bus.shutdown(timeout))
                 except EventBusShutdownError:
                     return  # it has ended already
                 finally:
@@ -164,7 +248,7 @@ class SyncEventBus:
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
         """Start a coroutine on the event loop of the bus, as ``submit(bus.bus.start)``."""
-        return self._running().submit(work)
+        return self._running().submit(work())
 
     def wait_for(self, question: Callable[[], Coroutine[Any, Any, T]], limit: float | None = None) -> T:
         """Run a method of a handle, as ``handle.completed``, on the event loop of the bus, and return its value."""
@@ -176,7 +260,7 @@ class SyncEventBus:
         self._refuse_in_child()
         if self._thread is not None:
             try:
-                return self._thread.call(ask)
+                return self._thread.call(ask())
             except EventBusShutdownError:
                 if not self._ended:
                     raise
@@ -199,13 +283,13 @@ class SyncEventBus:
         """Shut down."""
         self.shutdown()
 
-    def _running(self) -> LoopThread:
+    def _running(self) -> BusThread:
         self._refuse_in_child()
         with self._changing:
             if self._ended:
                 raise EventBusShutdownError(ENDED)
             if self._thread is None:
-                self._thread = LoopThread(f"durabus-sync-{self._bus.name}", self._end_with_program)
+                self._thread = BusThread(f"durabus-sync-{self._bus.name}", self._end_with_program)
             return self._thread
 
     def _change(self, change: Callable[[], T]) -> T:
@@ -231,11 +315,8 @@ class SyncEventBus:
             )
 
 
-def _coroutine(function: Callable[[], T]) -> Callable[[], Coroutine[Any, Any, T]]:
-    async def call() -> T:
-        return function()
-
-    return call
+async def _coroutine(function: Callable[[], T]) -> T:
+    return function()
 
 
 def _without_waiting(question: Coroutine[Any, Any, T], otherwise: Exception) -> T:

@@ -7,42 +7,24 @@ import contextlib
 import contextvars
 import logging
 import os
-import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, TypeVar
 
 from durabus.clock import monotonic
 from durabus.errors import LeaseLost, StoreClosedError, StoreError
+from durabus.loop_thread import LoopThread
 from durabus.model.claim import ClaimRef
 from durabus.store.contract import EventStore
 
-
-class _HeartbeatThread:
-    """A thread with an event loop. It starts with the first heartbeat and lives as long as the process."""
-
-    def __init__(self) -> None:
-        self._starting = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def loop(self) -> asyncio.AbstractEventLoop:
-        with self._starting:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(target=self._loop.run_forever, name="durabus-heartbeat", daemon=True).start()
-            return self._loop
-
-    def begin_anew(self) -> None:
-        """Start with a new lock and loop: a forked process lacks this thread, and another may have held the lock."""
-        self._starting, self._loop = threading.Lock(), None
-
-
-_thread = _HeartbeatThread()
+_thread = LoopThread("durabus-heartbeat", StoreClosedError, ended="the heartbeat thread never ends")
+"""It starts with the first heartbeat and lives as long as the process."""
 os.register_at_fork(after_in_child=_thread.begin_anew)
 
 
 def heartbeat_loop() -> asyncio.AbstractEventLoop:
     """The event loop of the heartbeat thread. Nothing may block it: all leases of this process depend on it."""
-    return _thread.loop()
+    _thread.start()
+    return _thread.loop
 
 
 logger = logging.getLogger("durabus.worker")

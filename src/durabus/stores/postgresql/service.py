@@ -13,6 +13,7 @@ from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from durabus.errors import StoreClosedError
+from durabus.loop_thread import LoopThread
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import Pool
 
@@ -26,16 +27,16 @@ class Service:
 
     def __init__(self, address: PostgreSQLAddress) -> None:
         self._address = address
+        self._closed = f"the store on {address.shown} is closed: open a new one"
+        self._thread = LoopThread(f"durabus-postgresql:{address.schema}", StoreClosedError, ended=self._closed)
         self._gate = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
         self._pool: Pool | None = None
         self._stopped = False
         self._farewells: list[Callable[[], Awaitable[None]]] = []
 
     def submit(self, make: Callable[[Pool], Coroutine[Any, Any, T]]) -> Future[T]:
         """Run a coroutine in the thread. Any other thread may call this."""
-        loop, pool = self._start()
+        pool = self._start()
 
         async def run() -> T:
             task = asyncio.current_task()
@@ -43,7 +44,7 @@ class Service:
                 task.add_done_callback(_take_notice)
             return await make(pool)
 
-        return asyncio.run_coroutine_threadsafe(run(), loop)
+        return self._thread.submit(run())
 
     def at_the_end(self, farewell: Callable[[], Awaitable[None]]) -> None:
         """Add a function that the thread awaits before it ends."""
@@ -52,34 +53,27 @@ class Service:
     def stop(self) -> None:
         """Finish the accepted calls and end the thread. Blocks; safe to call twice."""
         with self._gate:
-            loop, thread = self._loop, self._thread
-            self._thread = None
-            self._stopped = True
-        if loop is None or thread is None:
-            return
-        asyncio.run_coroutine_threadsafe(self._finish(), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+            pool, self._stopped = None if self._stopped else self._pool, True
+        try:
+            if pool is not None:
+                self._thread.submit(self._finish(pool)).result()
+        finally:
+            self._thread.end()
 
-    def _start(self) -> tuple[asyncio.AbstractEventLoop, Pool]:
+    def _start(self) -> Pool:
         with self._gate:
             if self._stopped:
-                raise StoreClosedError(f"the store on {self._address.shown} is closed: open a new one")
-            if self._loop is None or self._pool is None:
-                self._loop = asyncio.new_event_loop()
-                self._pool = Pool(self._address, POOL)
-                name = f"durabus-postgresql:{self._address.schema}"
-                self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+                raise StoreClosedError(self._closed)
+            if self._pool is None:
                 self._thread.start()
-            return self._loop, self._pool
+                self._pool = Pool(self._address, POOL)
+            return self._pool
 
-    async def _finish(self) -> None:
-        if self._pool is not None:
-            await self._pool.wait_until_unused()
-            for farewell in self._farewells:
-                await farewell()
-            await self._pool.close()
+    async def _finish(self, pool: Pool) -> None:
+        await pool.wait_until_unused()
+        for farewell in self._farewells:
+            await farewell()
+        await pool.close()
         await asyncio.sleep(0)  # sockets close in the next cycle of the event loop
 
 

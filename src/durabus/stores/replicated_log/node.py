@@ -14,11 +14,12 @@ from typing import Any
 
 from durabus.clock import monotonic
 from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
+from durabus.loop_thread import LoopThread
 from durabus.model.event import Event, NewEvent
 from durabus.stores.replicated_log.callers import Barriers, Inbox, PendingCall, Replies
 from durabus.stores.replicated_log.commands import Join, Written, encode_command
 from durabus.stores.replicated_log.log_clock import LogClock
-from durabus.stores.replicated_log.own_loop import CLOSED, OwnLoop, OwnTasks
+from durabus.stores.replicated_log.own_loop import CLOSED, NOT_OPEN, OwnTasks
 from durabus.stores.replicated_log.records import GONE, Damage
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.sender import Sender
@@ -53,7 +54,7 @@ class Node:
         self.session = secrets.token_hex(8)
         self.replica = Replica(self.session, clock, skip=skip)
         self._pid = os.getpid()
-        self._own = OwnLoop("durabus-replicated-log")
+        self._own = LoopThread("durabus-replicated-log", StoreClosedError, ended=CLOSED, not_started=NOT_OPEN)
         self._tasks = OwnTasks(self._own, self._break)
         self._inbox = Inbox(lambda: self._own.loop.call_soon_threadsafe(self._take), timeout=timeout)
         self._closing = False
@@ -77,7 +78,7 @@ class Node:
         """Wait for the accepted calls, at most for ``timeout``, then end the thread. A repeat does nothing."""
         self._closing = True
         if self._pid == os.getpid():
-            await self._own.end(self._finish())
+            await self._own.end_after(self._finish())
 
     async def command(self, command: Written) -> Any:
         """Append a command. Returns what the replica returned when it applied the record."""
