@@ -8,7 +8,7 @@ import pytest
 from durabus import EventBus, EventStatus
 from durabus.model.event import Event, new_event
 from durabus.model.query import EventQuery
-from durabus.stores.sqlite.rows import strings_of
+from durabus.stores.sql.rows import strings_of
 from durabus.stores.sqlite.store import SQLiteStore
 
 

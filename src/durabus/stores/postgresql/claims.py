@@ -27,10 +27,8 @@ from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.locks import void_lock
 from durabus.stores.postgresql.publishing import id_of
-from durabus.stores.postgresql.rows import Row, columns, event_of, instant, strings_of
 from durabus.stores.postgresql.scans import WHOLE, Scan
 from durabus.stores.postgresql.settlements import (
-    NO_EVENT,
     NOT_PLAIN,
     completed,
     is_plain,
@@ -38,7 +36,10 @@ from durabus.stores.postgresql.settlements import (
     settle_events,
     settle_in_stretches,
 )
+from durabus.stores.postgresql.sql import columns, instant
 from durabus.stores.postgresql.states import Changes, expire, get_events, load, load_handlers, load_known
+from durabus.stores.sql.changes import NO_EVENT
+from durabus.stores.sql.rows import Row, event_of, strings_of
 
 EXPIRE_AT_ONCE = 1_000
 """Maximum number of expired leases that one claim takes back."""

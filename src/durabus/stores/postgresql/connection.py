@@ -21,8 +21,8 @@ from durabus.errors import (
     StoreUnavailableError,
 )
 from durabus.stores.postgresql.address import PostgreSQLAddress
-from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.sql import Statements
+from durabus.stores.sql.rows import Row
 
 Connection: TypeAlias = Any
 """``asyncpg.Connection``: asyncpg ships no types."""

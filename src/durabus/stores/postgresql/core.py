@@ -34,10 +34,10 @@ from durabus.stores.postgresql.connection import (
 from durabus.stores.postgresql.hints import PostgreSQLHints
 from durabus.stores.postgresql.log_partitions import DAYS_AHEAD, PARTITIONS_EVERY
 from durabus.stores.postgresql.publishing import add_events
-from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.scans import Scans
 from durabus.stores.postgresql.service import Service
 from durabus.stores.postgresql.sql import Statements
+from durabus.stores.sql.rows import Row
 
 A = TypeVar("A")
 T = TypeVar("T")

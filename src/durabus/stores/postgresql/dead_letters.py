@@ -14,13 +14,11 @@ from durabus.model.query import DeadLetterPage
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
-from durabus.stores.postgresql.maintenance import forget_dead, in_parts
+from durabus.stores.postgresql.maintenance import forget_dead
 from durabus.stores.postgresql.publishing import ids_of
-from durabus.stores.postgresql.rows import event_of
-from durabus.stores.postgresql.states import Changes, PostgreSQLStored, get_events, load_handlers
-
-PURGE_AT_ONCE = 1_000
-"""Maximum number of dead letters that one transaction purges, so that it locks no row for long."""
+from durabus.stores.postgresql.states import Changes, get_events, load_handlers
+from durabus.stores.sql.changes import AT_ONCE, StoredEvent, in_parts
+from durabus.stores.sql.rows import event_of
 
 
 class PostgreSQLDeadLetters(PostgreSQLCore):
@@ -46,7 +44,7 @@ class PostgreSQLDeadLetters(PostgreSQLCore):
 
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
         async def purge(session: PostgreSQLSession) -> int:
-            at_once = min(limit - purged, PURGE_AT_ONCE)
+            at_once = min(limit - purged, AT_ONCE)
             gone = await session.all("purge_dead_letters", created_until_ts, at_once, bus)
             await forget_dead(session, gone)
             return len(gone)
@@ -56,7 +54,7 @@ class PostgreSQLDeadLetters(PostgreSQLCore):
         while purged < limit:
             count = await self._write(purge)
             purged += count
-            if count < PURGE_AT_ONCE:
+            if count < AT_ONCE:
                 break
         return purged
 
@@ -87,7 +85,7 @@ async def _requeue(session: PostgreSQLSession, refs: Sequence[EventRef]) -> list
     handlers = await load_handlers(session, list(dead))
     now, changes = await session.now(), Changes()
     for id_, event in dead.items():
-        stored = PostgreSQLStored(EventState(event, None, handlers.get(id_, ())), None, has_results=True, live=False)
+        stored = StoredEvent(EventState(event, None, handlers.get(id_, ())), None, has_results=True, live=False)
         applied = transition(stored.state, Requeue(), now)
         if not isinstance(applied, Refused):
             events[id_] = changes.apply(stored, applied).state.event

@@ -17,9 +17,11 @@ from durabus.store.events import EventRef
 from durabus.stores.postgresql.caller import in_transaction_of
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
-from durabus.stores.postgresql.maintenance import TRIM_AT_ONCE, TRIM_TOGETHER, in_parts, remove_event
+from durabus.stores.postgresql.maintenance import TRIM_TOGETHER, remove_event
 from durabus.stores.postgresql.publishing import add_events, known_events
-from durabus.stores.postgresql.rows import columns, event_of
+from durabus.stores.postgresql.sql import columns
+from durabus.stores.sql.changes import AT_ONCE, in_parts
+from durabus.stores.sql.rows import event_of
 
 _NO_BOUND = 2**63 - 1
 _LOOK_AT = 10
@@ -142,7 +144,7 @@ class PostgreSQLEvents(PostgreSQLCore):
         most = max(min(limit, TRIM_TOGETHER), 0)
         trimmed = gone = await self._together("cleanup_excess_events", (bus, max(keep, 0), most), self._trim_excess)
         while gone >= most and trimmed < limit:
-            most = min(limit - trimmed, TRIM_AT_ONCE)
+            most = min(limit - trimmed, AT_ONCE)
             (gone,) = await self._trim_excess([(bus, max(keep, 0), most)])
             trimmed += gone
         return trimmed

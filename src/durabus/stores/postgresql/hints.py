@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from durabus.clock import monotonic
 from durabus.model.claim import ClaimRequest
 from durabus.stores.postgresql.address import PostgreSQLAddress
-from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.service import Service
 from durabus.stores.postgresql.wakeup import Listener, Notifier, PostgreSQLWakeup, Send
+from durabus.stores.sql.rows import Row
 
 NextWakeup = Callable[[str], Awaitable[Row]]
 

@@ -10,8 +10,9 @@ from durabus.model.limits import check_name
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.publishing import id_of
-from durabus.stores.postgresql.rows import Row, instant
+from durabus.stores.postgresql.sql import instant
 from durabus.stores.postgresql.states import Changes, expire, load_one
+from durabus.stores.sql.rows import lock_claim_of, lock_of
 
 KEPT_FOR = 86_400.0
 """Seconds that the row of a free lock is kept, so that a repeated release is recognised."""
@@ -66,12 +67,6 @@ async def put_lock(session: PostgreSQLSession, lock: LockState) -> LockState:
     return LockState(key=lock.key, fence=lock.fence, worker_id=lock.worker_id, token=lock.token, expires_ts=expires)
 
 
-def lock_of(row: Row) -> LockState:
-    """Return a lock from the columns of ``get_lock``."""
-    key, fence, worker_id, token, expires = row
-    return LockState(key=key, fence=fence, worker_id=worker_id, token=token, expires_ts=expires)
-
-
 class PostgreSQLLocks(PostgreSQLCore):
     """Locks on named resources."""
 
@@ -80,7 +75,7 @@ class PostgreSQLLocks(PostgreSQLCore):
 
         async def claim(session: PostgreSQLSession) -> LockClaim | None:
             lock = await grant(session, key, worker_id=worker_id, token=token, lease=lease)
-            return None if lock is None else _claim_of(lock, token)
+            return None if lock is None else lock_claim_of(lock, token)
 
         return await self._write(claim)
 
@@ -89,7 +84,7 @@ class PostgreSQLLocks(PostgreSQLCore):
             lock = renew_lock(await get_lock(session, claim.key), claim, lease, await session.now())
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)
-            return _claim_of(await put_lock(session, lock), claim.token)
+            return lock_claim_of(await put_lock(session, lock), claim.token)
 
         return await self._write(renew)
 
@@ -105,8 +100,4 @@ class PostgreSQLLocks(PostgreSQLCore):
 
     async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
         rows = await self._ask("list_locks", after, self._clock_argument(), max(limit, 0))
-        return [_claim_of(lock_of(row), "") for row in rows]
-
-
-def _claim_of(lock: LockState, token: str) -> LockClaim:
-    return LockClaim(key=lock.key, worker_id=lock.worker_id, token=token, fence=lock.fence, expires_ts=lock.expires_ts)
+        return [lock_claim_of(lock_of(row), "") for row in rows]

@@ -15,9 +15,9 @@ from durabus.store.log import START
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
-from durabus.stores.postgresql.maintenance import in_parts
 from durabus.stores.postgresql.publishing import known_events
-from durabus.stores.postgresql.rows import Row, entry_of
+from durabus.stores.sql.changes import in_parts
+from durabus.stores.sql.rows import Row, entry_of
 
 LOOK_EVERY = 5.0
 """Seconds between two questions for a hold. A reader at the end of the log reads twice a second."""

@@ -8,11 +8,9 @@ from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.publishing import id_of
-from durabus.stores.postgresql.rows import Row
 from durabus.stores.postgresql.states import get_events, load, note_counts
+from durabus.stores.sql.rows import Row
 
-TRIM_AT_ONCE = 1_000
-"""Maximum number of events that one transaction trims, so that it locks no row for long."""
 TRIM_TOGETHER = 100
 """Maximum number of events of one bus that are trimmed together with those of other buses."""
 
@@ -50,11 +48,6 @@ async def forget_dead(session: PostgreSQLSession, gone: Sequence[Row]) -> None:
     await forget_names(session, [row[:4] for row in gone])
     for status in (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS):
         await _uncount(session, [row[2] for row in gone if row[4] == status.value], status)
-
-
-def in_parts(ids: Sequence[int]) -> list[Sequence[int]]:
-    """Split ids into the parts that one transaction each trims."""
-    return [ids[start : start + TRIM_AT_ONCE] for start in range(0, len(ids), TRIM_AT_ONCE)]
 
 
 async def forget_names(session: PostgreSQLSession, gone: Sequence[Row]) -> None:

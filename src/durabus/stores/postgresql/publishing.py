@@ -15,8 +15,8 @@ from durabus.errors import SchemaError
 from durabus.model.event import Event, NewEvent
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
-from durabus.stores.postgresql.rows import strings_to
 from durabus.stores.postgresql.states import get_events
+from durabus.stores.sql.rows import strings_to
 
 TRIES = 5
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")

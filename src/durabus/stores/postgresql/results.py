@@ -16,9 +16,11 @@ from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.locks import grant
 from durabus.stores.postgresql.publishing import id_of
-from durabus.stores.postgresql.rows import handler_of, instant
-from durabus.stores.postgresql.settlements import NO_EVENT, settle_events
-from durabus.stores.postgresql.states import Changes, PostgreSQLStored, get_events, load, load_known, load_one
+from durabus.stores.postgresql.settlements import settle_events
+from durabus.stores.postgresql.sql import instant
+from durabus.stores.postgresql.states import Changes, get_events, load, load_known, load_one
+from durabus.stores.sql.changes import NO_EVENT, StoredEvent
+from durabus.stores.sql.rows import handler_of
 
 
 class PostgreSQLResults(PostgreSQLCore):
@@ -111,7 +113,7 @@ async def _renew(session: PostgreSQLSession, claims: Sequence[HandlerClaim], lea
     return answer
 
 
-async def _known(session: PostgreSQLSession, claim: HandlerClaim) -> PostgreSQLStored:
+async def _known(session: PostgreSQLSession, claim: HandlerClaim) -> StoredEvent:
     """Return the event's state, also after its end: a repeated call gets the result of the first one."""
     stored = (await load_known(session, [claim.id])).get(claim.id)
     if stored is None:
@@ -120,7 +122,7 @@ async def _known(session: PostgreSQLSession, claim: HandlerClaim) -> PostgreSQLS
 
 
 async def _store(
-    session: PostgreSQLSession, claim: HandlerClaim, stored: PostgreSQLStored, applied: Applied | Refused
+    session: PostgreSQLSession, claim: HandlerClaim, stored: StoredEvent, applied: Applied | Refused
 ) -> EventState:
     if isinstance(applied, Refused):
         raise LeaseLost(claim.id, applied.reason)
@@ -130,7 +132,7 @@ async def _store(
     return applied.state
 
 
-async def _note(session: PostgreSQLSession, stored: PostgreSQLStored, after: EventState) -> None:
+async def _note(session: PostgreSQLSession, stored: StoredEvent, after: EventState) -> None:
     changes = Changes()
     changes.apply(stored, Applied(after))
     await changes.write(session)

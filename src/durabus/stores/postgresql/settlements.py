@@ -12,12 +12,13 @@ from durabus.lifecycle.transition import merge_results, transition
 from durabus.model.settlement import Complete, Settled, Settlement
 from durabus.model.statuses import SETTLED, EventStatus, ResultStatus
 from durabus.stores.postgresql.connection import PostgreSQLSession
-from durabus.stores.postgresql.rows import Row, columns, results_to
-from durabus.stores.postgresql.states import Changes, PostgreSQLStored, load_known
+from durabus.stores.postgresql.sql import columns
+from durabus.stores.postgresql.states import Changes, load_known
+from durabus.stores.sql.changes import NO_EVENT, StoredEvent
+from durabus.stores.sql.rows import Row, results_to
 
 NOT_PLAIN = "DB001"
 """The error of ``complete_events`` for a batch that the kernel must decide."""
-NO_EVENT = "no such event"
 
 
 MOST_STRETCHES = 5
@@ -106,7 +107,7 @@ async def settle_events(session: PostgreSQLSession, settlements: Sequence[Settle
 
 
 def _settle(
-    states: dict[int, PostgreSQLStored], changes: Changes, settlement: Settlement, now: float
+    states: dict[int, StoredEvent], changes: Changes, settlement: Settlement, now: float
 ) -> Settled | LeaseLost:
     ref = settlement.ref
     stored = states.get(ref.id)

@@ -5,8 +5,11 @@ A statement names its tables as ``{schema}.events``: the store cannot rely on th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
+from durabus.stores.sql.rows import Row
 from durabus.stores.sql.statements import statements
 
 
@@ -82,3 +85,13 @@ class Statements:
         if made is None:
             made = self._made[name] = _text(name).replace("{schema}", f'"{self.schema}"')
         return made
+
+
+def columns(rows: Sequence[Row]) -> list[list[Any]]:
+    """Return rows as the arrays that ``unnest`` takes."""
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def instant(seconds: float) -> float:
+    """Return an instant as PostgreSQL will return it: it keeps microseconds."""
+    return round(seconds, 6)

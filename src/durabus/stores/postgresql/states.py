@@ -9,42 +9,19 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-import msgspec
 from msgspec.structs import replace
 
-from durabus.lifecycle.state import AbandonedClaim, Applied, EventState, Expire, HandlerState, SettledClaim
+from durabus.lifecycle.state import AbandonedClaim, Applied, EventState, Expire, HandlerState
 from durabus.lifecycle.transition import transition
-from durabus.model.claim import handler_lock_key
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.model.settlement import Settled
 from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
 from durabus.stores.postgresql.connection import PostgreSQLSession
-from durabus.stores.postgresql.rows import (
-    ACTIONS,
-    STATUSES,
-    Row,
-    columns,
-    event_of,
-    handler_of,
-    handler_to,
-    instant,
-    results_to,
-    strings_to,
-)
+from durabus.stores.postgresql.sql import columns, instant
+from durabus.stores.sql.changes import StoredEvent, changed_handlers, freed_handler_locks
+from durabus.stores.sql.rows import Row, entry_to, event_of, handler_of, settled_of, strings_to
 
-_NOT_THE_EVENT = (None,) * 7
 _COUNTED = {status: number for number, status in enumerate(EventStatus)}
-
-
-class PostgreSQLStored(msgspec.Struct, frozen=True):
-    """An event's state in the database, and the lock that its claim holds."""
-
-    state: EventState
-    lock_key: str | None
-    has_results: bool
-    live: bool
-    """Whether the event is in the queue and this transaction has locked its row."""
 
 
 class Changes:
@@ -56,13 +33,13 @@ class Changes:
         self._has_results: dict[int, bool] = {}
         self._live: set[int] = set()
         self._entries: list[Row] = []
-        self._freed: list[tuple[str, str]] = []
+        self._freed: list[Row] = []
         """Locks of handler claims that ended: (key, token)."""
         self._let_go: dict[tuple[str, str], str] = {}
         """Locks of event claims that ended: (key, token) and the bus."""
         self._woken: set[str] = set()
 
-    def apply(self, stored: PostgreSQLStored, applied: Applied, token: str | None = None) -> PostgreSQLStored:
+    def apply(self, stored: StoredEvent, applied: Applied, token: str | None = None) -> StoredEvent:
         """Add a transition, and return the state after it.
 
         ``token`` belongs to a settlement, so that its repeat is recognised, or to an abandoned claim that may still
@@ -79,9 +56,9 @@ class Changes:
                 lock_key = None
             if event.status is EventStatus.PENDING:
                 self._woken.add(event.bus)
-        return PostgreSQLStored(after, lock_key, has_results=stored.has_results, live=event.status in LIVE)
+        return StoredEvent(after, lock_key, has_results=stored.has_results, live=event.status in LIVE)
 
-    def note(self, stored: PostgreSQLStored, after: EventState) -> None:
+    def note(self, stored: StoredEvent, after: EventState) -> None:
         """Add a changed event, or changed handlers of an event."""
         id_ = after.event.id
         if id_ not in self._before:
@@ -93,9 +70,7 @@ class Changes:
 
     def free_handler_locks(self, before: EventState, after: EventState) -> None:
         """Free the serial lock of each handler whose claim the settlement ended by writing its result."""
-        gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
-        key = handler_lock_key(before.event.event_id)
-        self._freed += [(key, token) for token in gone if token is not None]
+        self._freed += freed_handler_locks(before, after)
 
     async def write(self, session: PostgreSQLSession) -> None:
         """Write the changes, with one statement for each kind."""
@@ -115,20 +90,9 @@ class Changes:
 
     def _log(self, entries: list[LogEntry], event: Event, token: str | None) -> None:
         for entry in entries:
-            rest: Row = _NOT_THE_EVENT
-            if entry.status is EventStatus.COMPLETED:
-                rest = (
-                    True, event.priority, event.max_attempts, event.due_ts, event.picked_ts, event.started_ts,
-                    event.idempotency_key,
-                )  # fmt: skip
-            next_retry = None if entry.next_retry_ts is None else instant(entry.next_retry_ts)
-            self._entries.append((
-                entry.action.value, entry.id, entry.event_id, entry.bus, entry.type, entry.status.value, entry.at_ts,
-                entry.created_ts, entry.attempt, entry.generation, entry.fence, entry.worker_id,
-                entry.error, next_retry, entry.execution_time_ms,
-                entry.status_code, strings_to(entry.tags), entry.metadata_json, entry.parent_id, entry.payload_json,
-                strings_to(entry.errors), results_to(entry.results), token, *rest, entry.reason,
-            ))  # fmt: skip
+            retry = entry.next_retry_ts
+            as_stored = entry if retry is None else replace(entry, next_retry_ts=instant(retry))
+            self._entries.append(entry_to(as_stored, event, token))
 
     async def _write_events(self, session: PostgreSQLSession) -> None:
         returned: list[Row] = []
@@ -170,13 +134,9 @@ class Changes:
         for id_, after in self._after.items():
             if after.handlers == self._before[id_].handlers:
                 continue
-            known = {handler.result.handler_id: handler for handler in self._before[id_].handlers}
-            changed += [
-                handler_to(id_, handler)
-                for handler in after.handlers
-                if known.pop(handler.result.handler_id, None) != handler
-            ]
-            dropped += [(id_, handler_id) for handler_id in known]
+            written, deleted = changed_handlers(self._before[id_], after)
+            changed += written
+            dropped += deleted
             if not self._has_results[id_]:
                 marked.append(id_)
         if changed:
@@ -224,12 +184,12 @@ def _handler_as_stored(handler: HandlerState) -> HandlerState:
     return handler if expires is None else replace(handler, result=replace(handler.result, expires_ts=instant(expires)))
 
 
-async def load(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, PostgreSQLStored]:
+async def load(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, StoredEvent]:
     """Return the states of live events, and lock them until the transaction ends. Other events are left out."""
     wanted = [id_ for id_ in dict.fromkeys(ids) if 0 < id_ < 2**63]
     rows = await session.all("get_states", wanted) if wanted else ()
     handlers = await load_handlers(session, [row[0] for row in rows if row[-1]])
-    states: dict[int, PostgreSQLStored] = {}
+    states: dict[int, StoredEvent] = {}
     events = [event_of(row[:-3]) for row in rows]
     put_back = [event.id for event in events if event.status is EventStatus.PENDING and event.fence]
     lost = await abandoned_claims(session, put_back)
@@ -238,7 +198,7 @@ async def load(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, Post
         left = lost.get(event.id)
         abandoned = None if left is None else AbandonedClaim(left[1], *left[3:])
         state = EventState(event, token, handlers.get(event.id, ()), None, abandoned)
-        states[row[0]] = PostgreSQLStored(state, lock_key, has_results=has_results, live=True)
+        states[row[0]] = StoredEvent(state, lock_key, has_results=has_results, live=True)
     return states
 
 
@@ -247,20 +207,20 @@ async def abandoned_claims(session: PostgreSQLSession, ids: Sequence[int]) -> di
     return {row[0]: row for row in await session.all("abandoned_claims", ids)} if ids else {}
 
 
-async def load_one(session: PostgreSQLSession, id_: int) -> PostgreSQLStored | None:
+async def load_one(session: PostgreSQLSession, id_: int) -> StoredEvent | None:
     """Return the state of one live event, or None."""
     return (await load(session, [id_])).get(id_)
 
 
-async def load_known(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, PostgreSQLStored]:
+async def load_known(session: PostgreSQLSession, ids: Iterable[int]) -> dict[int, StoredEvent]:
     """Return the states of events in any status, and how their last claims ended."""
     wanted = list(dict.fromkeys(ids))
     states = await load(session, wanted)
     missing = [id_ for id_ in wanted if id_ not in states]
     for event in (await get_events(session, missing)).values():
-        states[event.id] = PostgreSQLStored(EventState(event), None, has_results=True, live=False)
+        states[event.id] = StoredEvent(EventState(event), None, has_results=True, live=False)
     handlers = await load_handlers(session, [id_ for id_, stored in states.items() if not stored.live])
-    settled = {row[0]: _settled(row) for row in await session.all("last_settlements", list(states))} if states else {}
+    settled = {row[0]: settled_of(row) for row in await session.all("last_settlements", list(states))} if states else {}
     return {
         id_: replace(
             stored,
@@ -301,8 +261,3 @@ async def expire(session: PostgreSQLSession, rows: Sequence[Row], max_attempts: 
             taken += 1
     await changes.write(session)
     return taken
-
-
-def _settled(row: Row) -> SettledClaim:
-    id_, token, fence, action, status, next_retry = row
-    return SettledClaim(token, fence, ACTIONS[action], Settled(id_, STATUSES[status], next_retry))

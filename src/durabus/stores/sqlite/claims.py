@@ -20,11 +20,12 @@ from durabus.model.settlement import Settlement
 from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
+from durabus.stores.sql.changes import NO_EVENT
+from durabus.stores.sql.rows import Row, event_of, strings_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.locks import get_lock, may_claim, take
 from durabus.stores.sqlite.publishing import get_event
-from durabus.stores.sqlite.rows import Row, event_of, strings_of, to_json
 from durabus.stores.sqlite.settlements import (
     abandoned_claims,
     claims_of,
@@ -89,7 +90,7 @@ def _promote(tx: Transaction, bus: str) -> None:
     tx.run(_READY_TAGS, ids)
 
 
-def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
+def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> Sequence[Row]:
     """Return the events to claim in queue order. Defers events that wait behind their ordering key, each one once."""
     size = limit
     while True:
@@ -100,7 +101,7 @@ def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]
         size = max(limit, DEFER_AT_ONCE)  # many events of one key may stand before the others
 
 
-def _ready(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
+def _ready(tx: Transaction, request: ClaimRequest, limit: int) -> Sequence[Row]:
     if request.event_id is not None:
         event = get_event(tx, request.event_id)
         known = event is not None and event.bus == request.bus
@@ -115,7 +116,9 @@ def _ready(tx: Transaction, request: ClaimRequest, limit: int) -> list[Row]:
     return tx.all(_NEXT_BY_ID, {"ids": to_json(first)}) if first else []
 
 
-def _take(tx: Transaction, request: ClaimRequest, rows: list[Row], lock_key: str | None, revision: str) -> list[Claim]:
+def _take(
+    tx: Transaction, request: ClaimRequest, rows: Sequence[Row], lock_key: str | None, revision: str
+) -> list[Claim]:
     bus, now, worker_id, token = request.bus, tx.now, request.worker_id, request.token
     expires = now + request.lease
     ids = to_json([row[0] for row in rows])
@@ -247,7 +250,7 @@ def _settle(tx: Transaction, settlements: Sequence[Settlement], then_claim: Clai
 def _start(tx: Transaction, ref: ClaimRef) -> Event | LeaseLost:
     stored = load(tx, ref.id)
     if stored is None:
-        return LeaseLost(ref.id, "no such event" if get_event(tx, ref.id) is None else NOT_YOURS)
+        return LeaseLost(ref.id, NO_EVENT if get_event(tx, ref.id) is None else NOT_YOURS)
     applied = transition(stored.state, Start(ref), tx.now)
     if isinstance(applied, Refused):
         return LeaseLost(ref.id, applied.reason)
@@ -270,7 +273,7 @@ def _renew(tx: Transaction, refs: Sequence[ClaimRef], lease: float) -> list[floa
                 locks.add((claim[3], ref.token))
         else:
             unknown = claim is None and get_event(tx, ref.id) is None
-            answer.append(LeaseLost(ref.id, "no such event" if unknown else NOT_YOURS))
+            answer.append(LeaseLost(ref.id, NO_EVENT if unknown else NOT_YOURS))
     if current:
         tx.run(_RENEW, {"ids": to_json(current), "expires_at": expires})
     tx.many(_RENEW_LOCK, [(expires, key, token) for key, token in locks])
@@ -297,7 +300,7 @@ _BEHIND = statement("behind_ordering_key")
 _DEFER = statement("defer_behind_key")
 
 
-def first_of_ordering_keys(tx: Transaction, bus: str, rows: list[Row]) -> list[Row]:
+def first_of_ordering_keys(tx: Transaction, bus: str, rows: Sequence[Row]) -> Sequence[Row]:
     """Return the rows of ``next_events`` that may be claimed. Defers events that wait behind their ordering key."""
     keyed = [row[0] for row in rows if row[4] is not None and ordering_key_of(row[4]) is not None]
     if not keyed:

@@ -14,9 +14,9 @@ from typing import Any
 from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
 from durabus.model.event import NewEvent
+from durabus.stores.sql.rows import Row
 from durabus.stores.sqlite import file_locks
 from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT
-from durabus.stores.sqlite.rows import Row
 
 OPENING_TIMEOUT = 5.0
 """Seconds that opening waits for other transactions. Only the first process that opens the file writes to it."""
@@ -180,7 +180,7 @@ class Transaction:
         self.fruitless: set[str] = set()
         """Buses from which a claim of this transaction got nothing."""
 
-    def all(self, sql: str, parameters: Parameters = ()) -> list[Row]:
+    def all(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         """Run a query and return all rows."""
         try:
             return self.cursor.execute(sql, parameters).fetchall()
@@ -207,7 +207,7 @@ class Transaction:
         """Run a statement once for each row of parameters and return how many rows it changed."""
         return self.cursor.executemany(sql, rows).rowcount if rows else 0
 
-    def _all_damaged(self, sql: str, parameters: Parameters) -> list[Row]:
+    def _all_damaged(self, sql: str, parameters: Parameters) -> list[tuple[Any, ...]]:
         """Read rows with damaged text. Marks replace the damaged bytes, so that one bad row does not stop the queue."""
         usual = self.connection.text_factory
         self.connection.text_factory = _marked

@@ -12,12 +12,13 @@ from durabus.lifecycle.transition import transition
 from durabus.model.event import Event
 from durabus.model.query import DeadLetterPage
 from durabus.store.events import EventRef
+from durabus.stores.sql.changes import AT_ONCE, StoredEvent, in_parts
+from durabus.stores.sql.rows import event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.maintenance import forget_names, in_parts
+from durabus.stores.sqlite.maintenance import forget_names
 from durabus.stores.sqlite.publishing import counts, forget_dead_letters, get_event, note_live
-from durabus.stores.sqlite.rows import event_of, to_json
-from durabus.stores.sqlite.settlements import SQLiteStored, append, load_handlers, store_handlers
+from durabus.stores.sqlite.settlements import append, load_handlers, store_handlers
 from durabus.stores.sqlite.sql import statement
 
 _LIST = statement("list_dead_letters")
@@ -27,9 +28,6 @@ _OLD_OF_BUS = statement("old_dead_letters_of_bus")
 _BY_ID = statement("dead_letters_by_id")
 _REQUEUE = statement("requeue_dead_letter")
 _READY_TAGS = statement("ready_event_tags")
-
-PURGE_AT_ONCE = 1_000
-"""Maximum number of dead letters that one transaction purges, so that workers can write in between."""
 
 
 class SQLiteDeadLetters(SQLiteCore):
@@ -52,7 +50,7 @@ class SQLiteDeadLetters(SQLiteCore):
 
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
         def purge(tx: Transaction) -> int:
-            span = {"until": created_until_ts, "bus": bus, "limit": min(limit - purged, PURGE_AT_ONCE)}
+            span = {"until": created_until_ts, "bus": bus, "limit": min(limit - purged, AT_ONCE)}
             gone = tx.all(_OLD if bus is None else _OLD_OF_BUS, span)
             forget_dead_letters(tx, [row[0] for row in gone])
             forget_names(tx, gone)
@@ -62,7 +60,7 @@ class SQLiteDeadLetters(SQLiteCore):
         while purged < limit:
             count = await self._write(purge)
             purged += count
-            if count < PURGE_AT_ONCE:
+            if count < AT_ONCE:
                 break
         return purged
 
@@ -109,7 +107,7 @@ def _requeue_one(tx: Transaction, id_: int) -> Event:
     )
     forget_dead_letters(tx, [id_])
     note_live(tx, {event.bus: 1})
-    store_handlers(tx, SQLiteStored(before, None, has_results=True), after)
+    store_handlers(tx, StoredEvent(before, None, has_results=True), after)
     if after.event.tags:
         tx.run(_READY_TAGS, {"ids": to_json([id_])})
     append(tx, applied.entries, after.event)

@@ -16,11 +16,12 @@ from durabus.model.pattern import ANY, matches
 from durabus.model.query import Counts, EventPage, EventQuery
 from durabus.model.statuses import DEAD_LETTER, LIVE, EventStatus
 from durabus.store.events import EventRef
+from durabus.stores.sql.changes import in_parts
+from durabus.stores.sql.rows import event_of, to_json
 from durabus.stores.sqlite.connection import Operation, Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.maintenance import forget_completed, in_parts, remove_event
+from durabus.stores.sqlite.maintenance import forget_completed, remove_event
 from durabus.stores.sqlite.publishing import add_events, counts, get_event
-from durabus.stores.sqlite.rows import event_of, to_json
 from durabus.stores.sqlite.sql import statement
 
 _FEW = 1_000

@@ -7,9 +7,9 @@ from durabus.lifecycle.handlers import claim_lock, release_lock, renew_lock, voi
 from durabus.lifecycle.state import LockState, Refused
 from durabus.model.claim import LockClaim, handler_lock_key
 from durabus.model.limits import check_name
+from durabus.stores.sql.rows import lock_claim_of, lock_of
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.rows import Row
 from durabus.stores.sqlite.settlements import expire, load, store_handlers
 from durabus.stores.sqlite.sql import statement
 
@@ -33,7 +33,7 @@ class SQLiteLocks(SQLiteCore):
 
         def claim(tx: Transaction) -> LockClaim | None:
             lock = grant(tx, key, worker_id=worker_id, token=token, lease=lease)
-            return None if lock is None else _claim_of(lock, token)
+            return None if lock is None else lock_claim_of(lock, token)
 
         return await self._write(claim)
 
@@ -43,7 +43,7 @@ class SQLiteLocks(SQLiteCore):
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)
             put_lock(tx, lock)
-            return _claim_of(lock, claim.token)
+            return lock_claim_of(lock, claim.token)
 
         return await self._write(renew)
 
@@ -59,7 +59,7 @@ class SQLiteLocks(SQLiteCore):
 
     async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
         rows = await self._read(lambda tx: tx.all(_LIST, {"after": after, "now": tx.now, "limit": limit}))
-        return [_claim_of(_lock_of(row), "") for row in rows]
+        return [lock_claim_of(lock_of(row), "") for row in rows]
 
 
 def grant(tx: Transaction, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
@@ -105,18 +105,9 @@ def _void(tx: Transaction, lost: LockState, max_attempts: int | None) -> None:
 def get_lock(tx: Transaction, key: str) -> LockState | None:
     """Return a lock, or None if it has no row."""
     row = tx.one(_GET, (key,))
-    return None if row is None else _lock_of(row)
+    return None if row is None else lock_of(row)
 
 
 def put_lock(tx: Transaction, lock: LockState) -> None:
     """Write the lock as the kernel decided."""
     tx.run(_PUT, (lock.key, lock.fence, lock.worker_id, lock.token, lock.expires_ts))
-
-
-def _lock_of(row: Row) -> LockState:
-    key, fence, worker_id, token, expires = row
-    return LockState(key=key, fence=fence, worker_id=worker_id, token=token, expires_ts=expires)
-
-
-def _claim_of(lock: LockState, token: str) -> LockClaim:
-    return LockClaim(key=lock.key, worker_id=lock.worker_id, token=token, fence=lock.fence, expires_ts=lock.expires_ts)

@@ -10,15 +10,15 @@ from durabus.model.claim import LockClaim
 from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
 from durabus.store.events import EventRef
 from durabus.store.log import START
+from durabus.stores.sql.changes import in_parts
+from durabus.stores.sql.rows import entry_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.maintenance import forget_completed, in_parts
+from durabus.stores.sqlite.maintenance import forget_completed
 from durabus.stores.sqlite.publishing import get_event
-from durabus.stores.sqlite.rows import entry_of, to_json
 from durabus.stores.sqlite.sql import statement
 
 _READ = statement("read_log")
-_READ_ROWS = statement("read_log_rows")
 _CUT = statement("cut_log")
 _LAST_ENTRY = statement("last_entry")
 _COMPLETED_UNTIL = statement("completed_until")
@@ -45,7 +45,7 @@ class SQLiteLog(SQLiteCore):
 
     async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
         def read(tx: Transaction) -> LogRows:
-            rows = tx.all(_READ_ROWS, _span(tx, after, until) | {"limit": max(limit, 0)})
+            rows = tx.all(_READ, _span(tx, after, until) | {"limit": max(limit, 0)})
             return LogRows(rows, rows[-1][0] if rows else after)
 
         return await self._read(read)

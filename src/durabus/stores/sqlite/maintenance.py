@@ -6,14 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from durabus.store.events import EventRef
+from durabus.stores.sql.rows import Row, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.publishing import forget_dead_letters, get_event, note_forgotten, note_live
-from durabus.stores.sqlite.rows import Row, to_json
 from durabus.stores.sqlite.settlements import free_lock, load
 from durabus.stores.sqlite.sql import statement
-
-TRIM_AT_ONCE = 1_000
-"""Maximum number of events that one transaction trims, so that workers can write in between."""
 
 _STILL_COMPLETED = statement("still_completed")
 _NOTE_ID = statement("note_forgotten_id")
@@ -53,11 +50,6 @@ def forget_completed(tx: Transaction, ids: Sequence[int]) -> tuple[int, int]:
     note_forgotten(tx, Counter([row[2] for row in gone]))
     forget_names(tx, gone)
     return len(gone), entries
-
-
-def in_parts(ids: Sequence[int]) -> list[Sequence[int]]:
-    """Split ids into the parts that one transaction each trims."""
-    return [ids[start : start + TRIM_AT_ONCE] for start in range(0, len(ids), TRIM_AT_ONCE)]
 
 
 def forget_names(tx: Transaction, gone: Sequence[Row]) -> None:

@@ -17,8 +17,8 @@ from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts
 from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
+from durabus.stores.sql.rows import Row, event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
-from durabus.stores.sqlite.rows import Row, event_of, to_json
 from durabus.stores.sqlite.sql import statement
 
 _COUNTS = statement("counts")

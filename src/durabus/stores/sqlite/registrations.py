@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durabus.model.handler import BusInfo, HandlerInfo, Registered
+from durabus.stores.sql.rows import Row
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.rows import Row
 from durabus.stores.sqlite.sql import statement
 
 _REGISTER_BUS = statement("register_bus")

@@ -12,20 +12,19 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Settled
 from durabus.model.statuses import HandlerMode
 from durabus.store.events import EventRef
+from durabus.stores.sql.changes import NO_EVENT, StoredEvent
+from durabus.stores.sql.rows import handler_of
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.locks import grant
 from durabus.stores.sqlite.publishing import get_event
-from durabus.stores.sqlite.rows import handler_of
-from durabus.stores.sqlite.settlements import SQLiteStored, load, load_handlers, settle, store_handlers
+from durabus.stores.sqlite.settlements import load, load_handlers, settle, store_handlers
 from durabus.stores.sqlite.sql import statement
 
 _LIST = statement("list_results_by_name")
 _CLEANUP = statement("cleanup_results")
 _FREE_LOCK = statement("free_claimed_lock")
 _RENEW_LOCK = statement("renew_claimed_lock")
-
-_NO_EVENT = "no such event"
 
 
 class SQLiteResults(SQLiteCore):
@@ -96,18 +95,18 @@ def _renew(tx: Transaction, claim: HandlerClaim, lease: float) -> float | LeaseL
     return expires
 
 
-def _known(tx: Transaction, claim: HandlerClaim) -> SQLiteStored:
+def _known(tx: Transaction, claim: HandlerClaim) -> StoredEvent:
     """Return the event's state, also after its end: a repeated call gets the result of the first one."""
     stored = load(tx, claim.id)
     if stored is not None:
         return stored
     event = get_event(tx, claim.id)
     if event is None:
-        raise LeaseLost(claim.id, _NO_EVENT)
-    return SQLiteStored(EventState(event, None, load_handlers(tx, claim.id)), None, has_results=True)
+        raise LeaseLost(claim.id, NO_EVENT)
+    return StoredEvent(EventState(event, None, load_handlers(tx, claim.id)), None, has_results=True)
 
 
-def _store(tx: Transaction, claim: HandlerClaim, stored: SQLiteStored, applied: Applied | Refused) -> EventState:
+def _store(tx: Transaction, claim: HandlerClaim, stored: StoredEvent, applied: Applied | Refused) -> EventState:
     if isinstance(applied, Refused):
         raise LeaseLost(claim.id, applied.reason)
     store_handlers(tx, stored, applied.state)

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
 from durabus.errors import LeaseLost
 from durabus.lifecycle.state import NOT_YOURS, AbandonedClaim, Applied, EventState, Expire, HandlerState, Refused
 from durabus.lifecycle.transition import transition
-from durabus.model.claim import ClaimRef, handler_lock_key
+from durabus.model.claim import ClaimRef
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.model.settlement import Complete, Fail, Settled, Settlement
-from durabus.model.statuses import DEAD_LETTER, Action, EventStatus
+from durabus.model.settlement import Complete, Settled, Settlement
+from durabus.model.statuses import DEAD_LETTER, EventStatus
+from durabus.stores.sql.changes import NO_EVENT, StoredEvent, changed_handlers, freed_handler_locks
+from durabus.stores.sql.rows import Row, entry_to, event_of, handler_of, settled_of, strings_to, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.publishing import get_event, note_completed, note_ended
-from durabus.stores.sqlite.rows import STATUSES, Row, event_of, handler_of, handler_to, results_to, strings_to, to_json
 from durabus.stores.sqlite.sql import statement
 
 _GET = statement("get_state")
@@ -38,18 +37,8 @@ _FREE_LOCK = statement("free_event_lock")
 _ABANDONED = statement("abandoned_claims")
 _FORGET_TAGS = statement("forget_event_tags")
 
-_NOT_THE_EVENT = (None,) * 7
 
-
-class SQLiteStored(msgspec.Struct, frozen=True):
-    """A live event's state and the lock that its claim holds."""
-
-    state: EventState
-    lock_key: str | None
-    has_results: bool
-
-
-def load(tx: Transaction, id_: int) -> SQLiteStored | None:
+def load(tx: Transaction, id_: int) -> StoredEvent | None:
     """Return the state of a live event, or None."""
     row = tx.one(_GET, (id_,))
     if row is None:
@@ -58,7 +47,7 @@ def load(tx: Transaction, id_: int) -> SQLiteStored | None:
     event, handlers = event_of(tuple(columns)), load_handlers(tx, id_) if has_results else ()
     lost = abandoned_claims(tx, [id_]).get(id_) if event.status is EventStatus.PENDING and event.fence else None
     abandoned = None if lost is None else AbandonedClaim(lost[1], *lost[3:])
-    return SQLiteStored(EventState(event, token, handlers, None, abandoned), lock_key, bool(has_results))
+    return StoredEvent(EventState(event, token, handlers, None, abandoned), lock_key, bool(has_results))
 
 
 def abandoned_claims(tx: Transaction, ids: list[int]) -> dict[int, Row]:
@@ -71,7 +60,7 @@ def load_handlers(tx: Transaction, id_: int) -> tuple[HandlerState, ...]:
     return tuple(handler_of(row) for row in tx.all(_GET_RESULTS, (id_,)))
 
 
-def store(tx: Transaction, before: SQLiteStored, applied: Applied, token: str | None = None) -> None:
+def store(tx: Transaction, before: StoredEvent, applied: Applied, token: str | None = None) -> None:
     """Write a transition of a live event.
 
     ``token`` belongs to a settlement, so that its repeat is recognised, or to an abandoned claim that may still settle.
@@ -113,43 +102,26 @@ def _insert_dead_letter(tx: Transaction, event: Event) -> None:
     )
 
 
-def store_handlers(tx: Transaction, before: SQLiteStored, after: EventState) -> None:
+def store_handlers(tx: Transaction, before: StoredEvent, after: EventState) -> None:
     """Write the handlers that changed and delete those that are gone."""
     if after.handlers == before.state.handlers:
         return
-    event_id = after.event.id
-    known = {handler.result.handler_id: handler for handler in before.state.handlers}
-    changed = [handler for handler in after.handlers if known.pop(handler.result.handler_id, None) != handler]
-    tx.many(_PUT_RESULT, [handler_to(event_id, handler) for handler in changed])
-    tx.many(_FORGET_RESULT, [(event_id, handler_id) for handler_id in known])
+    changed, gone = changed_handlers(before.state, after)
+    tx.many(_PUT_RESULT, changed)
+    tx.many(_FORGET_RESULT, gone)
     if not before.has_results:
-        tx.run(_MARK_RESULTS, (event_id,))
+        tx.run(_MARK_RESULTS, (after.event.id,))
 
 
 def append(tx: Transaction, entries: tuple[LogEntry, ...], event: Event, token: str | None = None) -> None:
-    """Write log entries. A COMPLETED entry also holds the other columns of the event."""
-    rows: list[Row] = []
-    for entry in entries:
-        rest: Row = _NOT_THE_EVENT
-        if entry.status is EventStatus.COMPLETED:
-            rest = (
-                1, event.priority, event.max_attempts, event.due_ts, event.picked_ts, event.started_ts,
-                event.idempotency_key,
-            )  # fmt: skip
-        rows.append((
-            entry.action.value, entry.id, entry.event_id, entry.bus, entry.type, entry.status.value, entry.at_ts,
-            entry.created_ts, entry.attempt, entry.generation, entry.fence, entry.worker_id, entry.error,
-            entry.reason, entry.next_retry_ts, entry.execution_time_ms, entry.status_code, strings_to(entry.tags),
-            entry.metadata_json, entry.parent_id, entry.payload_json, strings_to(entry.errors),
-            results_to(entry.results), token, *rest,
-        ))  # fmt: skip
-    tx.many(_APPEND, rows)
+    """Write log entries."""
+    tx.many(_APPEND, [entry_to(entry, event, token) for entry in entries])
 
 
-def expire(tx: Transaction, rows: list[Row], max_attempts: int | None) -> int:
+def expire(tx: Transaction, rows: Sequence[Row], max_attempts: int | None) -> int:
     """End the claims on events (rows of their ids) whose lease is over. Returns how many."""
     taken = 0
-    for (id_,) in sorted(rows):
+    for id_ in sorted(row[0] for row in rows):
         stored = load(tx, id_)
         applied = None if stored is None else transition(stored.state, Expire(max_attempts), tx.now)
         if stored is not None and isinstance(applied, Applied):
@@ -159,7 +131,7 @@ def expire(tx: Transaction, rows: list[Row], max_attempts: int | None) -> int:
     return taken
 
 
-def free_lock(tx: Transaction, held: SQLiteStored) -> None:
+def free_lock(tx: Transaction, held: StoredEvent) -> None:
     """Free the lock of a claim that is about to end."""
     event = held.state.event
     free_event_lock(tx, held.lock_key, held.state.token, event.bus, but=event.id)
@@ -197,10 +169,6 @@ _LAST = statement("last_settlement")
 _LOCK = statement("lock_of_claim")
 _FREE_CLAIMED_LOCK = statement("free_claimed_lock")
 
-_COMPLETED = frozenset({Action.COMPLETED.value, Action.COMPLETED_WITH_ERRORS.value})
-_FAILED = frozenset({Action.FAILED.value})
-_RELEASED = frozenset({Action.RELEASED.value})
-
 
 def settle_events(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
     """End claims. Each one succeeds or fails alone."""
@@ -230,17 +198,9 @@ def settle(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
     if isinstance(applied, Refused):
         return LeaseLost(ref.id, applied.reason)
     store(tx, stored, applied, ref.token)
-    _free_handler_lock(tx, stored.state, applied.state)
+    tx.many(_FREE_CLAIMED_LOCK, freed_handler_locks(stored.state, applied.state))
     settled = applied.state.settled
     return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.answer
-
-
-def _free_handler_lock(tx: Transaction, before: EventState, after: EventState) -> None:
-    """Free the serial lock of each handler whose claim the settlement ended by writing its result."""
-    gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
-    tx.many(
-        _FREE_CLAIMED_LOCK, [(handler_lock_key(before.event.event_id), token) for token in gone if token is not None]
-    )
 
 
 def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost] | None:
@@ -303,17 +263,11 @@ def _is_plain(one: Complete) -> bool:
 
 
 def _repeated(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
-    ref = settlement.ref
-    if get_event(tx, ref.id) is None:
-        return LeaseLost(ref.id, "no such event")
-    last = tx.one(_LAST, (ref.id,))
-    match settlement:
-        case Complete():
-            kinds = _COMPLETED
-        case Fail():
-            kinds = _FAILED
-        case _:
-            kinds = _RELEASED
-    if last is not None and last[0] == ref.token and last[1] == ref.fence and last[2] in kinds:
-        return Settled(ref.id, STATUSES[last[3]], last[4])
-    return LeaseLost(ref.id, NOT_YOURS)
+    """Let the kernel compare the settlement with the newest one of the event."""
+    id_ = settlement.ref.id
+    event, last = get_event(tx, id_), tx.one(_LAST, (id_,))
+    if event is None:
+        return LeaseLost(id_, NO_EVENT)
+    settled = None if last is None else settled_of(last)
+    applied = transition(EventState(event, settled=settled), settlement, tx.now)
+    return LeaseLost(id_, NOT_YOURS) if settled is None or isinstance(applied, Refused) else settled.answer

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from durabus.stores.sql.statements import statements
 
-_ENTRY = (
-    "action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error, "
-    "reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results"
-)
 _EVENT_HEAD = (
     "id, event_id, bus, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, status"
 )
@@ -20,10 +16,12 @@ COLUMNS = {
     "processing_started_at, started_at, NULL",
     "{completed}": f"{_EVENT_HEAD}, attempt, generation, fence, worker_id, errors, created_at, at, due_at, "
     "processing_started_at, started_at, NULL",
-    # the order that rows.entry_of unpacks
-    "{entry}": f"position, {_ENTRY}",
-    # the order of durabus.model.log_entry.LOG_COLUMNS
-    "{log_row}": f"CAST(position AS TEXT), {_ENTRY}",
+    # the order that rows.entry_of unpacks, and that of LOG_COLUMNS
+    "{entry}": (
+        "CAST(position AS TEXT), action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, "
+        "worker_id, error, reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, "
+        "errors, results"
+    ),
     # the order that rows.handler_of unpacks
     "{result}": "handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, lease_expires_at, "
     "token, settled_token",

@@ -171,7 +171,7 @@ DELETE FROM event_log WHERE position > :last - :count AND position <= :last
 -- name: last_settlement
 -- How the newest settlement of an event ended. Only settlements and ABANDONED have a token.
 -- Relies on event_log_event.
-SELECT token, fence, action, status, next_retry_at FROM event_log
+SELECT id, token, fence, action, status, next_retry_at FROM event_log
 WHERE id = ? AND action <> 'PUBLISHED' AND action <> 'ABANDONED' AND token IS NOT NULL ORDER BY position DESC LIMIT 1
 
 -- name: next_wakeup

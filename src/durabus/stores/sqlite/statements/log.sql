@@ -38,16 +38,13 @@ ON CONFLICT DO NOTHING
 -- Walks the primary key of event_log.
 SELECT {entry} FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit
 
--- name: read_log_rows
--- As read_log, for readers that decode nothing. Walks the primary key of event_log.
-SELECT {log_row} FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit
-
 -- name: read_event_log
 -- The audit trail of one event. Relies on event_log_published and event_log_event.
-SELECT {entry} FROM event_log WHERE event_id = :event_id AND known = 1
-UNION ALL
-SELECT {entry} FROM event_log WHERE id = :id AND action <> 'PUBLISHED'
-ORDER BY position
+SELECT {entry} FROM event_log WHERE position IN (
+    SELECT position FROM event_log WHERE event_id = :event_id AND known = 1
+    UNION ALL
+    SELECT position FROM event_log WHERE id = :id AND action <> 'PUBLISHED'
+) ORDER BY position
 
 -- name: log_head
 -- The newest entry. Relies on the primary key of event_log.

@@ -1,33 +1,40 @@
-"""Converts rows to values and back. Payloads stay encoded: a damaged one must not stop the queue."""
+"""Converts rows to values and back. Payloads stay encoded: a damaged one must not stop the queue.
+
+The SQL of both stores lists its columns in the order that these functions take and return.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from durabus.lifecycle.state import HandlerState
+from durabus.lifecycle.state import HandlerState, LockState, SettledClaim
+from durabus.model.claim import LockClaim
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
+from durabus.model.settlement import Settled
 from durabus.model.statuses import Action, EventStatus, ResultStatus
 
-Row = tuple[Any, ...]
+Row = Sequence[Any]
 
-STATUSES = {status.value: status for status in EventStatus}
+_STATUSES = {status.value: status for status in EventStatus}
 _ACTIONS = {action.value: action for action in Action}
 _RESULT_STATUSES = {status.value: status for status in ResultStatus}
 
 _encode = msgspec.json.Encoder().encode
 _strings = msgspec.json.Decoder(tuple[str, ...]).decode
 _results = msgspec.json.Decoder(tuple[HandlerResult, ...]).decode
+_NOT_THE_EVENT = (None,) * 7
 _SHOWN = 200
 """Number of characters of a damaged list that are shown."""
 
 
 def to_json(value: Any) -> str:
-    """Return a value as JSON: a parameter for ``json_each``, or a list column."""
+    """Return a value as JSON: a list for one parameter, or a list column."""
     return _encode(value).decode()
 
 
@@ -64,7 +71,7 @@ def event_of(row: Row) -> Event:
         bus=bus,
         type=type_,
         payload_json=payload,
-        status=STATUSES[status],
+        status=_STATUSES[status],
         attempts=attempts,
         generation=generation,
         fence=fence,
@@ -95,13 +102,13 @@ def entry_of(row: Row) -> LogEntry:
         error, reason, next_retry, time_ms, status_code, tags, metadata, parent_id, payload, errors, results,
     ) = row  # fmt: skip
     return LogEntry(
-        position=str(position),
+        position=position,
         action=_ACTIONS[action],
         id=id_,
         event_id=event_id,
         bus=bus,
         type=type_,
-        status=STATUSES[status],
+        status=_STATUSES[status],
         at_ts=at,
         created_ts=created,
         attempt=attempt,
@@ -122,6 +129,22 @@ def entry_of(row: Row) -> LogEntry:
     )
 
 
+def entry_to(entry: LogEntry, event: Event, token: str | None) -> Row:
+    """Return the row of a log entry. A COMPLETED entry also holds the other columns of the event."""
+    rest: Row = _NOT_THE_EVENT
+    if entry.status is EventStatus.COMPLETED:
+        rest = (
+            True, event.priority, event.max_attempts, event.due_ts, event.picked_ts, event.started_ts,
+            event.idempotency_key,
+        )  # fmt: skip
+    return (
+        entry.action.value, entry.id, entry.event_id, entry.bus, entry.type, entry.status.value, entry.at_ts,
+        entry.created_ts, entry.attempt, entry.generation, entry.fence, entry.worker_id, entry.error, entry.reason,
+        entry.next_retry_ts, entry.execution_time_ms, entry.status_code, strings_to(entry.tags), entry.metadata_json,
+        entry.parent_id, entry.payload_json, strings_to(entry.errors), results_to(entry.results), token, *rest,
+    )  # fmt: skip
+
+
 def handler_of(row: Row) -> HandlerState:
     """Return a handler's state from the columns ``{result}``."""
     handler_id, status, attempts, error, value, time_ms, fence, worker_id, expires, token, settled_token = row
@@ -140,10 +163,27 @@ def handler_of(row: Row) -> HandlerState:
 
 
 def handler_to(id_: int, handler: HandlerState) -> Row:
-    """Return the parameters of ``put_result``."""
+    """Return the row of a handler's state."""
     result = handler.result
     return (
         id_, result.handler_id, result.status.value, result.attempts, result.error, result.value_json,
         result.execution_time_ms, result.fence, result.worker_id, result.expires_ts, handler.token,
         handler.settled_token,
     )  # fmt: skip
+
+
+def settled_of(row: Row) -> SettledClaim:
+    """Return how the newest settlement of an event ended, from the columns of its log entry."""
+    id_, token, fence, action, status, next_retry = row
+    return SettledClaim(token, fence, _ACTIONS[action], Settled(id_, _STATUSES[status], next_retry))
+
+
+def lock_of(row: Row) -> LockState:
+    """Return a lock from the columns of ``get_lock``."""
+    key, fence, worker_id, token, expires = row
+    return LockState(key=key, fence=fence, worker_id=worker_id, token=token, expires_ts=expires)
+
+
+def lock_claim_of(lock: LockState, token: str) -> LockClaim:
+    """Return the claim on a lock, for the holder of ``token``."""
+    return LockClaim(key=lock.key, worker_id=lock.worker_id, token=token, fence=lock.fence, expires_ts=lock.expires_ts)

@@ -1,0 +1,46 @@
+"""What a transition of the kernel changes in the tables. Each store writes it with its own statements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from durabus.lifecycle.state import EventState
+from durabus.model.claim import handler_lock_key
+from durabus.stores.sql.rows import Row, handler_to
+
+NO_EVENT = "no such event"
+"""Why a claim on an event that is not stored is refused."""
+AT_ONCE = 1_000
+"""Maximum number of events that one transaction trims or purges, so that other writers wait only briefly."""
+
+
+class StoredEvent(msgspec.Struct, frozen=True):
+    """An event's state in the database, and the lock that its claim holds."""
+
+    state: EventState
+    lock_key: str | None
+    has_results: bool
+    live: bool = True
+    """Whether the event is in the queue. PostgreSQL has locked its row then."""
+
+
+def changed_handlers(before: EventState, after: EventState) -> tuple[list[Row], list[Row]]:
+    """Return the rows of the handlers to write, and (id, handler_id) of those to delete."""
+    id_ = after.event.id
+    known = {handler.result.handler_id: handler for handler in before.handlers}
+    changed = [handler for handler in after.handlers if known.pop(handler.result.handler_id, None) != handler]
+    return [handler_to(id_, handler) for handler in changed], [(id_, handler_id) for handler_id in known]
+
+
+def freed_handler_locks(before: EventState, after: EventState) -> list[Row]:
+    """Return (key, token) of the serial lock of each handler whose claim the settlement ended by writing its result."""
+    gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
+    key = handler_lock_key(before.event.event_id)
+    return [(key, token) for token in gone if token is not None]
+
+
+def in_parts(ids: Sequence[int]) -> list[Sequence[int]]:
+    """Split ids into the parts that one transaction each trims or purges."""
+    return [ids[start : start + AT_ONCE] for start in range(0, len(ids), AT_ONCE)]
