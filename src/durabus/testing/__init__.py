@@ -1,1 +1,1 @@
-"""What durabus is tested with, for those who build stores and buses on it: a simulation, and a checker of histories."""
+"""The tools that test durabus: conformance tests for stores, a simulation, a checker of histories, real servers."""

@@ -1,4 +1,4 @@
-"""Proof of ``durabus.store.claims``: who gets what, and how a claim is kept."""
+"""Proof of ``durabus.store.claims``: claiming, starting and renewing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One store in a differential run, and what its answers have given so far."""
+"""One of the two stores of a differential run, and the commands that it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from durabus.store.contract import EventStore
 
 
 class SideStep(msgspec.Struct, frozen=True):
-    """A verb and numbers that choose its subject and its details."""
+    """A verb, and numbers that choose its event and its details."""
 
     verb: str
     a: int
@@ -27,14 +27,14 @@ class SideStep(msgspec.Struct, frozen=True):
 
 
 class Side:
-    """One store and what its answers have given so far."""
+    """One store, and the ids and claims that it has returned so far."""
 
     def __init__(self, store: EventStore, *, keys: bool, names: bool) -> None:
         self.store = store
         self.gives_keys = keys
-        """Whether its events may have an ordering key: only if the other store keeps their order too."""
+        """Whether events can have an ordering key: only if both stores support it."""
         self.asks_by_name = names
-        """Whether its claims may ask for one event: only if the other store understands that too."""
+        """Whether claims can name one event: only if both stores support it."""
         self.names: dict[int, str] = {}
         self.ids: list[int] = []
         self.claims: list[ClaimRef] = [ClaimRef(999_999, made_name("token", 0), 1)]
@@ -47,7 +47,7 @@ class Side:
         self.tokens = 0
 
     def token(self) -> str:
-        """A new token, the same on both sides."""
+        """Return a new token. It is the same for both stores."""
         self.tokens += 1
         return made_name("token", self.tokens)
 
@@ -71,7 +71,7 @@ class Side:
         self.current = [ref for ref in self.current if ref not in refs]
 
     def ref(self, step: SideStep) -> ClaimRef:
-        """A claim given so far, mostly one not settled yet; sometimes with a wrong token or fence."""
+        """Return a claim that was granted before, mostly an open one, sometimes with a wrong token or fence."""
         among = self.current if self.current and step.c % 6 else self.claims
         found = among[step.a % len(among)]
         match step.c % 12:
@@ -83,11 +83,11 @@ class Side:
                 return found
 
     def id(self, step: SideStep) -> int:
-        """An event published so far, or none."""
+        """Return an event that was published before, or an unknown one."""
         return self.ids[step.a % len(self.ids)] if self.ids and step.c % 15 else 888_888
 
     def plain(self, value: Any) -> Any:
-        """An answer without what may differ between stores: ids, positions, lock fences, reasons."""
+        """Return a reply without what can differ between stores: ids, positions, fences of locks, reasons."""
         if isinstance(value, DurabusError):
             return type(value).__name__
         if isinstance(value, list | tuple):
@@ -107,7 +107,7 @@ class Side:
 
 
 def made_name(kind: str, number: int) -> str:
-    """A token or an event id, the same on both sides."""
+    """Return a token or an event id. It is the same for both stores."""
     return f"{'0' if kind == 'token' else '1'}{number:07}-0000-7000-8000-000000000000"
 
 

@@ -1,4 +1,4 @@
-"""Two stores, one random command sequence, every answer compared.
+"""Runs one random sequence of commands on two stores, and compares every reply.
 
 A sequence is made of ``SideStep`` values alone: which claim, event or lock a step means is a number that is
 counted among those that are there when the step runs. So any part of a sequence is a sequence, and a failing one can
@@ -20,11 +20,11 @@ from durabus.testing.conformance.commands import LEASE, VERBS, Side, SideStep
 
 
 class Difference(AssertionError):  # noqa: N818  (reads as the sentence it is)
-    """Two stores answered differently; the message has the steps so far and both answers."""
+    """Two stores replied differently. The message has the steps so far and both replies."""
 
 
 def random_steps(seed: int, length: int) -> list[SideStep]:
-    """A sequence that is the same for the same seed, on every machine."""
+    """Return the sequence of a seed. It is the same on every machine."""
     chance = random.Random(seed)
     verbs = ["add", "add", "claim", *chance.choices(list(VERBS), [w for _, w in VERBS.values()], k=length)][:length]
     return [SideStep(verb, chance.randrange(60), chance.randrange(60), chance.randrange(60)) for verb in verbs]
@@ -33,7 +33,7 @@ def random_steps(seed: int, length: int) -> list[SideStep]:
 async def compare(
     left: EventStore, right: EventStore, clocks: Sequence[ManualClock], steps: Sequence[SideStep]
 ) -> None:
-    """Run ``steps`` on both stores, which must be new; raise ``Difference`` at the first answer that differs."""
+    """Run ``steps`` on two new stores. Raises ``Difference`` at the first reply that differs."""
     keys = left.features.ordering_keys and right.features.ordering_keys
     names = left.features.claims_by_event_id and right.features.claims_by_event_id
     sides = (Side(left, keys=keys, names=names), Side(right, keys=keys, names=names))
@@ -53,7 +53,7 @@ async def compare(
 
 
 async def everything(side: Side) -> dict[str, list[Any]]:
-    """All that a store shows, without what may differ between stores."""
+    """Return the whole content of a store, without what can differ between stores."""
     store, events, before = side.store, [], None
     while True:
         page = await store.find(EventQuery(before_id=before, limit=50))
@@ -74,7 +74,7 @@ async def everything(side: Side) -> dict[str, list[Any]]:
 
 
 def _in_one_order(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The log with the entries of leases that ended together sorted: the law gives events lost in one call no order."""
+    """Return the log. Entries of leases that ended together are sorted, because the contract gives them no order."""
     ordered: list[dict[str, Any]] = []
     for (_, lost), group in groupby(log, lambda entry: (entry["at_ts"], _is_lost(entry))):
         entries = list(group)

@@ -1,4 +1,4 @@
-"""Proof of ``durabus.store.events``: in, out, removed, counted."""
+"""Proof of ``durabus.store.events``: storing, finding, removing and counting."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PAYLOAD_NAMES = ["null", "empty", "nested", "unicode", "quotes", "nul", "numbers
 
 
 class EventTests:
-    """Events as records."""
+    """Storing, reading, removing and counting events."""
 
     async def test_new_events_are_pending_and_answered_in_the_order_given(self, lab: Lab) -> None:
         """Each becomes PENDING with ``attempts=0`` and the next ``id``; ids follow the order of the batch."""
@@ -261,7 +261,7 @@ async def _six_events(lab: Lab) -> None:
 
 
 class PagingTests:
-    """Events that meet conditions."""
+    """Finding events by conditions, page by page."""
 
     @pytest.mark.parametrize(("conditions", "expected"), CONDITIONS.values(), ids=CONDITIONS)
     async def test_events_that_meet_every_condition_are_found(

@@ -18,7 +18,7 @@ LOST = f"lease expired (worker {ALICE})"
 
 
 class ExpiryTests:
-    """How an event gets away from a worker that is gone."""
+    """Taking events back from workers that are gone."""
 
     async def test_a_second_caller_never_gets_an_event_whose_lease_is_not_over(
         self, lab: Lab, other_node: EventStore

@@ -28,7 +28,7 @@ def handler_request(
     mode: HandlerMode = HandlerMode.SERIAL,
     worker_id: str = ALICE,
 ) -> HandlerClaimRequest:
-    """A request with a token of its own."""
+    """Return a request with a new token."""
     return HandlerClaimRequest(
         event=claim.ref,
         handler_ids=tuple(handler_ids),
@@ -42,14 +42,14 @@ def handler_request(
 async def handler_claim(
     lab: Lab, claim: Claim, handler_ids: Sequence[str] = IDS, mode: HandlerMode = HandlerMode.SERIAL
 ) -> HandlerClaim:
-    """A granted claim."""
+    """Return a granted claim."""
     granted = await lab.store.claim_next_handler_result(handler_request(lab, claim, handler_ids, mode))
     assert granted is not None
     return granted
 
 
 def outcome(status: ResultStatus = ResultStatus.SUCCEEDED, error: str | None = None) -> HandlerResult:
-    """What a handler reports."""
+    """Return the result that a handler reports."""
     return HandlerResult(handler_id="any", status=status, error=error, value_json='{"ok":1}', execution_time_ms=1.5)
 
 

@@ -1,4 +1,4 @@
-"""What a conformance test works with: a store, a way to let time pass, and a full picture."""
+"""The lab of a conformance test: a store, a clock, and pictures of the whole store."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ Opener = Callable[[], Awaitable[EventStore]]
 
 
 class CallerTransaction(Protocol):
-    """A transaction that the caller began on a connection of its own."""
+    """A transaction on the caller's own connection."""
 
     @property
     def connection(self) -> object:
-        """What ``add_events`` and ``settle_events`` are given."""
+        """The connection for ``add_events`` and ``settle_events``."""
 
     async def commit(self) -> None:
-        """Make it durable."""
+        """Commit the transaction."""
 
     async def rollback(self) -> None:
-        """Take it back."""
+        """Roll the transaction back."""
 
     async def close(self) -> None:
-        """Let the connection go."""
+        """Release the connection."""
 
 
 Beginner = Callable[[], Awaitable[CallerTransaction]]
 
 
 class Picture(msgspec.Struct, frozen=True):
-    """All that a store shows of its events, results, locks and log: equal pictures mean that nothing changed."""
+    """All events, results, locks and log entries of a store. Equal pictures mean that nothing changed."""
 
     events: list[Event]
     results: dict[str, list[HandlerResult]]
@@ -89,28 +89,28 @@ class Lab:
             await anyio.sleep(seconds)
 
     async def let_the_lease_end(self) -> None:
-        """Exactly as long as ``lease``."""
+        """Let exactly ``lease`` pass."""
         await self.advance(self.lease)
 
     def same_time(self, actual: float | None, expected: float) -> bool:
-        """Whether two instants agree: exactly on a manual clock, as well as can be told in real time."""
+        """Return whether two times agree: exactly on a manual clock, roughly in real time."""
         return actual is not None and abs(actual - expected) <= (0.0 if self.manual else self.margin)
 
     async def publish(
         self, count: int = 1, *, bus: str = BUS, kind: str = "order.placed", **options: Any
     ) -> list[Event]:
-        """``count`` new events in one batch, payload ``{"n": 0}``, ``{"n": 1}`` and so on."""
+        """Publish ``count`` events in one batch, with the payloads ``{"n": 0}``, ``{"n": 1}`` and so on."""
         return await self.store.add_events([new_event(kind, {"n": n}, bus=bus, **options) for n in range(count)])
 
     async def publish_one(self, **options: Any) -> Event:
-        """One new event."""
+        """Publish one event."""
         (event,) = await self.publish(**options)
         return event
 
     def request(
         self, *, bus: str = BUS, worker_id: str = ALICE, lease: float | None = None, **options: Any
     ) -> ClaimRequest:
-        """A claim request with a token of its own."""
+        """Return a claim request with a new token."""
         options.setdefault("token", new_token())
         return ClaimRequest(bus=bus, worker_id=worker_id, lease=self.lease if lease is None else lease, **options)
 
@@ -119,12 +119,12 @@ class Lab:
         return await (node or self.store).claim_next_events(self.request(**options))
 
     async def claim_one(self, node: EventStore | None = None, **options: Any) -> Claim:
-        """Claim exactly one."""
+        """Claim exactly one event."""
         (claim,) = await self.claim(node, **options)
         return claim
 
     async def claimed(self, **options: Any) -> Claim:
-        """A new event, claimed by Alice."""
+        """Publish an event and claim it for Alice."""
         await self.publish_one(**options)
         return await self.claim_one(bus=options.get("bus", BUS))
 
@@ -139,7 +139,7 @@ class Lab:
         return outcome
 
     async def ended(self, status: EventStatus, **options: Any) -> Event:
-        """A new event brought to ``status``; PENDING and PROCESSING too."""
+        """Publish an event and bring it to ``status``."""
         event = await self.publish_one(**options)
         if status is not EventStatus.PENDING:
             claims = await self.claim(bus=event.bus, limit=10_000)
@@ -152,14 +152,14 @@ class Lab:
         return found
 
     async def event(self, ref: Event | Claim | int | str, node: EventStore | None = None) -> Event:
-        """The event as it stands now; it must exist."""
+        """Return the event as it is now. It must exist."""
         key = ref.id if isinstance(ref, Event) else ref.event.id if isinstance(ref, Claim) else ref
         found = await (node or self.store).get_event(key)
         assert found is not None
         return found
 
     async def all_events(self) -> list[Event]:
-        """Every event, newest first."""
+        """Return every event, newest first."""
         events: list[Event] = []
         before: int | None = None
         while True:
@@ -170,7 +170,7 @@ class Lab:
                 return events
 
     async def log(self, node: EventStore | None = None, *, after: str = START, limit: int = 1000) -> list[LogEntry]:
-        """The log to its end, page by page."""
+        """Return the whole log, read page by page."""
         entries: list[LogEntry] = []
         while True:
             page = await (node or self.store).read_log(after=after, limit=limit)
@@ -180,12 +180,12 @@ class Lab:
             after = page.next
 
     async def trail(self, ref: Event | Claim) -> list[str]:
-        """The actions recorded for one event."""
+        """Return the actions of one event's log entries."""
         event = ref if isinstance(ref, Event) else ref.event
         return [entry.action.value for entry in await self.store.read_event_log(event.event_id)]
 
     async def picture(self) -> Picture:
-        """Everything, for comparing before and after."""
+        """Return the picture of the store."""
         events = await self.all_events()
         return Picture(
             events=events,
@@ -196,7 +196,7 @@ class Lab:
         )
 
     async def race(self, calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-        """Run all calls at the same time as tasks; answers in their order."""
+        """Run all calls at the same time as tasks. Returns their results in order."""
         answers: dict[int, T] = {}
 
         async def run(number: int, call: Callable[[], Awaitable[T]]) -> None:
@@ -230,7 +230,7 @@ class Lab:
 
 
 def ending(claim: Claim, status: EventStatus) -> Settlement:
-    """The settlement that brings a claimed event to the terminal ``status``."""
+    """Return the settlement that brings a claimed event to the terminal ``status``."""
     match status:
         case EventStatus.COMPLETED:
             return Complete(claim.ref)
@@ -241,10 +241,10 @@ def ending(claim: Claim, status: EventStatus) -> Settlement:
 
 
 def numbers(events: Sequence[Event | Claim]) -> list[int]:
-    """The ``n`` of each payload made by ``Lab.publish``."""
+    """Return the ``n`` of each payload of ``Lab.publish``."""
     return [(one.event if isinstance(one, Claim) else one).payload["n"] for one in events]
 
 
 def batch(count: int, *, bus: str = BUS, kind: str = "order.placed", **options: Any) -> list[NewEvent]:
-    """``count`` new events, not published yet."""
+    """Return ``count`` events that are not published yet."""
     return [new_event(kind, {"n": n}, bus=bus, **options) for n in range(count)]

@@ -1,4 +1,4 @@
-"""Proof that late but not overtaken counts: settlements of claims that were abandoned and that nobody followed."""
+"""Proof that late but not overtaken counts: an abandoned claim can be settled until the event is claimed again."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ async def _handler(lab: Lab, claim: Claim, handler_id: str) -> HandlerClaim:
 
 
 class LateSettlementTests:
-    """What the last holder of an event may still say, as long as nobody else has claimed it."""
+    """What the last holder of an event can still write, as long as no other worker has claimed the event."""
 
     async def test_a_late_success_counts_while_nobody_has_claimed_the_event_since(
         self, lab: Lab, other_node: EventStore

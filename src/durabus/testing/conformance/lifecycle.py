@@ -77,7 +77,7 @@ CALLS: dict[str, Call] = {
 
 
 async def _restart(lab: Lab, store: EventStore) -> EventStore:
-    """The node that comes after ``store``: where data outlive their process the object is closed and opened anew."""
+    """Return the node after ``store``. If data outlive their process, the object is closed and opened again."""
     if not lab.store.features.survives_process_kill:
         return store
     await store.close()

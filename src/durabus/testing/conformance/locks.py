@@ -28,7 +28,7 @@ async def _take(lab: Lab, key: str = "report", node: EventStore | None = None, w
 
 
 class LockTests:
-    """Leased and fenced."""
+    """Locks, their leases and their fences."""
 
     async def test_a_free_lock_is_taken_with_worker_token_and_lease(self, lab: Lab) -> None:
         """Take the lock ``key`` if it is free or its lease is over. Returns None if it is held. Never waits."""
@@ -221,7 +221,7 @@ SHORT = 0.05
 
 
 class SignalTests:
-    """A hint that saves latency and is needed for nothing."""
+    """Hints of new work. A lost hint costs only latency."""
 
     async def test_an_idle_wait_ends_with_its_timeout(self, lab: Lab, other_node: EventStore) -> None:
         """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came."""

@@ -248,7 +248,7 @@ class LogTests:
 
 
 async def _written(lab: Lab) -> list[LogEntry]:
-    """Entries of every kind: some with tags, errors, payload and results."""
+    """Make entries of every kind: some with tags, errors, payloads and results."""
     await lab.publish(3, tags=["eu", "b2b"], metadata={"source": "web"})
     first, second, _ = await lab.claim(limit=3)
     await lab.settle(Complete(first.ref), Fail(second.ref, "no answer", delay=None, execution_time_ms=1.5))
@@ -256,7 +256,7 @@ async def _written(lab: Lab) -> list[LogEntry]:
 
 
 class LogPieceTests:
-    """The log for many readers at once."""
+    """Cutting the log into pieces for many readers."""
 
     async def test_rows_are_the_entries_undecoded(self, lab: Lab, other_node: EventStore) -> None:
         """Return the entries of ``read_log`` undecoded: for readers of millions of entries, or of damaged ones.

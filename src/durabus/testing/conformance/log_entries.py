@@ -1,4 +1,4 @@
-"""Proof that every transition writes exactly the entries of the kernel's table."""
+"""Proof that every transition writes exactly the entries of the lifecycle's table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Step = Callable[["Twin"], Awaitable[None]]
 
 
 class Twin:
-    """One event in the store and, beside it, in the kernel; every step is done to both."""
+    """One event in the store and in the lifecycle. Every step is done in both."""
 
     def __init__(self, lab: Lab) -> None:
         self.lab = lab
@@ -183,7 +183,7 @@ LIVES: dict[str, tuple[int | None, list[Step], str]] = {
 
 
 class LogEntryTests:
-    """The store's log is the kernel's, entry by entry and field by field."""
+    """The store's log equals that of the lifecycle, entry by entry and field by field."""
 
     @pytest.mark.parametrize(("max_attempts", "steps", "expected"), LIVES.values(), ids=LIVES)
     async def test_each_life_leaves_the_entries_of_the_kernel(

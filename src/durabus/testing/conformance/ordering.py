@@ -17,7 +17,7 @@ from durabus.testing.conformance.lab import BOB, BUS, OTHER_BUS, Lab, numbers
 
 
 class OrderTests:
-    """Larger priority first, then smaller id, among the eligible."""
+    """Among eligible events, larger priority first, then smaller id."""
 
     @pytest.mark.parametrize("limit", [1, 3, 10])
     async def test_events_come_in_the_order_they_were_published(
@@ -126,13 +126,13 @@ class OrderTests:
 
 
 async def _publish(lab: Lab, *keys: str | None, bus: str = BUS, **options: Any) -> None:
-    """One event for each key, numbered from 0 on; refused by a store that cannot keep their order."""
+    """Publish one event for each key, numbered from 0. A store without ordering keys refuses them."""
     new = [new_event("job", {"n": n}, bus=bus, ordering_key=key, **options) for n, key in enumerate(keys)]
     await lab.store.add_events(new)
 
 
 async def _drain(lab: Lab) -> list[list[int]]:
-    """Claim and complete until nothing is left; the numbers of each claim."""
+    """Claim and complete until the queue is empty. Returns the numbers of each claim."""
     batches: list[list[int]] = []
     while claims := await lab.claim(limit=10):
         batches.append(numbers(claims))
@@ -141,7 +141,7 @@ async def _drain(lab: Lab) -> list[list[int]]:
 
 
 class OrderingTests:
-    """Events that line up, and one that is asked for by name."""
+    """Events of one ordering key, and claims of one named event."""
 
     @pytest.fixture
     def keys(self, lab: Lab) -> None:
@@ -305,7 +305,7 @@ class OrderingTests:
             answers = await lab.race([partial(lab.claim, node, limit=5) for node in [lab.store, other_node] * 4])
             claims = [claim for answer in answers for claim in answer]
             assert len(claims) <= 1
-            claims = claims or await lab.claim(limit=5)  # racing callers may pass a key by that somebody looks at
+            claims = claims or await lab.claim(limit=5)  # a racing caller can skip a key that another one looks at
             seen += numbers(claims)
             await lab.settle(*(Complete(claim.ref) for claim in claims))
         assert seen == list(range(6))

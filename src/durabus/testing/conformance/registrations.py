@@ -16,12 +16,12 @@ EVERY_STATUS = pytest.mark.parametrize("status", list(EventStatus))
 
 
 async def register(lab: Lab, bus: str, *handlers: HandlerInfo, node: str = "n1", kept_for: float | None = None) -> None:
-    """What ``node`` says of itself."""
+    """Register the handlers of ``node``."""
     await lab.store.register_handlers(bus, node, handlers, kept_for=kept_for)
 
 
 async def handlers(node: EventStore, bus: str = BUS) -> list[HandlerInfo]:
-    """As another process sees them."""
+    """Return the handlers as ``node`` lists them."""
     return (await node.list_handlers(bus)).handlers
 
 

@@ -1,4 +1,4 @@
-"""What a store has declared that it cannot do, and refuses, no test can ask of it."""
+"""Proof that every call can be repeated; and tests that need a feature are skipped if the store declares it missing."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from durabus.store.contract import EventStore
 from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, batch
 
 DECLARABLE = ("idempotency_keys", "serial_modes")
-"""Features that tests of other things use by the way."""
+"""Features that tests of other things use."""
 
 
 def obeying(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """The test, skipped where its store refuses what it declares. Any other refusal is a failure, as before."""
+    """Return the test. It is skipped if the store refuses a feature that it declares missing. Other refusals fail."""
 
     @wraps(test)
     async def run(self: Any, *args: Any, **fixtures: Any) -> None:
@@ -120,7 +120,7 @@ async def _requeue(lab: Lab) -> Call:
 
 
 async def claimed_handler(lab: Lab) -> tuple[HandlerClaimRequest, HandlerClaim]:
-    """An event with one of its handlers claimed."""
+    """Claim an event and one of its handlers."""
     claim = await lab.claimed()
     request = HandlerClaimRequest(
         event=claim.ref, handler_ids=("a", "b"), worker_id=ALICE, token=new_token(), lease=lab.lease
@@ -262,12 +262,12 @@ EFFECTIVE_ONCE: list[Scenario] = [
 
 
 def spoken(scenario: Scenario) -> str:
-    """The name of a scene as words."""
+    """Return the name of a scene as words."""
     return getattr(scenario, "__name__", "").strip("_").replace("_", " ")
 
 
 class RepeatTests:
-    """The outcome of a call is unknown, so it is made again, perhaps by way of another node."""
+    """The outcome of a call is unknown, so the caller repeats it, perhaps on another node."""
 
     @pytest.mark.parametrize("scenario", ANSWERED_ALIKE, ids=spoken)
     async def test_a_repeat_answers_as_the_first_time_did(

@@ -132,7 +132,7 @@ WRITES = [
 
 
 LOST_WRITES = [(loss, write) for loss in LOSSES for write in WRITES]
-# What was abandoned may still be settled by its last holder: see late_settlements.
+# The last holder can still settle an abandoned event: see late_settlements.
 LOST_WRITES += [(_expired, write) for write in (_renew, _start, _claim_handler)]
 
 
@@ -151,7 +151,7 @@ async def _handler_claim(lab: Lab, claim: Claim, mode: HandlerMode = HandlerMode
 
 
 class StaleWriterTests:
-    """Refused, and not a byte changed."""
+    """Writes of lost claims are refused and change nothing."""
 
     @pytest.mark.parametrize(("loss", "write"), LOST_WRITES, ids=_name)
     async def test_a_write_under_a_lost_claim_changes_nothing(

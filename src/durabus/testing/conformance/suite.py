@@ -1,4 +1,4 @@
-"""Proof of ``connection``: the caller's own transaction, or a clear refusal."""
+"""The whole suite; and the proof of ``connection``: the caller's own transaction, or a clear refusal."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ class CallerTransactionTests:
 
 
 class StoreUnderTest:
-    """How the suite comes to its stores."""
+    """Opens and closes the stores of the suite."""
 
     pytestmark = pytest.mark.anyio
 
     def __init_subclass__(cls) -> None:
-        """A test that meets a refusal its store has declared ends there: that it is refused has a test of its own."""
+        """Skip tests that need a feature which the store declares missing. Other tests prove that it is refused."""
         super().__init_subclass__()
         for name, test in inspect.getmembers(cls, inspect.iscoroutinefunction):
             if name.startswith("test_") and not hasattr(test, "__wrapped__"):
@@ -148,7 +148,7 @@ class StoreUnderTest:
         raise NotImplementedError("override begin(place): the store declares caller_transactions")
 
     async def forget(self, place: Path) -> None:
-        """Drop what ``open_store`` made for ``place``; called after the test's stores were closed."""
+        """Delete what ``open_store`` made for ``place``. It is called after the stores of the test are closed."""
 
     @pytest.fixture
     def anyio_backend(self) -> str:
@@ -172,7 +172,7 @@ class StoreUnderTest:
 
     @pytest.fixture
     async def other_node(self, lab: Lab) -> AsyncIterator[EventStore]:
-        """Another store object on the same data, open from the beginning; the same one where the store has no other."""
+        """Another store object on the same data, open from the beginning; the same one if the store is not shared."""
         node = await lab.open_another() if lab.shared else lab.store
         yield node
         await node.close()

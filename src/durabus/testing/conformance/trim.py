@@ -1,4 +1,4 @@
-"""Proof of the two ways in which a store forgets what is COMPLETED."""
+"""Proof of the ways in which a store deletes COMPLETED events."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _left(node: EventStore, events: list[Event]) -> list[bool]:
 
 
 class TrimTests:
-    """By age and by count."""
+    """Deleting by age and by count."""
 
     async def test_events_are_forgotten_by_the_time_they_ended(self, lab: Lab, other_node: EventStore) -> None:
         """Delete COMPLETED events that ended ``older_than`` seconds ago or longer, and their log entries."""
@@ -169,7 +169,7 @@ class TrimTests:
 
 
 class TrimLogTests:
-    """The archive gate."""
+    """Deleting up to a position of the log that is archived."""
 
     async def test_events_that_ended_up_to_the_position_go_with_their_entries(
         self, lab: Lab, other_node: EventStore

@@ -1,5 +1,5 @@
-"""What a fleet asked of its store and was answered, what its handlers did, and whether all of it can be true.
+"""Histories: the calls of a fleet to its store, the replies, and what the handlers did; and a checker of histories.
 
-Lines of JSON, written by any number of processes. The checker knows nothing of where they come from: a simulation, or
-real processes that were killed.
+A history consists of lines of JSON from any number of processes. The checker does not know whether they come from a
+simulation or from real processes that were killed.
 """

@@ -1,4 +1,4 @@
-"""All checks on one history."""
+"""Runs all checks on a history."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ CHECKS: tuple[Check, ...] = (
 
 
 def check(lines: Iterable[Line]) -> list[Violation]:
-    """Every promise that this history breaks; empty if it keeps them all."""
+    """Return every promise that the history breaks."""
     history = History(lines)
     return [violation for one in CHECKS for violation in one(history)]

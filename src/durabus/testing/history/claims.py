@@ -1,4 +1,4 @@
-"""One valid claim at a time; what a former holder writes is refused; handlers do not overlap."""
+"""Checks that an event has one valid claim at a time, stale writes are refused, and handlers do not overlap."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ GIVEN_BACK = (Action.RELEASED, Action.RESET)
 
 
 class ClaimInterval:
-    """A claim as the log has it: from its grant to its end."""
+    """A claim in the log, from its grant to its end."""
 
     def __init__(self, picked: LogEntry) -> None:
         self.picked = picked
         self.taken: LogEntry | None = None
-        """With what it was taken away because its lease was over."""
+        """The entry that ended the claim because its lease was over."""
         self.end: LogEntry | None = None
-        """How it ended: late but not overtaken, a claim that was taken away may still have been settled."""
+        """The last entry of the claim. A claim whose lease was over can still be settled, if it is not overtaken."""
 
     @property
     def by_expiry(self) -> bool:
-        """Whether it was taken away, and that was its end."""
+        """Whether the end of the lease was the end of the claim."""
         return self.taken is not None and self.end is self.taken
 
     def ends_with(self, entry: LogEntry, before: LogEntry) -> None:
-        """Note an entry that may end it; ``before`` is the entry of the event before that."""
+        """Note an entry that can end the claim. ``before`` is the event's entry before it."""
         if self.end is None:
             self.end = entry
             by_itself = entry.action is Action.FAILED and (entry.error or "").startswith(EXPIRED)
@@ -48,7 +48,7 @@ class ClaimInterval:
 
 
 def held_claims(history: History) -> dict[tuple[int, int], ClaimInterval]:
-    """By event id and fence."""
+    """Return the claims by event id and fence."""
     claims: dict[tuple[int, int], ClaimInterval] = {}
     for id_, trail in history.trails.items():
         for before, entry in pairwise([trail[0], *trail]):
@@ -60,7 +60,7 @@ def held_claims(history: History) -> dict[tuple[int, int], ClaimInterval]:
 
 
 def exclusive(history: History) -> Iterator[Violation]:
-    """A fence is granted once, and a lease that was promised is not cut short."""
+    """A fence is granted once, and no claim ends before its promised lease."""
     claims = held_claims(history)
     tokens: dict[tuple[int, int], str] = {}
     slack = history.settings.tolerance + 1e-6
@@ -92,7 +92,7 @@ def _cut_short(held: ClaimInterval, promised: float | None, slack: float) -> Ite
 
 
 def stale_writes(history: History) -> Iterator[Violation]:
-    """What was accepted is in the log under the fence it carried; what was refused has changed nothing."""
+    """An accepted settlement is in the log with its fence. A refused settlement changed nothing."""
     claims, slack = held_claims(history), history.settings.tolerance + 1e-6
     for (id_, fence), asked in history.settlements.items():
         held = claims.get((id_, fence))
@@ -142,7 +142,7 @@ def _renewals(history: History, claims: dict[tuple[int, int], ClaimInterval], sl
 
 
 def effects(history: History) -> Iterator[Violation]:
-    """A handler runs under a claim, once, and not while it runs under a later one."""
+    """A handler runs once under a claim, and not at the same time under a later claim."""
     claims = held_claims(history)
     spans: dict[tuple[int, str], list[tuple[float, float, Effect]]] = {}
     open_: dict[tuple[str, int, int, str], Effect] = {}
@@ -170,7 +170,7 @@ def effects(history: History) -> Iterator[Violation]:
 def _overlaps(
     history: History, runs: list[tuple[float, float, Effect]], claims: dict[tuple[int, int], ClaimInterval]
 ) -> Iterator[Violation]:
-    """Only a frozen process may still be at it when the next one has begun."""
+    """Only a frozen process may still run a handler when the next process has begun."""
     for place, (_, end, older) in enumerate(runs):
         for begin, _, newer in runs[place + 1 :]:
             if end <= begin + history.settings.tolerance:
@@ -186,7 +186,7 @@ def _overlaps(
 
 
 def starts(history: History) -> Iterator[Violation]:
-    """A handler begins as often as its event may be tried, not counting what was given back."""
+    """A handler begins at most as often as its event has attempts, without those that were given back."""
     claims = held_claims(history)
     begun: Counter[tuple[int, int, str]] = Counter()
     for effect in history.effects:
@@ -204,23 +204,23 @@ def starts(history: History) -> Iterator[Violation]:
 
 
 def refused(history: History) -> int:
-    """How many stale writes were tried and refused."""
+    """Return how many stale writes were refused."""
     return sum(
         answer.lost for call in history.of("settle_events", "renew_event_claims") for _, answer in call.answered()
     )
 
 
 def takeovers(history: History) -> int:
-    """How many claims were taken from their holders."""
+    """Return how many claims ended because their lease was over."""
     return sum(held.taken is not None for held in held_claims(history).values())
 
 
 def late_settlements(history: History) -> int:
-    """How many claims were settled by their holders after they had been taken away."""
+    """Return how many claims were settled after their lease was over."""
     return sum(held.taken is not None and not held.by_expiry for held in held_claims(history).values())
 
 
 def dead_letters(history: History) -> int:
-    """How many events ended as such, each time counted."""
+    """Return how often an event became a dead letter."""
     dead = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
     return sum(entry.status in dead for entry in history.log)

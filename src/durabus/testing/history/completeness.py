@@ -1,4 +1,4 @@
-"""What was published is there, nothing else is, and all of it has ended."""
+"""Checks that the store has exactly the published events, that all have ended, and that readers saw the whole log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from durabus.testing.history.lines import Final, Line, Logged
 
 
 def lost(history: History) -> Iterator[Violation]:
-    """An acknowledged publish is in the store, and COMPLETED means that the handlers were done."""
+    """Acknowledged events are in the store. Each handler was done with every COMPLETED event."""
     known = {event.event_id for event in history.finals.values()}
     published = {entry.event_id for entry in history.log if entry.action is Action.PUBLISHED}
     for call in history.of("add_events"):
@@ -30,7 +30,7 @@ def lost(history: History) -> Iterator[Violation]:
 
 
 def stuck(history: History) -> Iterator[Violation]:
-    """A healed fleet brings everything to its end."""
+    """All events end after the faults end."""
     live = [event for event in history.finals.values() if event.status in LIVE]
     for event in live:
         yield Violation("stuck", f"event {event.id} is still {event.status}, attempts {event.attempts}")
@@ -59,7 +59,7 @@ def phantom(history: History) -> Iterator[Violation]:
 
 
 def cursor(history: History) -> Iterator[Violation]:
-    """Every page holds exactly the entries that follow the position it was asked after."""
+    """Every page of the log has exactly the entries after the position that the reader gave."""
     places = {entry.position: place for place, entry in enumerate(history.log, start=1)}
     if len(places) != len(history.log):
         yield Violation("cursor", "two entries of the log have one position")
@@ -82,7 +82,7 @@ def cursor(history: History) -> Iterator[Violation]:
 
 
 def _older(history: History, first: int, instant: float) -> bool:
-    """Whether the next entry was there before ``instant``."""
+    """Return whether the next entry was written before ``instant``."""
     entries = history.log[first : first + 1]
     return any(history.at(entry.at_ts) < instant - history.settings.tolerance - 1e-6 for entry in entries)
 
@@ -91,7 +91,7 @@ PAGE = 1000
 
 
 async def remains(store: EventStore, bus: str) -> list[Line]:
-    """The whole log, then every event of a bus."""
+    """Return the whole log, then every event of a bus."""
     lines: list[Line] = []
     position = ""
     while (page := await store.read_log(after=position, limit=PAGE)).next != position:

@@ -1,4 +1,4 @@
-"""A history, sorted by what belongs together."""
+"""A history as the checks use it: each call with its reply, each event with its log entries."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOREVER = float("inf")
 
 
 class Violation(msgspec.Struct, frozen=True):
-    """A promise that this history breaks."""
+    """A promise that a history breaks."""
 
     check: str
     text: str
@@ -38,34 +38,34 @@ class Violation(msgspec.Struct, frozen=True):
 
 
 class RecordedCall(msgspec.Struct, frozen=True, gc=False):
-    """A call from its beginning to its end, if that is known."""
+    """A call with its end, if the end is known."""
 
     invoke: Invoke
     end: Ok | Failed | Unknown | None
 
     @property
     def begins(self) -> float:
-        """When, by the recorder's clock."""
+        """When the call began, by the recorder's clock."""
         return self.invoke.at
 
     @property
     def ends(self) -> float:
-        """An unknown one may still take effect later."""
+        """When the call ended. A call of unknown outcome can still take effect later."""
         return self.end.at if isinstance(self.end, Ok | Failed) else FOREVER
 
     @property
     def ok(self) -> Ok | None:
-        """Its answer."""
+        """The reply."""
         return self.end if isinstance(self.end, Ok) else None
 
     def answered(self) -> Iterator[tuple[Subject, Subject]]:
-        """What was asked of each event, and the answer to it."""
+        """Yield what was asked of each event, and the reply."""
         if isinstance(self.end, Ok):
             yield from zip(self.invoke.subjects, self.end.subjects, strict=True)
 
 
 class History:
-    """All lines of all processes. Instants are the recorder's."""
+    """All lines of all processes. Times are the recorder's."""
 
     def __init__(self, lines: Iterable[Line]) -> None:
         invokes: list[Invoke] = []
@@ -97,16 +97,16 @@ class History:
         self.calls = [RecordedCall(invoke, ends.get(invoke.call)) for invoke in invokes]
 
     def of(self, *verbs: str) -> Iterator[RecordedCall]:
-        """The calls of these verbs."""
+        """Return the calls of these verbs."""
         return (call for call in self.calls if call.invoke.verb in verbs)
 
     def at(self, instant: float) -> float:
-        """An instant of the store's clock, by the recorder's."""
+        """Convert a time of the store's clock to the recorder's clock."""
         return instant - self.settings.epoch
 
     @cached_property
     def trails(self) -> dict[int, list[LogEntry]]:
-        """The log of each event."""
+        """The log entries of each event."""
         trails: dict[int, list[LogEntry]] = {}
         for entry in self.log:
             trails.setdefault(entry.id, []).append(entry)
@@ -114,12 +114,12 @@ class History:
 
     @cached_property
     def grants(self) -> list[tuple[RecordedCall, Subject]]:
-        """Every claim that was answered."""
+        """Every claim that a process received."""
         return [(call, claim) for call in self.calls if call.ok is not None for claim in call.ok.claims]
 
     @cached_property
     def settlements(self) -> dict[tuple[int, int], list[tuple[RecordedCall, Subject, Subject | None]]]:
-        """What was asked to settle a claim, by event id and fence, with the answers."""
+        """The settlements of each claim, by event id and fence, with the replies."""
         found: dict[tuple[int, int], list[tuple[RecordedCall, Subject, Subject | None]]] = {}
         for call in self.of("settle_events"):
             answers = call.ok.subjects if call.ok is not None else (None,) * len(call.invoke.subjects)
@@ -130,11 +130,11 @@ class History:
 
     @cached_property
     def shortest_lease(self) -> float:
-        """What a claim that nobody was told of lasted at least."""
+        """The minimum duration of a claim that no process received."""
         return min((call.invoke.claim.lease for call in self.calls if call.invoke.claim), default=0.0)
 
     def limit_of(self, event: Event) -> int | None:
-        """How many attempts an event may have; None if nothing bounds them."""
+        """Return the maximum number of attempts of an event; None if there is no limit."""
         if event.max_attempts is not None:
             return event.max_attempts
         limits = self._limits.get(event.bus, {None})
@@ -151,15 +151,15 @@ class History:
 
     @cached_property
     def crashes(self) -> dict[str, float]:
-        """When which process was killed."""
+        """When each process was killed."""
         found: dict[str, float] = {}
         for one in self.disturbed:
-            if one.what == "crash":  # who notices it may do so later than who dies
+            if one.what == "crash":  # another process may have noted it later
                 found[one.host] = min(one.at, found.get(one.host, one.at))
         return found
 
     def was_frozen(self, host: str, begin: float, end: float) -> bool:
-        """Whether a process stood still in between."""
+        """Return whether a process was frozen between two times."""
         frozen: float | None = None
         for one in self.disturbed:
             if one.host != host:

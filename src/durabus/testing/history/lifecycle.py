@@ -1,4 +1,4 @@
-"""The log, entry by entry: each must follow from what was before, and in the end the store must stand as it says."""
+"""Checks that each log entry follows from those before it, and that the store ends in the state of the log."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from durabus.testing.history.history import History, Violation
 
 ENDS = frozenset({Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED})
 FREES = frozenset({*ENDS, Action.RELEASED, Action.ABANDONED, Action.RESET})
-"""What ends a claim."""
+"""Actions that end a claim."""
 SETTLES = frozenset({*ENDS, Action.RELEASED})
-"""What the holder of a claim ends it with: also after ABANDONED, as long as nothing else happened to the event."""
+"""Actions by which a holder ends its claim, even after ABANDONED, if nothing else happened to the event since."""
 AFTER = {
     Action.PUBLISHED: EventStatus.PENDING,
     Action.PICKED: EventStatus.PROCESSING,
@@ -28,24 +28,24 @@ AFTER = {
 
 
 class Life:
-    """One event, folded from its entries by rules of its own: the kernel's are what is tested."""
+    """The state of an event by its log entries. Its rules are its own, because the lifecycle is what is tested."""
 
     def __init__(self, id_: int, *, own_limit: int | None, limit: int | None) -> None:
         self._id = id_
         self._own_limit = own_limit
-        """Of claims. The workers' own one is of starts of a handler: see ``starts``."""
+        """The maximum number of claims. The limit of the workers counts starts of a handler: see ``starts``."""
         self._limit = limit
-        """After which a lost claim is the last."""
+        """After this attempt a lost claim ends the event."""
         self.status: EventStatus | None = None
         self.fence = 0
         self.attempts = 0
         self.generation = 0
         self.errors = 0
         self._abandoned = False
-        """The entry before says that the newest claim was taken away."""
+        """Whether the entry before is the ABANDONED of the newest claim."""
 
     def follow(self, entry: LogEntry) -> Iterator[Violation]:
-        """What is wrong with this entry; then it counts all the same."""
+        """Yield what is wrong with an entry, then apply it all the same."""
         late = self._abandoned and entry.action in SETTLES and entry.fence == self.fence
         if late:
             self.status = EventStatus.PROCESSING
@@ -107,7 +107,7 @@ class Life:
 
 
 def lifecycle(history: History) -> Iterator[Violation]:
-    """One terminal, exclusivity, stale writes, attempts and log = state, as far as the log tells."""
+    """Check the log of each event alone: one end, one claim at a time, attempts, and the final state in the store."""
     for id_, trail in history.trails.items():
         event = history.finals.get(id_)
         limit = None if event is None else history.limit_of(event)
@@ -131,7 +131,7 @@ def _compare(life: Life, event: Event) -> Iterator[Violation]:
 
 
 def order(history: History) -> Iterator[Violation]:
-    """Of one ordering key the first goes first, one at a time."""
+    """Events of one ordering key are claimed in order, one at a time."""
     lines: dict[tuple[str, str], dict[int, EventStatus]] = {}
     for entry in history.log:
         event = history.finals.get(entry.id)
@@ -148,13 +148,13 @@ def _in_line(entry: LogEntry, line: dict[int, EventStatus], key: str) -> Iterato
         if other == entry.id or status not in LIVE:
             continue
         if status is EventStatus.PROCESSING:
-            yield Violation("order", f"event {entry.id} is claimed while {other} of the same line {key!r} is at work")
+            yield Violation("order", f"event {entry.id} is claimed while {other} of the same key {key!r} is at work")
         elif other < entry.id:
             yield Violation("order", f"event {entry.id} is claimed before {other} of the same key {key!r}")
 
 
 def backoff(history: History) -> Iterator[Violation]:
-    """Nothing is claimed before it is due."""
+    """No event is claimed before it is due."""
     slack = history.settings.tolerance + 1e-6
     delays = {
         subject.event_id: subject.delay or 0.0 for call in history.of("add_events") for subject in call.invoke.subjects

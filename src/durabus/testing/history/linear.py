@@ -1,7 +1,7 @@
-"""Linearizability, event by event: there is an order of all calls, each within its time, that one small machine allows.
+"""Linearizability of each event: its calls have an order, each within its time, that a small state machine allows.
 
-A search after Wing and Gong. The machine below is written anew from the contract, not from the kernel. Calls of unknown
-outcome may have happened or not. Claims are granted also by requests whose answer nobody got; their fences tell.
+The search follows Wing and Gong. The machine is written from the contract, not from the lifecycle. Calls of unknown
+outcome can have happened or not. The fences show claims whose reply was lost.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ SETTLED_AS = {
 
 
 class Op(NamedTuple):
-    """One call as far as it is about one event."""
+    """The part of a call that is about one event."""
 
     kind: str
     begins: float
     ends: float
     asked: Subject
     answer: Subject | None
-    """None: not known."""
+    """None if the outcome is unknown."""
 
 
 class MachineState(NamedTuple):
-    """The machine. ``settled`` is the newest settlement, whose exact repeat is answered and changes nothing.
+    """The machine. ``settled`` is the newest settlement. Its exact repeat gets the same reply and changes nothing.
 
-    ``abandoned`` is the token of the claim whose lease ended, until the next grant: its settlement still counts.
+    ``abandoned`` is the token of the claim whose lease ended. Until the next grant its settlement still counts.
     """
 
     status: str | None = None
@@ -51,17 +51,17 @@ class MachineState(NamedTuple):
     abandoned: str | None = None
 
     def holds(self, asked: Subject) -> bool:
-        """Whether this is the current claim."""
+        """Return whether this is the current claim."""
         return self.status == PROCESSING and self.token == asked.token and self.fence == asked.fence
 
     def settles(self, asked: Subject) -> bool:
-        """Whether this is the current claim, or the one that was abandoned and that nobody followed."""
+        """Return whether this is the current claim, or an abandoned claim without a later one."""
         late = self.status == PENDING and self.abandoned is not None and self.abandoned == asked.token
         return self.holds(asked) or (late and self.fence == asked.fence)
 
 
 class Search:
-    """For one event."""
+    """The search for one event."""
 
     def __init__(self, history: History, event: Event, ops: Iterable[Op], first_used: Mapping[str, float]) -> None:
         self._history = history
@@ -72,12 +72,12 @@ class Search:
             for op in self._ops
             if op.kind == "grant"
         }
-        """Tokens by the fence that they were granted, and when they were first used."""
+        """The token of each granted fence, and when the token was first used."""
         self._required = sum(1 << place for place, op in enumerate(self._ops) if op.answer is not None)
         self._requeued = any(op.kind == "requeue" for op in self._ops)
 
     def verdict(self) -> bool | None:
-        """Whether there is such an order; None if that was not found out."""
+        """Return whether there is such an order; None if the search took too many steps."""
         event = self._event
         goal = (event.status.value, event.fence, event.generation)
         todo: list[tuple[int, MachineState, float]] = [(0, MachineState(), 0.0)]
@@ -89,7 +89,7 @@ class Search:
             if done & self._required == self._required and (state.status, state.fence, state.generation) == goal:
                 return True
             for after in self._next(done, state, now):
-                # Who is there earlier can do all that who is there later can.
+                # From an earlier time everything is possible that is possible from a later time.
                 if after[2] < earliest.get(after[:2], FOREVER):
                     earliest[after[:2]] = after[2]
                     todo.append(after)
@@ -109,7 +109,7 @@ class Search:
                     yield done | 1 << place, after, at
 
     def _by_itself(self, state: MachineState, now: float) -> Iterator[tuple[MachineState, float]]:
-        """What happens to an event without a call that names it: its lease ends, or an unknown caller claims it."""
+        """Yield what happens without a call that names the event: its lease ends, or an unknown caller claims it."""
         if state.status == PROCESSING:
             over = max(now, state.expires)
             yield state._replace(status=PENDING, token=None, abandoned=state.token), over
@@ -134,7 +134,7 @@ class Search:
     def _apply(self, state: MachineState, op: Op) -> Iterator[MachineState]:
         match op.kind:
             case "grant":
-                # The grant itself happens by itself; the answer must fit what then is.
+                # ``_by_itself`` made the grant; the reply must fit the state.
                 if state.holds(op.asked):
                     yield state
             case "renew":
@@ -170,18 +170,18 @@ REPEATED = ("add", "settle", "requeue", "reset")
 
 
 def _told_once(ops: Iterable[Op]) -> Iterator[Op]:
-    """Of calls of unknown outcome that ask for the same, the first stands for all: it may happen whenever they may."""
+    """Keep only the first of equal calls of unknown outcome: it can happen whenever the others can."""
     told: set[tuple[str, Subject]] = set()
     for op in ops:
         if op.answer is None:
             if (op.kind, op.asked) in told or op.kind == "renew":
-                continue  # a lease that is longer than known forbids nothing that a shorter one allows
+                continue  # a longer lease does not make the history impossible
             told.add((op.kind, op.asked))
         yield op
 
 
 def _moved(state: MachineState, kind: str) -> MachineState:
-    """By a call that needs no claim."""
+    """Return the state after a call that needs no claim."""
     if kind == "add" and state.status is None:
         return MachineState(PENDING)
     if kind == "reset" and state.status == PROCESSING:
@@ -211,7 +211,7 @@ def _shows(state: MachineState, answer: Subject) -> bool:
 
 
 def linearizable(history: History) -> Iterator[Violation]:
-    """Every event's calls can be put in an order."""
+    """The calls of every event have an order that explains their replies."""
     ids = {event.event_id: event.id for event in history.finals.values()}
     about: dict[int, list[Op]] = {id_: [] for id_ in history.finals}
     first_used: dict[str, float] = {}
@@ -232,7 +232,7 @@ def linearizable(history: History) -> Iterator[Violation]:
 
 
 def _ops(call: RecordedCall, *, repeats: bool) -> Iterator[Op]:
-    """What a call is about, event by event. One that may have been repeated may also have happened before."""
+    """Yield a call for each of its events. A call that the store can have repeated can also have happened before."""
     ok, kind = call.ok, _KINDS.get(call.invoke.verb)
     if ok is not None:
         for claim in ok.claims:
@@ -240,7 +240,7 @@ def _ops(call: RecordedCall, *, repeats: bool) -> Iterator[Op]:
     if kind is None or isinstance(call.end, Failed):
         return
     if ok is not None:
-        for asked, answer in call.answered() if ok.subjects else ():  # a read may have found nothing
+        for asked, answer in call.answered() if ok.subjects else ():  # a read can find nothing
             if repeats and kind in REPEATED:
                 yield Op(kind, call.begins, call.ends, asked, None)
             yield Op(kind, call.begins, call.ends, asked, answer)

@@ -11,18 +11,18 @@ from durabus.model.log_entry import LogEntry
 
 
 class Subject(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a call says, or is answered, of one event."""
+    """What a call, or its reply, says about one event."""
 
     id: int | None = None
     event_id: str | None = None
     token: str | None = None
     fence: int | None = None
     what: str | None = None
-    """How a claim is to end: complete, fail or release; in an answer, the event's status."""
+    """How the claim shall end: complete, fail or release. In a reply: the event's status."""
     lost: bool = False
-    """Answered with ``LeaseLost``."""
+    """Whether the reply is ``LeaseLost``."""
     delay: float | None = None
-    """Before it may be claimed (again)."""
+    """Seconds before the event can be claimed (again)."""
     expires: float | None = None
     """When the claim's lease ends, by the store's clock."""
     attempts: int | None = None
@@ -45,7 +45,7 @@ class ClaimAsked(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Invoke(msgspec.Struct, frozen=True, omit_defaults=True, tag="invoke", gc=False):
-    """A call begins. ``at`` is when, by the recorder's clock."""
+    """A call begins. ``at`` is the time of the recorder's clock."""
 
     call: str
     at: float
@@ -55,12 +55,12 @@ class Invoke(msgspec.Struct, frozen=True, omit_defaults=True, tag="invoke", gc=F
     claim: ClaimAsked | None = None
     lease: float | None = None
     after: str | None = None
-    """Of a reader of the log: the position it has come to."""
+    """The position of a reader of the log."""
     limit: int | None = None
 
 
 class Ok(msgspec.Struct, frozen=True, omit_defaults=True, tag="ok", gc=False):
-    """It was answered."""
+    """The call returned."""
 
     call: str
     at: float
@@ -71,7 +71,7 @@ class Ok(msgspec.Struct, frozen=True, omit_defaults=True, tag="ok", gc=False):
 
 
 class Failed(msgspec.Struct, frozen=True, tag="fail", gc=False):
-    """It was refused and has changed nothing."""
+    """The call was refused and changed nothing."""
 
     call: str
     at: float
@@ -79,7 +79,7 @@ class Failed(msgspec.Struct, frozen=True, tag="fail", gc=False):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
-    """It may have taken effect, may still do so, or not. A call whose end is not told is such a one too."""
+    """The outcome is unknown: the call has taken effect, or still can, or not. A call without an end counts, too."""
 
     call: str
     at: float
@@ -87,7 +87,7 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
 
 
 class Effect(msgspec.Struct, frozen=True, tag="effect", gc=False):
-    """A handler begins or ends; written down outside of the store."""
+    """A handler begins or ends. It is recorded outside of the store."""
 
     at: float
     host: str
@@ -97,7 +97,7 @@ class Effect(msgspec.Struct, frozen=True, tag="effect", gc=False):
     fence: int
     attempt: int
     what: str
-    """start, or how it came to its end: done, raised, cancelled."""
+    """start, or how the handler ended: done, raised, cancelled."""
 
 
 class Holding(msgspec.Struct, frozen=True, tag="holding", gc=False):
@@ -108,7 +108,7 @@ class Holding(msgspec.Struct, frozen=True, tag="holding", gc=False):
     key: str
     fence: int
     since: float
-    """When it asked for the lock."""
+    """When the process asked for the lock."""
     what: str
     """start or end."""
 
@@ -122,31 +122,31 @@ class Disturbed(msgspec.Struct, frozen=True, tag="disturbed", gc=False):
 
 
 class Logged(msgspec.Struct, frozen=True, tag="log", gc=False):
-    """An entry of the store's log, read when all was over; in commit order."""
+    """An entry of the store's log, read after the end of the run, in the order of the log."""
 
     entry: LogEntry
 
 
 class Final(msgspec.Struct, frozen=True, tag="final", gc=False):
-    """An event as it stood when all was over."""
+    """An event after the end of the run."""
 
     event: Event
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True, tag="settings", gc=False):
-    """What the checker may expect."""
+    """What the checker can expect of the run."""
 
     epoch: float = 0.0
-    """What the store's clock showed when the recorder's showed 0."""
+    """The store's time when the recorder's clock showed 0."""
     tolerance: float = 0.0
-    """By how much the two may differ, in seconds."""
+    """The maximum difference of the two clocks, in seconds."""
     drained: bool = True
-    """Whether everything had the time to come to its end."""
+    """Whether all events had ended before the run ended."""
     handlers: tuple[str, ...] = ()
-    """Those that each event must have had before it is COMPLETED."""
+    """The handlers that every COMPLETED event must have had."""
     repeats: bool = False
-    """Whether stores repeat a call by themselves when its answer is lost: it may take effect and be answered as its own
-    repeat is, after others had the event in between."""
+    """Whether stores repeat a call whose reply is lost. Then a call can take effect, other processes can work on the
+    event, and the reply is the one to the repeat."""
     stops_in_time: bool = True
     """Whether handlers are stopped when their lease ends, unless their process is frozen."""
 
@@ -158,10 +158,10 @@ _DECODER = msgspec.json.Decoder(Line)
 
 
 def encode(lines: Iterable[Line]) -> bytes:
-    """As JSON, a line each."""
+    """Encode each line as one line of JSON."""
     return _ENCODER.encode_lines(lines)
 
 
 def decode(text: bytes) -> list[Line]:
-    """The reverse."""
+    """Decode what ``encode`` made."""
     return [_DECODER.decode(line) for line in text.splitlines() if line]

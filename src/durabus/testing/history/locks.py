@@ -15,7 +15,7 @@ from durabus.testing.history.lines import Effect, Holding
 
 
 def locks(history: History) -> Iterator[Violation]:
-    """Who holds a lock is alone with it, unless a process is frozen; later holders have larger fences."""
+    """A lock has one holder at a time, unless a process is frozen. Later holders have larger fences."""
     holders: dict[tuple[str, int], str] = {}
     spans: dict[str, list[tuple[float, Holding]]] = {}
     open_: dict[tuple[str, str, int], Holding] = {}
@@ -46,7 +46,7 @@ def _overlaps(history: History, held: list[tuple[float, Holding]]) -> Iterator[V
 
 
 class HandlerRun(NamedTuple):
-    """A handler at work under a claim."""
+    """A handler that ran under a claim."""
 
     picked: LogEntry
     begin: float
@@ -55,7 +55,7 @@ class HandlerRun(NamedTuple):
 
 
 def serial(history: History) -> Iterator[Violation]:
-    """Events of a serial bus are held by one claim at a time, and their handlers run one event at a time."""
+    """A serial bus has one claim at a time, and its handlers run one event at a time."""
     buses = {
         call.invoke.claim.bus
         for call in history.calls
@@ -89,7 +89,7 @@ def _claims(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
 
 
 def _are_one_claim(tokens: dict[tuple[int | None, int | None], str | None], one: LogEntry, other: LogEntry) -> bool:
-    """By their tokens; if an answer never came, by when and by whom they were claimed."""
+    """Compare their tokens. If a reply was lost, compare the times and the workers of the claims."""
     known, known_too = tokens.get((one.id, one.fence)), tokens.get((other.id, other.fence))
     if known is not None and known_too is not None:
         return known == known_too

@@ -1,4 +1,4 @@
-"""Writes down every call that goes through a store object."""
+"""Records every call of a store object."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ REFUSALS = (
     StoreClosedError,
     UnsupportedByStore,
 )
-"""Errors that say that nothing was changed. After any other one it may have been."""
+"""Errors of calls that changed nothing. After any other error the outcome is unknown."""
 
 
 class RecordedStore:
-    """``EventStore`` on another one. ``host`` must tell one life of a process from the next."""
+    """An ``EventStore`` that records the calls to another one. ``host`` names one life of a process."""
 
     def __init__(self, store: EventStore, host: str, write: Callable[[Line], None], now: Callable[[], float]) -> None:
         self._store = store
@@ -76,7 +76,7 @@ class RecordedStore:
 
 
 def recorded_store(store: EventStore, host: str, write: Callable[[Line], None], now: Callable[[], float]) -> EventStore:
-    """A store that behaves as ``store`` and writes down who asked what and was answered what."""
+    """Return a store that behaves as ``store``, and writes its calls and replies."""
     return cast("EventStore", RecordedStore(store, host, write, now))
 
 

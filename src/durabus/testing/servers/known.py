@@ -1,4 +1,4 @@
-"""The servers that durabus can start, by name. Each is imported only when it is asked for."""
+"""The servers that durabus can start, by name. A server is imported only when it is needed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SERVERS = {
 
 
 def make_server(kind: str, directory: Path | None = None) -> Server:
-    """The server of that name, not started yet."""
+    """Return the server of this name. It is not started yet."""
     if kind not in SERVERS:
         raise ServerError(f"no server {kind!r}: known are {', '.join(SERVERS)}")
     module, name = SERVERS[kind].split(":")

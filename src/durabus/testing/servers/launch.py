@@ -1,11 +1,11 @@
-"""Becomes a server, on terms that only the process itself can set. A script of its own, so that it starts at once.
+"""Prepares its own process, then replaces itself by a server. It is a script with few imports, so that it starts fast.
 
 ::
 
     python -I -S launch.py PARENT_PID END_SIGNAL keep|hide COMMAND...
 
-END_SIGNAL reaches the server when the thread that started it ends, also by kill -9 (on Linux; elsewhere it does not).
-``hide`` enters a user namespace without any mapping: a server that refuses root then does not see that it has it.
+On Linux the server gets END_SIGNAL when the thread that started it ends, even by kill -9. Other systems do not send it.
+``hide`` enters a user namespace without any mapping: a server that refuses to run as root then starts as root.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ CLONE_NEWUSER = 0x10000000
 
 
 def main() -> None:
-    """Set the terms, then become the command."""
+    """Prepare the process, then run the command in it."""
     parent, end_signal, privileges, *command = sys.argv[1:]
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

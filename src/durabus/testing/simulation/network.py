@@ -1,4 +1,4 @@
-"""A store at the other end of a network that delays, loses, repeats and reorders."""
+"""A network between processes and a store. It delays, loses, repeats and reorders calls."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ from durabus.store.features import Features
 from durabus.testing.simulation.loop import SimulationError, VirtualLoop
 
 NEAR = 0.002
-"""A usual way, in seconds."""
+"""The usual time from one end to the other, in seconds."""
 
 
 class Fault(StrEnum):
-    """What may happen to a call. A seed decides which of these happen at all."""
+    """What can happen to a call. The seed decides which faults a run has."""
 
     REFUSED = "refused"
-    """An error, and the store never heard of it."""
+    """The caller gets an error, and the store does not get the call."""
     REPLY_LOST = "reply lost"
-    """It takes effect, and the caller gets an error."""
+    """The call takes effect, and the caller gets an error."""
     LATE_REPLY = "late reply"
-    """It takes effect, and the answer may come after the lease that it tells of."""
+    """The call takes effect. Its reply can come after the end of the lease that it grants."""
     LATE_REQUEST = "late request"
-    """The caller gets an error, and it takes effect some time after that."""
+    """The caller gets an error, and the call takes effect later."""
     DUPLICATE = "duplicate"
-    """It takes effect, and arrives once more later."""
+    """The call takes effect, and arrives once more later."""
     REORDERED = "reordered"
-    """A renewal is overtaken by what is sent after it."""
+    """A renewal arrives after calls that were sent later."""
     HINTS_LOST = "hints lost"
-    """Nobody is woken."""
+    """No waiting worker is woken."""
     SLOW = "slow"
-    """The way takes a good part of a lease."""
+    """The call takes a large part of a lease to arrive."""
 
 
 class Request:
-    """A call on its way. ``future`` is None for one whose answer nobody will get."""
+    """A call on its way. ``future`` is None if its reply gets lost."""
 
     __slots__ = ("args", "back", "future", "options", "verb")
 
@@ -54,15 +54,15 @@ class Request:
         self.options = options
         self.future = future
         self.back = 0.0
-        """How long its answer takes."""
+        """How long the reply takes."""
 
     def unanswered(self) -> Request:
-        """The same request, and its answer gets lost."""
+        """Return the same request without a reply."""
         return Request(self.verb, self.args, self.options, None)
 
 
 class Network:
-    """What all calls of a run go through, and the server at its end, which may be down."""
+    """The network of a run, and the server at its end. The server can be down."""
 
     def __init__(
         self,
@@ -82,25 +82,25 @@ class Network:
         self._often = often
         self._lease = lease
         self._waits = waits
-        """Verbs that do not answer at once."""
+        """Verbs that wait before they reply."""
         self.up = True
         self.fired: Counter[str] = Counter()
         self._in_flight: dict[asyncio.Future[Any], Request] = {}
         self._cut: dict[object, float] = {}
-        """Until when which process is cut off."""
+        """Until when each process is cut off."""
 
     def heal(self) -> None:
-        """From now on everything arrives."""
+        """End all faults."""
         self._faults = []
         self._cut.clear()
         self.up = True
 
     def cut_off(self, process: object, seconds: float) -> None:
-        """For a while this process does not reach the server; all others do."""
+        """Cut one process off from the server for a while."""
         self._cut[process] = self.loop.now + seconds
 
     def restart_server(self, seconds: float) -> None:
-        """What is under way gets no answer, and for a while nobody gets one."""
+        """Fail the calls that are under way, and all further calls for a while."""
         self.fired["store restart"] += 1
         self.up = False
         for request in list(self._in_flight.values()):
@@ -111,7 +111,7 @@ class Network:
         self.up = True
 
     async def call(self, verb: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Send a call and wait for its answer, as the process that runs now."""
+        """Send a call from the process that runs now, and wait for its reply."""
         future: asyncio.Future[Any] = self.loop.create_future()
         request = self._in_flight[future] = Request(verb, args, options, future)
         try:
@@ -152,7 +152,7 @@ class Network:
                 after(lease * chance.uniform(0.05, 0.4), self._deliver, request)
 
     def _send_through_cut(self, request: Request, way: float, seconds: float) -> None:
-        """It is refused at once, or arrives when the cut is over, or its answer does."""
+        """Refuse the call at once, or let the call or its reply arrive when the cut is over."""
         after = self.loop.outside_in
         match self._chance.randrange(3):
             case 0:
@@ -173,8 +173,8 @@ class Network:
         return fault
 
     def loses_hints(self) -> bool:
-        """Whether a wait for work is in vain."""
-        lost = Fault.HINTS_LOST in self._faults and self._chance.random() < 0.8  # noqa: PLR2004  (some come through)
+        """Return whether the hint for a waiting worker gets lost."""
+        lost = Fault.HINTS_LOST in self._faults and self._chance.random() < 0.8  # noqa: PLR2004  (some arrive)
         self.fired[Fault.HINTS_LOST.value] += lost
         return lost
 
@@ -191,7 +191,7 @@ class Network:
             work.send(None)
         except StopIteration as stop:
             self.loop.outside_in(request.back, self._answer, request, stop.value, None)
-        except Exception as error:  # noqa: BLE001  (an error is an answer)
+        except Exception as error:  # noqa: BLE001  (an error is a reply)
             self.loop.outside_in(request.back, self._answer, request, None, error)
         else:
             work.close()
@@ -210,7 +210,7 @@ class Network:
             future.set_result(value)
         else:
             future.set_exception(error)
-            future.exception()  # its caller may be dead, and nobody else asks for it
+            future.exception()  # a dead caller does not retrieve it
 
     def _fail(self, request: Request, why: str) -> None:
         error = StoreUnavailableError(f"{why}: it may or may not have taken effect; repeat the call")
@@ -218,20 +218,20 @@ class Network:
 
 
 class RemoteStore:
-    """What a process holds of the store: ``EventStore`` through the network."""
+    """The ``EventStore`` of a process: every call goes through the network."""
 
     def __init__(self, network: Network, features: Features) -> None:
         self._network = network
         self.features = replace(features, shared_between_processes=True)
 
     async def open(self) -> None:
-        """The server is open already."""
+        """Do nothing: the server is open already."""
 
     async def close(self) -> None:
-        """Others use it."""
+        """Do nothing: other processes use the server."""
 
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
-        """Lost, it costs the whole wait."""
+        """Wait for a hint. If the hint is lost, wait for the whole time."""
         if self._network.loses_hints():
             await asyncio.sleep(timeout)
             return False
@@ -250,5 +250,5 @@ class RemoteStore:
 
 
 def remote_store(network: Network, features: Features) -> EventStore:
-    """A store object for one process."""
+    """Return the store object of one process."""
     return cast("EventStore", RemoteStore(network, features))

@@ -1,4 +1,4 @@
-"""Where the events of a run are kept, and the ways there."""
+"""The store of a run, and how the processes of the fleet reach it."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ class StorePlace(ABC):
 
     @property
     def fired(self) -> Counter[str]:
-        """How often each fault happened."""
+        """How often each fault has happened."""
         return self._network.fired
 
     @abstractmethod
     def store_for(self, host: Host) -> EventStore:
-        """What a process holds of it; not opened."""
+        """Return the store object of a process. It is not open yet."""
 
     @abstractmethod
     def auditor(self) -> EventStore:
-        """Straight to the store, past all faults: for the director."""
+        """Return a store object without faults, for the director."""
 
     def restart_server(self, seconds: float) -> None:
         """Crash the server, and start it again."""
         self._network.restart_server(seconds)
 
     def cut_off(self, host: Host, seconds: float) -> None:
-        """Cut the ways between one process and the server."""
+        """Cut one process off from the server."""
         self._network.cut_off(host, seconds)
 
     def heal(self) -> None:
-        """No more faults."""
+        """End all faults."""
         self._network.heal()
 
-    def close(self) -> None:  # noqa: B027  (most have nothing to put away)
-        """The run is over."""
+    def close(self) -> None:  # noqa: B027  (most places have nothing to release)
+        """Release what the run used."""
 
 
 MakePlace = Callable[[VirtualLoop, Scenario], StorePlace]
@@ -56,7 +56,7 @@ MakePlace = Callable[[VirtualLoop, Scenario], StorePlace]
 def network_to(
     server: object, loop: VirtualLoop, scenario: Scenario, *, waits: Container[str], part: float = 1.0
 ) -> Network:
-    """With the faults of a scenario, which befall ``part`` of the calls that it names."""
+    """Return a network with the faults of a scenario, for ``part`` of the calls that the scenario would disturb."""
     return Network(
         loop,
         server,
@@ -69,13 +69,13 @@ def network_to(
 
 
 class ServerPlace(StorePlace):
-    """One store object, which stands for a server: it outlives the processes that use it."""
+    """One store object that plays the server. It outlives the processes that use it."""
 
     def __init__(self, server: EventStore, loop: VirtualLoop, scenario: Scenario, *, waits: Container[str]) -> None:
         super().__init__(network_to(server, loop, scenario, waits=waits))
         self._server = server
 
-    def store_for(self, host: Host) -> EventStore:  # noqa: ARG002  (all hosts are equal to it)
+    def store_for(self, host: Host) -> EventStore:  # noqa: ARG002  (all hosts get the same)
         """See ``StorePlace``."""
         return remote_store(self._network, self._server.features)
 
@@ -85,7 +85,7 @@ class ServerPlace(StorePlace):
 
 
 class MemoryPlace(ServerPlace):
-    """The memory store."""
+    """The memory store as the server."""
 
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
         server = make_store("memory://", clock=WorldClock(loop))

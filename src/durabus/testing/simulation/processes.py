@@ -1,4 +1,4 @@
-"""What the processes of a simulated fleet do: they are users of durabus, with its public faces in their hands."""
+"""The processes of a simulated fleet. They use durabus through its public classes."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from durabus.worker.heartbeat import STOP_TIMEOUT, Heartbeat
 BUS = "simulated"
 LOCK = "ledger"
 TRY_AGAIN = 0.4
-"""How long a process waits before it asks a store again that failed."""
+"""How long a process waits after an error of the store, in seconds."""
 READ_EVERY = 1.0
 NEVER = 1e6
 
 
 class Process:
-    """One life of one process; ``write`` and ``now`` are the ledger's, outside of the store."""
+    """One life of one process. ``write`` and ``now`` record its history outside of the store."""
 
     def __init__(
         self, scenario: Scenario, host: str, store: EventStore, write: Callable[[Line], None], now: Callable[[], float]
@@ -47,23 +47,23 @@ class Process:
         self.done = False
 
     async def run(self) -> None:
-        """Until it is done, or killed."""
+        """Work until the work is done or the process is killed."""
         raise NotImplementedError
 
     async def shut_down(self) -> None:
-        """As SIGTERM would have it."""
+        """Shut down, as after SIGTERM."""
         if self.bus is not None:
             await self.bus.shutdown(self.scenario.lease)
         self.done = True
 
     def note(self, event: Event, handler: str, what: str) -> None:
-        """Write down an effect."""
+        """Record what a handler does."""
         self._write(
             Effect(self._now(), self.host, event.id, event.event_id, handler, event.fence, event.attempts, what)
         )
 
     async def work(self, event: Event, handler: str) -> EventPlan:
-        """Do what the event's plan says, and leave a trace of it."""
+        """Do and record what the event's plan says."""
         plan = plan_of(self.scenario, event.payload["number"])
         attempt = min(event.attempts, len(plan.outcomes)) - 1
         outcome = "done" if event.payload.get("child") else plan.outcomes[attempt]
@@ -82,10 +82,10 @@ class Process:
 
 
 class BusWorker(Process):
-    """Serves the bus with handlers."""
+    """A worker with handlers of the bus."""
 
     async def run(self) -> None:
-        """Start, however often that takes; the bus does the rest."""
+        """Start the bus, with as many tries as that takes."""
         scenario = self.scenario
         bus = self.bus = EventBus(
             self.store,
@@ -99,11 +99,11 @@ class BusWorker(Process):
         )
         for name in self._names():
             bus.subscribe("sim.*", self._handler(name), id=name, timeout=2 * scenario.lease)
-        with contextlib.suppress(EventBusShutdownError):  # told to end before it had begun
+        with contextlib.suppress(EventBusShutdownError):  # shut down before it had started
             await _until_stored(bus.start)
 
     def _names(self) -> list[str]:
-        """Of the handlers that this worker has."""
+        """Return the names of the handlers that this worker has."""
         names = [f"handler-{number}" for number in range(self.scenario.handlers)]
         if self.scenario.split:
             place = int(self.host.partition(".")[0].rpartition("-")[2])
@@ -123,10 +123,10 @@ class BusWorker(Process):
 
 
 class QueueWorker(Process):
-    """Polls and finalizes by hand."""
+    """A worker that polls and finalizes events through ``EventQueue``."""
 
     async def run(self) -> None:
-        """One event after the other."""
+        """Work on one event after the other."""
         queue = EventQueue(self.store, bus=BUS, abandoned_after=self.scenario.lease)
         while not self.done:
             try:
@@ -144,7 +144,7 @@ class QueueWorker(Process):
                 await self.work(event, "queue")
             error: tuple[BaseException, ...] = ()
         except (TimeoutError, ConnectionError) as raised:
-            if event.attempts < 3:  # noqa: PLR2004  (its claim is left to run out)
+            if event.attempts < 3:  # noqa: PLR2004  (its lease runs out)
                 return
             error = (raised,)
         except UnrecoverableError as raised:
@@ -161,15 +161,15 @@ class QueueWorker(Process):
 
 
 class PublisherProcess(Process):
-    """Publishes its share. ``left`` outlives it, as an outbox on its disk would: what was not acknowledged is there."""
+    """Publishes its events. ``left`` outlives the process, like a file: it has the events without acknowledgement."""
 
     def __init__(self, *args: Any, left: dict[int, str]) -> None:
         super().__init__(*args)
         self._left = left
-        """The events it still has to publish, by number, with the ids they were given."""
+        """The ids of the events that are still to be published, by number."""
 
     async def run(self) -> None:
-        """In the order of their times, each until it is acknowledged."""
+        """Publish the events in the order of their times, each one until it is acknowledged."""
         self.bus = EventBus(self.store, name=BUS, lease=self.scenario.lease)
         plans = sorted((plan_of(self.scenario, number) for number in self._left), key=lambda plan: plan.at)
         for plan in plans:
@@ -193,11 +193,11 @@ class PublisherProcess(Process):
                 if not plan.given_up:
                     await asyncio.sleep(TRY_AGAIN)
                     continue
-            self._left.pop(plan.number, None)  # one that shuts down and its successor may both have sent it
+            self._left.pop(plan.number, None)  # a process that shuts down and its successor may both send it
 
 
 class LogReaderProcess(Process):
-    """Follows the log. ``place`` outlives it: the position it has come to."""
+    """Reads the log. ``place`` outlives the process: it has the position of the reader."""
 
     def __init__(self, *args: Any, place: list[str], seed: int) -> None:
         super().__init__(*args)
@@ -205,7 +205,7 @@ class LogReaderProcess(Process):
         self._chance = random.Random(f"{seed}/reader")
 
     async def run(self) -> None:
-        """For ever, in small pieces."""
+        """Read small pages until the process ends."""
         while not self.done:
             try:
                 page = await self.store.read_log(after=self._place[-1], limit=self._chance.randint(1, 12))
@@ -218,10 +218,10 @@ class LogReaderProcess(Process):
 
 
 class Locker(Process):
-    """Does what only one may do at a time, under a lock."""
+    """Works under a lock, as one process at a time."""
 
     async def run(self) -> None:
-        """Again and again, as long as there is trouble."""
+        """Claim the lock again and again, as long as there are faults."""
         locks = LockManager(self.store, lease=self.scenario.lease)
         chance = random.Random(f"{self.scenario.seed}/{self.host}")
         while not self.done and self._now() < self.scenario.chaos_ends:
@@ -242,10 +242,10 @@ class Locker(Process):
 
 
 class Administrator(Process):
-    """Brings dead letters back, a few times."""
+    """Requeues dead letters, a few times."""
 
     async def run(self) -> None:
-        """Look now and then."""
+        """Look for dead letters from time to time."""
         inspector = DLQInspector(self.store)
         left = self.scenario.requeues
         while left and not self.done and self._now() < self.scenario.chaos_ends:
@@ -271,20 +271,20 @@ async def _until_stored(action: Callable[[], Any]) -> None:
 
 
 class LaneHeartbeat(Heartbeat[Any]):
-    """Runs in a lane of its own, so that it comes before, between and after the steps of the event loop."""
+    """A heartbeat in its own simulated thread, so that the seed decides how it interleaves with the event loop."""
 
     def start(self) -> None:
-        """Begin to beat."""
+        """Start the heartbeat."""
         self._loop = asyncio.get_running_loop()
         self._see_loop()
         self._beating = host_here().run(self._keep_beating(), "heartbeat")
 
     def end(self) -> None:
-        """Stop, without waiting for it."""
+        """Stop the heartbeat without waiting for its end."""
         self._cancel()
 
     async def stop(self, within: float = STOP_TIMEOUT) -> None:
-        """Stop and wait for it."""
+        """Stop the heartbeat and wait for its end."""
         self.end()
         if self._beating is not None:
             await asyncio.wait({self._beating}, timeout=within)

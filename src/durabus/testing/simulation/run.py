@@ -1,4 +1,4 @@
-"""One run: start the fleet, disturb it, heal it, let it come to rest, and write down all that was."""
+"""One run: start the fleet, disturb it, heal it, wait until all events have ended, and record everything."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from durabus.testing.simulation.scenario import STORE_RESTART, Disturbance, Scen
 from durabus.testing.simulation.world import EPOCH, world
 
 PATIENCE = 400.0
-"""How long a healed fleet may take to come to rest, in virtual seconds: breakers of 30 s open more than once."""
+"""How long a healed fleet may take to end all events, in virtual seconds. Breakers of 30 s open more than once."""
 LOOK_EVERY = 0.5
 
 
 class RunOutcome(msgspec.Struct, kw_only=True):
-    """What a run left behind."""
+    """The outcome of a run."""
 
     scenario: Scenario
     lines: list[Line]
     steps: int
     seconds: float
-    """Virtual ones."""
+    """The duration in virtual seconds."""
     fired: Counter[str]
     alarms: list[str]
-    """Errors that nobody should have seen."""
+    """Errors of durabus itself."""
 
     @property
     def trace(self) -> str:
-        """Equal for two runs if everything in them happened alike."""
+        """A checksum. It is equal for two runs if everything in them happened alike."""
         return hashlib.sha256(encode(self.lines) + str(self.steps).encode()).hexdigest()
 
 
 class Seat:
-    """A process of the fleet, through all its lives."""
+    """A process of the fleet in all its lives."""
 
     def __init__(self, name: str, make: Callable[[str, EventStore], Process]) -> None:
         self.name = name
@@ -68,7 +68,7 @@ class Seat:
 
 
 class SimulationRun:
-    """The director. It stands outside of the fleet and is not disturbed."""
+    """The director of a run. It is not part of the fleet, and nothing disturbs it."""
 
     def __init__(self, loop: VirtualLoop, scenario: Scenario, place: StorePlace) -> None:
         self._loop = loop
@@ -96,7 +96,7 @@ class SimulationRun:
         ]
 
     async def direct(self) -> None:
-        """The whole play."""
+        """Play the whole scenario."""
         scenario, loop = self._scenario, self._loop
         for seat in self._seats:
             self._start(seat)
@@ -105,7 +105,7 @@ class SimulationRun:
             self._disturb(disturbance)
         await asyncio.sleep(max(scenario.chaos_ends - loop.now, 0.0))
         self._heal()
-        await asyncio.sleep(2 * scenario.lease)  # what was late before comes in still
+        await asyncio.sleep(2 * scenario.lease)  # late calls still arrive
         auditor = self._place.auditor()
         await auditor.open()
         drained = await self._come_to_rest(auditor)
@@ -119,7 +119,7 @@ class SimulationRun:
         if scenario.queue:
             handlers = ("queue",)
         elif scenario.split:
-            handlers = ()  # an event may end before the worker with the other one is known
+            handlers = ()  # an event may end before the store knows the worker with the other handler
         return RunSettings(epoch=EPOCH, drained=drained, handlers=handlers, stops_in_time=not scenario.queue)
 
     def _maker(self, kind: type[Process], **options: object) -> Callable[[str, EventStore], Process]:
@@ -132,7 +132,7 @@ class SimulationRun:
         return self._loop.now
 
     def _write(self, line: Line) -> None:
-        if not self._loop.is_closed():  # the dead have nothing to say when they are put away
+        if not self._loop.is_closed():  # dead processes write lines when their tasks are closed
             self.lines.append(line)
 
     def _start(self, seat: Seat) -> None:
@@ -203,7 +203,7 @@ class SimulationRun:
                 self._start(seat)
 
     async def _come_to_rest(self, auditor: EventStore) -> bool:
-        """Whether every event has come to its end in the time it may take."""
+        """Wait until every event has ended. Returns False if that takes too long."""
         deadline = self._loop.now + PATIENCE
         while self._loop.now < deadline:
             await asyncio.sleep(LOOK_EVERY)
@@ -215,7 +215,7 @@ class SimulationRun:
         return False
 
     async def _end(self) -> None:
-        """Shut down what is up, as a deployment would."""
+        """Shut down all running processes, as a deployment does."""
         for seat in self._seats:
             if seat.host is not None and seat.process is not None and not seat.process.done:
                 self._ends.append((seat.host, seat.host.run(seat.process.shut_down())))
@@ -230,7 +230,7 @@ class SimulationRun:
 
 
 def simulate(scenario: Scenario, make_place: MakePlace) -> RunOutcome:
-    """Play a scenario to its end. The same one always gives the same outcome."""
+    """Play a scenario to its end. The same scenario always has the same outcome."""
     loop = VirtualLoop(scenario.seed)
     with world(loop, scenario.seed) as alarms:
         place = make_place(loop, scenario)

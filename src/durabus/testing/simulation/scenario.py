@@ -11,7 +11,7 @@ from durabus.model.statuses import EventMode, HandlerMode
 from durabus.testing.simulation.network import Fault
 
 CHAOS = 6
-"""How many leases it lasts."""
+"""How long the faults last, in leases."""
 CRASH, FREEZE, SHUTDOWN, STORE_RESTART = "crash", "freeze", "shutdown", "store restart"
 CUT_OFF = "cut off"
 
@@ -19,7 +19,7 @@ CUT_OFF = "cut off"
 class Disturbance(msgspec.Struct, frozen=True):
     """Something is done to the ``target``-th process at an instant, and undone ``seconds`` later.
 
-    Workers come first, then publishers, then the reader of the log, then those who hold locks.
+    Targets count the workers first, then the publishers, the reader of the log, and the processes that use locks.
     """
 
     at: float
@@ -29,47 +29,47 @@ class Disturbance(msgspec.Struct, frozen=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A fleet, its work, and what befalls it."""
+    """A fleet, its work, and its faults."""
 
     seed: int
     store: str = "memory"
     workers: int
     publishers: int
     events: tuple[int, ...]
-    """Their numbers; what an event is like depends on its number and the seed only."""
+    """The numbers of the events. The plan of an event depends only on its number and the seed."""
     lease: float
     concurrency: int
     mode: EventMode
     keys: int
-    """How many ordering keys the events share; 0: none has one."""
+    """How many ordering keys the events share. With 0, no event has one."""
     handlers: int
     handler_mode: HandlerMode
     split: bool
-    """Each worker has only one of the handlers: an event needs several workers."""
+    """Whether each worker has only one of the handlers, so that an event needs several workers."""
     children: bool
     awaited: bool
-    """Handlers wait for the end of the children they emit."""
+    """Whether handlers wait for the end of their children."""
     queue: bool
-    """Worked by hand, through ``EventQueue``, and not by buses."""
+    """Whether workers use ``EventQueue`` instead of a bus."""
     lockers: int
-    """Processes that work under a lock of their own, one at a time."""
+    """The number of processes that work under a lock, one at a time."""
     max_retries: int
     base_delay: float
     requeues: int
     faults: tuple[Fault, ...]
     often: float
-    """The part of the calls that something happens to."""
+    """The share of the calls that have a fault."""
     disturbances: tuple[Disturbance, ...]
     skewed: bool
 
     @property
     def chaos_ends(self) -> float:
-        """When everything heals."""
+        """When all faults end."""
         return CHAOS * self.lease
 
 
 class EventPlan(msgspec.Struct, frozen=True):
-    """One event and what its handlers do with it, attempt by attempt."""
+    """One event, and what its handlers do in each attempt."""
 
     number: int
     at: float
@@ -79,15 +79,15 @@ class EventPlan(msgspec.Struct, frozen=True):
     idempotency_key: str | None
     max_attempts: int | None
     outcomes: tuple[str, ...]
-    """The last one is that of all later attempts: done, raised, unrecoverable, timeout."""
+    """done, raised, unrecoverable or timeout, for each attempt. The last one counts for all later attempts."""
     seconds: tuple[float, ...]
     child: bool
     given_up: bool
-    """Its publisher does not insist when the first try is not answered."""
+    """Whether the publisher gives up if the first try fails."""
 
 
 def make_scenario(seed: int, store: str = "memory") -> Scenario:
-    """The scenario of a seed. Each one has only some of the faults: together they would hide each other."""
+    """Return the scenario of a seed. Each one has only some of the faults: all at once would hide each other."""
     chance = random.Random(f"{seed}/scenario")
     lease = chance.choice((2.0, 3.0, 5.0))
     workers, publishers = chance.randint(2, 4), chance.randint(1, 2)
@@ -151,7 +151,7 @@ def _disturbances(chance: random.Random, lease: float, processes: int) -> Iterat
 
 
 def plan_of(scenario: Scenario, number: int) -> EventPlan:
-    """What the event with this number is like."""
+    """Return the plan of the event with this number."""
     chance, lease = random.Random(f"{scenario.seed}/event/{number}"), scenario.lease
     kind = chance.random()
     outcomes: tuple[str, ...] = ("done",)

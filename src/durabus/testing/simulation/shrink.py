@@ -1,4 +1,4 @@
-"""Cuts a scenario down to what it takes to fail."""
+"""Reduces a failing scenario to the smallest one that still fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_TRIES = 150
 
 
 def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    """The smallest scenario found that still fails: no single piece of it can be left out, unless tries run out."""
+    """Return a smaller scenario that still fails. No single piece of it can be left out, unless the tries run out."""
     tries = MAX_TRIES
     smaller = True
     while smaller and tries > 0:
@@ -29,7 +29,7 @@ def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
 
 
 def _smaller(scenario: Scenario) -> Iterator[Scenario]:
-    """Each with one piece less, the large pieces first."""
+    """Yield scenarios with one piece less, the large pieces first."""
     for field in ("disturbances", "events", "faults"):
         whole = getattr(scenario, field)
         size = len(whole)

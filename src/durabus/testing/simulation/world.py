@@ -1,4 +1,4 @@
-"""What a run sees instead of the machine: clocks, randomness, process ids; and what it may not touch."""
+"""Replaces clocks, randomness and process ids during a run, and refuses what a simulation cannot do."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from durabus.testing.simulation.processes import LaneHeartbeat
 from durabus.worker.heartbeat import Heartbeat
 
 EPOCH = 1_700_000_000.0
-"""What the store's clock shows when a simulation begins."""
+"""The store's time when a simulation begins."""
 PID = 4711
-"""Of every process: a pid that comes back is the rule here."""
+"""The pid of every process, so that each restart has the pid of the process before it."""
 
 
 class WorldClock:
@@ -42,14 +42,14 @@ class WorldClock:
         self._of_caller = of_caller
 
     def now(self) -> float:
-        """The present instant."""
+        """Return the present time."""
         owner = self._loop.current.owner
         ahead = owner.wall_ahead if self._of_caller and isinstance(owner, Host) else 0.0
         return EPOCH + self._loop.now + ahead
 
 
 class Alarms(logging.Handler):
-    """Collects what durabus reports with a traceback: the worker survives a bug of its own, a run must not."""
+    """Collects the errors that durabus logs with a traceback. A worker survives its own bug, but the run must fail."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__(logging.ERROR)
@@ -58,7 +58,7 @@ class Alarms(logging.Handler):
         self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it if it is about an exception, and of this run."""
+        """Keep the message if it reports an exception of this run."""
         if record.thread != self._thread or self._loop.is_closed():
             return
         if record.exc_info and record.exc_info[1] is not None:
@@ -67,9 +67,9 @@ class Alarms(logging.Handler):
 
 @contextmanager
 def world(loop: VirtualLoop, seed: int) -> Iterator[Alarms]:
-    """While this is open, durabus lives in ``loop``, as far as this thread calls it. One at a time.
+    """Let durabus run in ``loop`` when this thread calls it. Only one world can be open at a time.
 
-    Threads that others began before go on by the machine's clocks, those of durabus among them.
+    Other threads of the process, even those of durabus, keep the machine's clocks.
     """
     chance, state = random.Random(seed), random.getstate()
     alarms, logger = Alarms(loop), logging.getLogger("durabus")
@@ -116,24 +116,24 @@ def _replacements(loop: VirtualLoop, seed: int, chance: random.Random) -> Iterat
 
 
 def _jitter(chance: random.Random) -> dict[str, Callable[..., Any]]:
-    """Drawn apart from what other threads draw, or the same seed would not be the same run."""
+    """Return functions with their own random numbers: other threads must not change the numbers of a seed."""
     return {"random": chance.random, "uniform": chance.uniform}
 
 
 def _library(real: ModuleType, own: dict[str, Callable[..., Any]]) -> SimpleNamespace:
-    """A module with functions of our own."""
+    """Return a copy of a module with some functions replaced."""
     return SimpleNamespace(
         **vars(real) | {name: _here(function, getattr(real, name)) for name, function in own.items()}
     )
 
 
 def _modules_with(name: str, value: object) -> list[ModuleType]:
-    known = [module for path, module in sorted(sys.modules.items()) if _lives_in_it(path)]
+    known = [module for path, module in sorted(sys.modules.items()) if _is_simulated(path)]
     return [module for module in known if vars(module).get(name) is value]
 
 
-def _lives_in_it(path: str) -> bool:
-    """The simulation itself does not."""
+def _is_simulated(path: str) -> bool:
+    """Return whether a module is simulated. The simulation itself is not."""
     return path.startswith("durabus.") and not path.startswith("durabus.testing.")
 
 
@@ -142,7 +142,7 @@ def _name_of(owner: object) -> str:
 
 
 def _here(simulated: Callable[..., Any], real: Callable[..., Any]) -> Callable[..., Any]:
-    """Only for the thread that simulates: all others of this process go on as they are."""
+    """Return a function that is simulated in this thread and real in all other threads."""
     simulating = threading.get_ident()
 
     def call(*args: Any, **options: Any) -> Any:
