@@ -11,6 +11,7 @@ from durabus.stores.postgresql import schema as schemas
 from durabus.stores.postgresql.address import parse_url
 from durabus.stores.postgresql.connection import connect
 from durabus.stores.postgresql.store import PostgreSQLStore
+from durabus.stores.sql.migrations import Migration
 
 OBJECTS = "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND relkind IN ('r', 'p', 'v', 'S')"
 
@@ -38,7 +39,7 @@ async def test_up_verify_down_and_verify_must_fail(url: str, postgresql_url: str
 
 async def test_one_step_can_be_taken_back_alone(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     up, down = "CREATE TABLE notes (id integer)", "DROP TABLE notes"
-    steps = (*schemas.migrations(), schemas.PostgreSQLMigration(number=2, name="0002_notes", up=up, down=down))
+    steps = (*schemas.migrations(), Migration(number=2, name="0002_notes", up=up, down=down))
     monkeypatch.setattr(schemas, "migrations", lambda: steps)
     address = parse_url(url)
     connection = await connect(address)

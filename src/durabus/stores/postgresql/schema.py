@@ -2,53 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from functools import cache
-from importlib.resources import files
-
 import asyncpg
-import msgspec
 
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import Connection, connect, let_go
 from durabus.stores.postgresql.log_partitions import DAYS_AHEAD
 from durabus.stores.postgresql.sql import Statements
+from durabus.stores.sql.migrations import (
+    Migration,
+    check_applied,
+    damaged,
+    not_ours,
+    read_migrations,
+    refuse_missing,
+)
 
-_NAME = re.compile(r"(\d{4})_\w+\.sql")
-_SHOWN = 2000
+PACKAGE = "durabus.stores.postgresql"
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended($1, 2))"
 
 
-class PostgreSQLMigration(msgspec.Struct, frozen=True, kw_only=True):
-    """One migration: the step and its reversal."""
-
-    number: int
-    name: str
-    up: str
-    down: str
-
-    @property
-    def checksum(self) -> str:
-        """The checksum of the step alone: its reversal may change later."""
-        return hashlib.sha256(self.up.encode()).hexdigest()
-
-
-@cache
-def migrations() -> tuple[PostgreSQLMigration, ...]:
+def migrations() -> tuple[Migration, ...]:
     """Return all steps of this version, in order."""
-    folder = files(__package__).joinpath("migrations")
-    steps = []
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        number = _NAME.fullmatch(file.name)
-        if number:
-            name = file.name.removesuffix(".sql")
-            down = folder.joinpath(f"{name}.down.sql").read_text(encoding="utf-8")
-            steps.append(
-                PostgreSQLMigration(number=int(number[1]), name=name, up=file.read_text(encoding="utf-8"), down=down)
-            )
-    return tuple(steps)
+    return read_migrations(PACKAGE)
 
 
 async def prepare(connection: Connection, address: PostgreSQLAddress, now: float | None) -> str:
@@ -105,20 +81,11 @@ async def revert(connection: Connection, address: PostgreSQLAddress, *, to: int 
 async def verify(connection: Connection, address: PostgreSQLAddress) -> None:
     """Compare every table, index, view, sequence and function with what the migrations made."""
     done = await _applied(connection, address)
-    missing = [step.name for step in migrations() if step.number not in done]
-    if missing:
-        raise SchemaError(f"{address.shown}: the schema lacks {', '.join(missing)}: run `durabus db migrate`")
+    refuse_missing(migrations(), done, address.shown, remedy="run `durabus db migrate`")
     rows = await connection.fetch(_sql(address)["changed_objects"], address.schema)
     for kind, name, expected, actual in rows:
-        if expected is None:
-            continue  # an added index or table does no harm
-        if actual is None:
-            raise SchemaError(f"{address.shown}: {kind} {name} is missing: {_REMEDY}")
-        now = " ".join(actual.split())[:_SHOWN]
-        raise SchemaError(f"{address.shown}: {kind} {name} is not the one durabus made, it is now `{now}`: {_REMEDY}")
-
-
-_REMEDY = "restore a backup, or create it again as in durabus/stores/postgresql/migrations"
+        if expected is not None:  # an added index or table does no harm
+            raise damaged(address.shown, PACKAGE, kind, name, actual)
 
 
 async def applied_instants(address: PostgreSQLAddress) -> dict[int, float]:
@@ -160,29 +127,15 @@ async def _applied(connection: Connection, address: PostgreSQLAddress) -> list[i
     if await connection.fetchval("SELECT to_regclass($1)", name) is None:
         return []
     rows = await connection.fetch(_sql(address)["applied_migrations"])
-    known = {step.number: step for step in migrations()}
-    for number, step, checksum, _ in rows:
-        if number not in known:
-            raise SchemaError(
-                f"{address.shown} was made by a newer durabus (its schema has {step}, this one knows {len(known)} "
-                "steps): upgrade durabus in this process"
-            )
-        if checksum != known[number].checksum:
-            raise SchemaError(
-                f"{address.shown}: step {step} was applied in another form than this durabus has: install the durabus "
-                "that made the schema, or start with a new one (?schema=…)"
-            )
-    return [row[0] for row in rows]
+    anew = "install the durabus that made the schema, or start with a new one (?schema=…)"
+    return check_applied(rows, migrations(), address.shown, start_anew=anew)
 
 
-async def _run(connection: Connection, script: str, step: PostgreSQLMigration, address: PostgreSQLAddress) -> None:
+async def _run(connection: Connection, script: str, step: Migration, address: PostgreSQLAddress) -> None:
     try:
         await connection.execute(script)
     except (asyncpg.DuplicateTableError, asyncpg.DuplicateFunctionError) as error:
-        raise SchemaError(
-            f"{address.shown}: {error}, but durabus did not make it ({step.name} is not applied): give durabus a "
-            "schema of its own (?schema=…), or rename that table"
-        ) from error
+        raise not_ours(address.shown, error, step, remedy="give durabus a schema of its own (?schema=…)") from error
 
 
 def _sql(address: PostgreSQLAddress) -> Statements:

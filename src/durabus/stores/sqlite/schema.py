@@ -2,55 +2,33 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import sqlite3
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
-import msgspec
-
-from durabus.errors import SchemaError, StoreUnavailableError
+from durabus.errors import StoreUnavailableError
+from durabus.stores.sql.migrations import (
+    Migration,
+    check_applied,
+    damaged,
+    not_ours,
+    read_migrations,
+    refuse_missing,
+)
 from durabus.stores.sqlite.address import SQLiteAddress
 from durabus.stores.sqlite.connection import connect_reader, store_error
 
+PACKAGE = "durabus.stores.sqlite"
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS durabus_migrations "
     "(number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at REAL NOT NULL) STRICT"
 )
-_NAME = re.compile(r"(\d{4})_\w+\.sql")
 _OBJECTS = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
 
 
-class SQLiteMigration(msgspec.Struct, frozen=True, kw_only=True):
-    """One migration: the step and its reversal."""
-
-    number: int
-    name: str
-    up: str
-    down: str
-
-    @property
-    def checksum(self) -> str:
-        """The checksum of the step alone: its reversal may change later."""
-        return hashlib.sha256(self.up.encode()).hexdigest()
-
-
-@cache
-def migrations() -> tuple[SQLiteMigration, ...]:
+def migrations() -> tuple[Migration, ...]:
     """Return all steps of this version, in order."""
-    folder = files(__package__).joinpath("migrations")
-    steps = []
-    for file in sorted(folder.iterdir(), key=lambda file: file.name):
-        number = _NAME.fullmatch(file.name)
-        if number:
-            name = file.name.removesuffix(".sql")
-            down = folder.joinpath(f"{name}.down.sql").read_text(encoding="utf-8")
-            steps.append(
-                SQLiteMigration(number=int(number[1]), name=name, up=file.read_text(encoding="utf-8"), down=down)
-            )
-    return tuple(steps)
+    return read_migrations(PACKAGE)
 
 
 def migrate(connection: sqlite3.Connection, path: Path, now: float) -> None:
@@ -81,20 +59,12 @@ def revert(connection: sqlite3.Connection, path: Path, *, to: int = 0) -> None:
 
 def verify(connection: sqlite3.Connection, path: Path) -> None:
     """Compare every table, index and view with what the migrations make. Objects of other programs are ignored."""
-    missing = [step.name for step in migrations() if step.number not in _applied(connection, path)]
-    if missing:
-        raise SchemaError(f"{path}: the schema lacks {', '.join(missing)}: open the store once to install it")
+    remedy = "open the store once to install it"
+    refuse_missing(migrations(), _applied(connection, path), str(path), remedy=remedy)
     actual = _objects(connection)
-    for name, (kind, sql) in _expected().items():
-        if name not in actual:
-            raise SchemaError(f"{path}: {kind} {name} is missing: {_REMEDY}")
-        if actual[name] != (kind, sql):
-            raise SchemaError(
-                f"{path}: {kind} {name} is not the one durabus made, it is now `{actual[name][1]}`: {_REMEDY}"
-            )
-
-
-_REMEDY = "restore a backup, or create it again as in durabus/stores/sqlite/migrations"
+    for name, expected in _expected().items():
+        if actual.get(name) != expected:
+            raise damaged(str(path), PACKAGE, expected[0], name, actual.get(name, (None, None))[1])
 
 
 def _applied(connection: sqlite3.Connection, path: Path) -> list[int]:
@@ -102,19 +72,8 @@ def _applied(connection: sqlite3.Connection, path: Path) -> list[int]:
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'durabus_migrations'").fetchone():
         return []
     rows = connection.execute("SELECT number, name, checksum FROM durabus_migrations ORDER BY number").fetchall()
-    known = {step.number: step for step in migrations()}
-    for number, name, checksum in rows:
-        if number not in known:
-            raise SchemaError(
-                f"{path} was made by a newer durabus (its schema has {name}, this one knows {len(known)} steps): "
-                "upgrade durabus in this process"
-            )
-        if checksum != known[number].checksum:
-            raise SchemaError(
-                f"{path}: step {name} was applied in another form than this durabus has: "
-                "install the durabus that made the file, or start with a new file"
-            )
-    return [row[0] for row in rows]
+    anew = "install the durabus that made the file, or start with a new file"
+    return check_applied(rows, migrations(), str(path), start_anew=anew)
 
 
 async def applied_instants(address: SQLiteAddress) -> dict[int, float]:
@@ -134,17 +93,14 @@ async def applied_instants(address: SQLiteAddress) -> dict[int, float]:
     return dict(rows)
 
 
-def _run(connection: sqlite3.Connection, script: str, step: SQLiteMigration, path: Path) -> None:
+def _run(connection: sqlite3.Connection, script: str, step: Migration, path: Path) -> None:
     try:
         for sql in _split(script):
             connection.execute(sql)
     except sqlite3.OperationalError as error:
         if "already exists" not in str(error):
             raise
-        raise SchemaError(
-            f"{path}: {error}, but durabus did not make it ({step.name} is not applied): give durabus a file of its "
-            "own, or rename that table"
-        ) from error
+        raise not_ours(str(path), error, step, remedy="give durabus a file of its own") from error
 
 
 def _split(script: str) -> list[str]:
