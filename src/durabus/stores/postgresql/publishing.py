@@ -16,7 +16,7 @@ from durabus.model.event import Event, NewEvent
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.states import get_events
-from durabus.stores.sql.rows import strings_to
+from durabus.stores.sql.rows import added_event, strings_to
 
 TRIES = 5
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -136,22 +136,5 @@ def _answer(
             events.append(stood_in[other] if other in stood_in else events[list(ids).index(other)])
             continue
         due = None if dues is None else dues[number]
-        events.append(
-            Event(
-                id=id_,
-                event_id=one.event_id,
-                bus=one.bus,
-                type=one.type,
-                payload_json=one.payload_json,
-                metadata_json=one.metadata_json,
-                tags=one.tags,
-                priority=one.priority,
-                max_attempts=one.max_attempts,
-                parent_id=one.parent_id,
-                idempotency_key=one.idempotency_key,
-                created_ts=now,
-                updated_ts=now,
-                due_ts=now if due is None else due,
-            )
-        )
+        events.append(added_event(one, id_, now, now if due is None else due))
     return events

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from durabus.lifecycle.state import HandlerState, LockState, SettledClaim
 from durabus.model.claim import LockClaim
-from durabus.model.event import Event
+from durabus.model.event import Event, NewEvent
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Settled
@@ -56,6 +56,26 @@ def strings_of(column: str | None) -> tuple[str, ...]:
 def results_to(results: tuple[HandlerResult, ...]) -> str | None:
     """Return results as a column of the log; NULL if there are none."""
     return _encode(results).decode() if results else None
+
+
+def added_event(new: NewEvent, id_: int, now: float, due: float) -> Event:
+    """Return a new event as the store has just stored it."""
+    return Event(
+        id=id_,
+        event_id=new.event_id,
+        bus=new.bus,
+        type=new.type,
+        payload_json=new.payload_json,
+        metadata_json=new.metadata_json,
+        tags=new.tags,
+        priority=new.priority,
+        max_attempts=new.max_attempts,
+        parent_id=new.parent_id,
+        idempotency_key=new.idempotency_key,
+        created_ts=now,
+        updated_ts=now,
+        due_ts=due,
+    )
 
 
 def event_of(row: Row) -> Event:

@@ -17,7 +17,7 @@ from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts
 from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
-from durabus.stores.sql.rows import Row, event_of, to_json
+from durabus.stores.sql.rows import Row, added_event, event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.sql import statement
 
@@ -152,25 +152,7 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
     numbers = Counter([one.bus for one in new])
     note_live(tx, numbers)
     tx.woken.update(numbers)
-    return [
-        Event(
-            id=id_,
-            event_id=one.event_id,
-            bus=one.bus,
-            type=one.type,
-            payload_json=one.payload_json,
-            metadata_json=one.metadata_json,
-            tags=one.tags,
-            priority=one.priority,
-            max_attempts=one.max_attempts,
-            parent_id=one.parent_id,
-            idempotency_key=one.idempotency_key,
-            created_ts=now,
-            updated_ts=now,
-            due_ts=now + one.delay,
-        )
-        for id_, one in enumerate(new, first)
-    ]
+    return [added_event(one, id_, now, now + one.delay) for id_, one in enumerate(new, first)]
 
 
 def _insert(tx: Transaction, sql: _Insert, rows: list[Row]) -> None:
