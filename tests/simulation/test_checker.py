@@ -125,6 +125,16 @@ def serial_side_by_side(lines: Lines) -> Lines:
     ]
 
 
+def serial_without_the_lock(lines: Lines) -> Lines:
+    """The bus is serial, but ``b`` claimed and handled without its lock."""
+    return [
+        replace(line, claim=replace(line.claim, mode="bus-serial"))
+        if isinstance(line, Invoke) and line.claim is not None and line.host != "b"
+        else line
+        for line in lines
+    ]
+
+
 def nobody_frozen(lines: Lines) -> Lines:
     return without(lines, lambda line: isinstance(line, Disturbed))
 
@@ -223,6 +233,7 @@ MUTATIONS: dict[str, tuple[str, Mutation]] = {
     "a later event of a key goes first": ("order", key_out_of_order),
     "two events of a key at once": ("order", key_side_by_side),
     "two events of a serial bus at once": ("order", serial_side_by_side),
+    "a handler of a serial bus runs without its lock": ("order", serial_without_the_lock),
     "a retry before its time": ("backoff", lambda lines: relogged(lines, 10, at_ts=2.6)),
     "the store counts other attempts than the log": ("log = state", lambda lines: refinal(lines, 3, attempts=2)),
     "the store has another end than the log": ("log = state", lambda lines: relogged(lines, 13, status=PENDING)),

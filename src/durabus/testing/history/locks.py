@@ -9,7 +9,7 @@ from typing import NamedTuple
 from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import Action
 from durabus.testing.history.claims import held_claims
-from durabus.testing.history.history import FOREVER, History, Violation
+from durabus.testing.history.history import FOREVER, History, RecordedCall, Violation
 from durabus.testing.history.lifecycle import FREES
 from durabus.testing.history.lines import Effect, Holding
 
@@ -55,27 +55,52 @@ class HandlerRun(NamedTuple):
 
 
 def serial(history: History) -> Iterator[Violation]:
-    """A serial bus has one claim at a time, and its handlers run one event at a time."""
-    buses = {
-        call.invoke.claim.bus
-        for call in history.calls
-        if call.invoke.claim is not None and call.invoke.claim.mode == "bus-serial"
-    }
+    """A serial bus has one claim with its lock at a time, and its handlers run one event at a time.
+
+    A worker claims an event without the lock if no live node has its handlers. Nothing runs under such a claim.
+    """
+    buses = {call.invoke.claim.bus for call in history.calls if call.invoke.claim is not None and _takes_the_lock(call)}
     # A child that a handler waits for runs inside its parent, under the parent's lock.
     of_bus = {id_: event.bus for id_, event in history.finals.items() if event.bus in buses and event.parent_id is None}
     yield from _claims(history, of_bus)
+    yield from _handlers_without_lock(history, of_bus)
     if history.settings.stops_in_time:
         yield from _handlers(history, of_bus)
 
 
+def _takes_the_lock(call: RecordedCall) -> bool:
+    return call.invoke.claim is not None and call.invoke.claim.mode == "bus-serial"
+
+
+def _handlers_without_lock(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
+    without = {(claim.id, claim.fence) for call, claim in history.grants if not _takes_the_lock(call)}
+    for effect in history.effects:
+        if effect.what == "start" and effect.id in of_bus and (effect.id, effect.fence) in without:
+            yield Violation(
+                "order",
+                f"{effect.handler} of event {effect.id} began on {effect.host} under a claim without the lock of the "
+                f"serial bus {of_bus[effect.id]!r}",
+            )
+
+
 def _claims(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
     tokens = {(claim.id, claim.fence): claim.token for _, claim in history.grants}
+    has_lock = {(claim.id, claim.fence): _takes_the_lock(call) for call, claim in history.grants}
+    # The log has no token, so a claim whose reply was lost may be any claim that was asked for before.
+    lost = [
+        call.begins
+        for call in history.calls
+        if call.invoke.claim is not None and not _takes_the_lock(call) and call.ends == FOREVER
+    ]
+    first_lost = min(lost, default=FOREVER)
     held: dict[str, dict[int, LogEntry]] = {}
     for entry in history.log:
         if entry.id not in of_bus:
             continue
         at_work = held.setdefault(of_bus[entry.id], {})
         if entry.action is Action.PICKED:
+            if not has_lock.get((entry.id, entry.fence), history.at(entry.at_ts) < first_lost):
+                continue
             for other in at_work.values():
                 if other.id != entry.id and not _are_one_claim(tokens, other, entry):
                     yield Violation(
