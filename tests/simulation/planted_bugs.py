@@ -180,11 +180,10 @@ def wake_only_on_notify() -> Iterator[None]:
     """No poll behind the hints, and who comes after the shout has not heard it."""
 
     async def deaf(self: MemoryStore, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109
-        signal = asyncio.Event()
-        self._waiters.setdefault(bus, []).append((asyncio.get_running_loop(), signal))
+        hint = self._waiting.add(bus)
         try:
             async with asyncio.timeout(timeout):
-                await signal.wait()
+                await hint
         except TimeoutError:
             return False
         return True

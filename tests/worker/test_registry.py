@@ -149,7 +149,7 @@ async def test_a_forgotten_bus_leaves_nothing_in_memory() -> None:
     await store.cleanup_excess_events("default", keep=0)
     await store.stop_bus("default")
     assert await store.archive_buses(stopped_for=0) == 1
-    assert (store._bus_queues, store._waiters, store._handlers, store._revisions) == ({}, {}, {}, {})
+    assert (store._bus_queues, store._waiting._by_bus, store._handlers, store._revisions) == ({}, {}, {}, {})
 
 
 class OfShards(MemoryStore):

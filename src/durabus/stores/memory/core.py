@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Sequence
 from itertools import islice
@@ -22,6 +21,7 @@ from durabus.store.events import EventRef
 from durabus.store.features import Features
 from durabus.stores.memory.bus_queue import BusQueue
 from durabus.stores.memory.log import MemoryLog
+from durabus.stores.wakeups import WaitingWorkers
 
 DEFAULT_HISTORY = 10_000
 
@@ -75,7 +75,7 @@ class MemoryCore:
         self._handlers: dict[str, dict[tuple[str, str], Registration]] = {}
         self._revisions: dict[str, str] = {}
         self._last_revision = 0
-        self._waiters: dict[str, list[tuple[asyncio.AbstractEventLoop, asyncio.Event]]] = {}
+        self._waiting = WaitingWorkers()
 
     @classmethod
     def options_from_url(cls, url: str) -> dict[str, int]:
@@ -127,8 +127,8 @@ class MemoryCore:
                 del self._dead[event.id]
         if status is EventStatus.PENDING:
             self._bus_queue(event.bus).pending(event, now)
-            if event.bus in self._waiters:
-                self._wake(event.bus)
+            if event.bus in self._waiting:
+                self._waiting.wake(event.bus)
         else:
             self._ended(event)
 
@@ -222,20 +222,6 @@ class MemoryCore:
     def _fence(self) -> int:
         self._last_fence += 1
         return self._last_fence
-
-    def _wake(self, bus: str) -> None:
-        for loop, signal in self._waiters.pop(bus, ()):
-            if loop is _running_loop():
-                signal.set()
-            elif not loop.is_closed():
-                loop.call_soon_threadsafe(signal.set)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def lock_claim(lock: LockState, token: str) -> LockClaim:

@@ -89,8 +89,6 @@ class MemoryRegistrations(MemoryCore):
                 self._revisions.pop(bus, None)
                 if not self._bus_queues[bus].history:
                     del self._bus_queues[bus]
-                if not self._waiters.get(bus, True):
-                    del self._waiters[bus]
             return len(gone)
 
     def _put_handlers(self, bus: str, after: dict[tuple[str, str], Registration]) -> None:

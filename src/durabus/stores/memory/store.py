@@ -290,8 +290,7 @@ class MemoryStore(MemoryRegistrations, MemoryEvents, MemoryClaims, MemoryResults
         """See ``EventStore``."""
         with self._lock:
             self._closed = True
-            for bus in list(self._waiters):
-                self._wake(bus)
+            self._waiting.wake(None)
 
     async def verify(self) -> None:
         """See ``EventStore``: there is no schema to differ from."""
@@ -304,24 +303,19 @@ class MemoryStore(MemoryRegistrations, MemoryEvents, MemoryClaims, MemoryResults
 
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
         """See ``EventStore``."""
-        signal = asyncio.Event()
-        waiter = (asyncio.get_running_loop(), signal)
         with self._lock:
             self._check_open()
             now, queue = self._clock.now(), self._bus_queue(bus)
-            self._waiters.setdefault(bus, []).append(waiter)
+            hint = self._waiting.add(bus)
             instant = queue.next_instant()
         due_in = timeout if instant is None else max(instant - now, 0.0)
-        if instant is not None and due_in == 0:
-            signal.set()
         try:
+            if instant is not None and due_in == 0:
+                return True
             async with asyncio.timeout(min(timeout, due_in)):
-                await signal.wait()
+                await hint
         except TimeoutError:
             return due_in < timeout
         finally:
-            with self._lock:
-                waiters = self._waiters.get(bus)
-                if waiters is not None and waiter in waiters:
-                    waiters.remove(waiter)
+            self._waiting.remove(bus, hint)
         return True

@@ -9,8 +9,9 @@ from durabus.clock import monotonic
 from durabus.model.claim import ClaimRequest
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.service import Service
-from durabus.stores.postgresql.wakeup import Listener, Notifier, PostgreSQLWakeup, Send
+from durabus.stores.postgresql.wakeup import Listener, Notifier, Send
 from durabus.stores.sql.rows import Row
+from durabus.stores.wakeups import BusNews, WaitingWorkers
 
 NextWakeup = Callable[[str], Awaitable[Row]]
 
@@ -23,7 +24,8 @@ class PostgreSQLHints:
         self._service = service
         self._send = send
         self._next_wakeup = next_wakeup
-        self._wakeup = PostgreSQLWakeup()
+        self._waiting = WaitingWorkers()
+        self._news = BusNews()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._notifier = Notifier(send)
         self._notifier_there: Notifier | None = None
@@ -41,7 +43,7 @@ class PostgreSQLHints:
     def tell(self, buses: set[str]) -> None:
         """Wake the workers that wait for these buses, in this and other processes."""
         for bus in buses:
-            self._wakeup.wake(bus)
+            self._wake(bus)
         if not self._address.listen:
             return
         if asyncio.get_running_loop() is self._loop:
@@ -50,16 +52,16 @@ class PostgreSQLHints:
             self._service.submit(lambda _pool: self._tell_there(buses))
 
     def claim_began(self) -> int:
-        """See ``PostgreSQLWakeup.began``."""
-        return self._wakeup.began()
+        """See ``BusNews.mark``."""
+        return self._news.mark()
 
     def claimed(self, request: ClaimRequest, began: int, *, anything: bool) -> None:
-        """See ``PostgreSQLWakeup.claimed``."""
-        self._wakeup.claimed(request, began, anything=anything)
+        """See ``BusNews.claimed``."""
+        self._news.claimed(request.bus, began, anything=anything)
 
     def wake_all(self) -> None:
         """Wake every worker, because the store closes."""
-        self._wakeup.wake(None)
+        self._wake(None)
 
     async def close(self) -> None:
         """Send the remaining notifications. Runs on the event loop of ``open``."""
@@ -68,20 +70,23 @@ class PostgreSQLHints:
     async def wait(self, bus: str, seconds: float) -> bool:
         """Wait at most ``seconds``, and return whether the bus may have events to claim."""
         until = monotonic() + seconds
-        future = self._wakeup.sleep(bus)
+        future = self._waiting.add(bus)
         try:
             if self._address.listen:
                 await self._listen(seconds)
             ready, due_in = await self._next_wakeup(bus)
-            if ready and self._wakeup.is_news(bus):
+            if ready and self._news.has(bus):
                 return True
             left = max(until - monotonic(), 0.0)
             due = due_in is not None and due_in < left
             done, _ = await asyncio.wait({future}, timeout=max(due_in, 0.0) if due else left)
             return due or bool(done)
         finally:
-            self._wakeup.leave(bus, future)
-            future.cancel()
+            self._waiting.remove(bus, future)
+
+    def _wake(self, bus: str | None) -> None:
+        self._news.add(bus)
+        self._waiting.wake(bus)
 
     async def _listen(self, seconds: float) -> None:
         """Wait until the listener is ready. If that takes too long, workers poll."""
@@ -106,7 +111,7 @@ class PostgreSQLHints:
 
     async def _make_listener(self, _pool: object) -> Listener:
         if self._listener is None:
-            self._listener = Listener(self._address, self._wakeup.wake)
-            self._wakeup.listening()
+            self._listener = Listener(self._address, self._wake)
+            self._news.add(None)  # the listener missed earlier notifications
             self._service.at_the_end(self._listener.close)
         return self._listener

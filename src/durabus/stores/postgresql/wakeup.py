@@ -1,103 +1,17 @@
-"""Wakes workers that wait for events of a bus: the table of waiting workers, LISTEN and NOTIFY."""
+"""Wakes workers of other processes that wait for events of a bus: LISTEN and NOTIFY."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Iterable
 
 import asyncpg
 
 from durabus.errors import DurabusError
-from durabus.model.claim import ClaimRequest
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import Connection, connect, let_go
-
-_REMEMBERED_BUSES = 10_000
-
-
-class PostgreSQLWakeup:
-    """The workers that wait, by bus. Several threads use it. A lost wake-up costs latency, nothing else."""
-
-    def __init__(self) -> None:
-        self._gate = threading.Lock()
-        self._sleepers: dict[str, list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]] = {}
-        self._tick = 0
-        self._news: dict[str, int] = {}
-        self._all_news = 0
-        self._in_vain: dict[str, int] = {}
-
-    def sleep(self, bus: str) -> asyncio.Future[None]:
-        """Return a future that resolves when ``bus`` may have events to claim."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        with self._gate:
-            self._sleepers.setdefault(bus, []).append((loop, future))
-        return future
-
-    def leave(self, bus: str, future: asyncio.Future[None]) -> None:
-        """Remove a worker that was woken or stopped waiting."""
-        with self._gate:
-            left = [one for one in self._sleepers.get(bus, ()) if one[1] is not future]
-            if left:
-                self._sleepers[bus] = left
-            else:
-                self._sleepers.pop(bus, None)
-
-    def wake(self, bus: str | None) -> None:
-        """Wake the workers of a bus; with None, of all buses."""
-        with self._gate:
-            self._tick += 1
-            if bus is None:
-                self._all_news = self._tick
-                woken = [one for sleepers in self._sleepers.values() for one in sleepers]
-                self._sleepers.clear()
-            else:
-                self._remember_few()
-                self._news[bus] = self._tick
-                woken = self._sleepers.pop(bus, [])
-        for loop, future in woken:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_resolve, future)
-
-    def listening(self) -> None:
-        """The listener starts: it missed earlier notifications, so every bus may have new events."""
-        with self._gate:
-            self._tick += 1
-            self._all_news = self._tick
-
-    def began(self) -> int:
-        """Return a mark before a claim. Later news counts as new for a worker whose claim got nothing."""
-        return self._tick
-
-    def claimed(self, request: ClaimRequest, began: int, *, anything: bool) -> None:
-        """Remember whether a claim got events. Events that it could not get do not wake its worker again."""
-        with self._gate:
-            self._remember_few()
-            if anything:
-                self._in_vain.pop(request.bus, None)
-            else:
-                self._in_vain[request.bus] = began
-
-    def is_news(self, bus: str) -> bool:
-        """Return whether new events came since the last claim that got nothing (other tags, a held lock)."""
-        with self._gate:
-            since = self._in_vain.get(bus)
-            return since is None or max(self._news.get(bus, 0), self._all_news) > since
-
-    def _remember_few(self) -> None:
-        """Limit the tables: bus names come and go, also those of buses that no worker here claims from."""
-        if len(self._news) + len(self._in_vain) > _REMEMBERED_BUSES:
-            self._news.clear()
-            self._in_vain.clear()
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
 
 logger = logging.getLogger("durabus.postgresql")
 

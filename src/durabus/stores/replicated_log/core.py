@@ -252,9 +252,7 @@ class ReplicatedLogCore(BulkCore):
 
     def wake_all(self) -> None:
         """End every wait for work."""
-        with self._lock:
-            for bus in list(self._waiters):
-                self._wake(bus)
+        self._waiting.wake(None)
 
     def _stored_id(self, new: NewEvent) -> int | None:
         id_ = self._ids.get(new.event_id)

@@ -25,6 +25,7 @@ from pathlib import Path
 from durabus.clock import monotonic
 from durabus.stores.sqlite.connection import Transaction, Watch, deliver
 from durabus.stores.sqlite.sql import statement
+from durabus.stores.wakeups import BusNews
 
 TELL_EVERY = 0.004
 """Minimum seconds between two reports: a busy neighbour must not keep this process awake."""
@@ -114,7 +115,6 @@ LOOK_EVERY = 0.005
 LOOKS = (0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.009, 0.014, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0)
 """Seconds from a reported write to the checks for its commit, which follows once the disk has confirmed it."""
 _LOOK_ANYWAY = 1.0
-_REMEMBERED_BUSES = 10_000
 
 _NEXT_WAKEUP = statement("next_wakeup")
 
@@ -131,10 +131,7 @@ class SQLiteWakeup:
         self._next_look = 0.0
         self._noticed = 0.0
         self._looks_taken = len(LOOKS)
-        self._tick = 0
-        self._foreign = 0
-        self._news: dict[str, int] = {}
-        self._fruitless: dict[str, int] = {}
+        self._news = BusNews()
 
     @property
     def anybody(self) -> bool:
@@ -164,7 +161,7 @@ class SQLiteWakeup:
         self._begin_to_watch()
         self._see_others(now)
         ready, alarm = self._next_wakeup(bus, now)
-        if ready and max(self._news.get(bus, 0), self._foreign) > self._fruitless.get(bus, -1):
+        if ready and self._news.has(bus):
             deliver([watch])
             return
         if not self._sleepers:
@@ -174,19 +171,16 @@ class SQLiteWakeup:
 
     def committed(self, tx: Transaction) -> None:
         """Wake the workers of the buses that a transaction of this store object gave events to."""
-        if len(self._news) + len(self._fruitless) > _REMEMBERED_BUSES:
-            self._news.clear()
-            self._fruitless.clear()
+        mark = self._news.mark()
         for bus in tx.fruitless:
-            self._fruitless[bus] = self._tick
+            self._news.claimed(bus, mark, anything=False)
         for bus in tx.fruitful:
-            self._fruitless.pop(bus, None)
-        self._tick += 1
+            self._news.claimed(bus, mark, anything=True)
         for bus in tx.woken:
             if bus in self._sleepers:
                 self._wake(bus)
             else:
-                self._news[bus] = self._tick
+                self._news.add(bus)
 
     def look(self, now: float) -> None:
         """Check for other commits and due alarms, and remove workers that stopped waiting."""
@@ -238,8 +232,7 @@ class SQLiteWakeup:
         if version == self._version:
             return
         self._version = version
-        self._tick += 1
-        self._foreign = self._tick
+        self._news.add(None)
         for bus in list(self._sleepers):
             ready, alarm = self._next_wakeup(bus, now)
             if ready:
