@@ -32,7 +32,7 @@ from durabus.pipeline.jars import class_path
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import hourly_counters, journeys, latest_state
 from durabus.pipeline.session import spark_session
-from durabus.pipeline.store_session import ask_store
+from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.verification import verify
 from durabus.testing.servers.postgresql import PostgreSQLServer
 
@@ -98,14 +98,20 @@ def archived(run: Measuring, ways: Mapping[str, Way]) -> None:
         for name, way in ways.items():
             run.time(name, lambda way=way: way(spark, run.url).write.format("delta").mode("overwrite").save(place))  # type: ignore[misc]
             counts.add(spark.read.format("delta").load(place).count())
-        run.time("archive", lambda lake=lake: Archive(lake, run.url).run())  # type: ignore[misc]
+        run.time("archive", lambda lake=lake: archive(lake, run.url))  # type: ignore[misc]
         counts.add(lake.read("bronze.event_log").count())
     assert len(counts) == 1, counts
     run.time("verify", lambda: verified(run))
 
 
+def archive(lake: Lake, url: str) -> None:
+    with StoreSession(url) as session:
+        Archive(lake, session).run()
+
+
 def verified(run: Measuring) -> None:
-    ask_store(run.url, lambda store: verify(run.lake, store, run.url))
+    with StoreSession(run.url) as session:
+        verify(run.lake, session)
 
 
 def derived(run: Measuring) -> None:
@@ -120,7 +126,7 @@ def derived(run: Measuring) -> None:
 def with_more(run: Measuring) -> None:
     """10,000 new entries on top."""
     filling(run.url, MORE, seed=3)()
-    run.time(f"archive, {MORE:,} more", lambda: Archive(run.lake, run.url).run(), MORE)
+    run.time(f"archive, {MORE:,} more", lambda: archive(run.lake, run.url), MORE)
     run.time(f"verify, {MORE:,} more", lambda: verified(run), MORE)
     if run.lake.exists("silver.events"):
         run.time(f"silver.events, {MORE:,} more", lambda: update_silver(run.lake, "silver.events"), MORE)

@@ -17,6 +17,7 @@ from tests.pipeline.notebook import Notebook, run_notebook
 from durabus import EventStore, ManualClock, open_store
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.session import QUICK, spark_session
+from durabus.pipeline.store_session import StoreSession
 
 SECONDS = 900
 """A test that Spark takes part in may wait for a JVM and for neighbours on two cores."""
@@ -70,6 +71,13 @@ def notebook(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> N
 @pytest.fixture
 def url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/bus.db"
+
+
+@pytest.fixture
+def session(url: str) -> Iterator[StoreSession]:
+    """The store as a run of the pipeline sees it."""
+    with StoreSession(url) as opened:
+        yield opened
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from durabus.stores.sqlite.store import SQLiteStore
+
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pipeline_notebook.py"
 
 
@@ -19,12 +21,21 @@ class Notebook:
 
     printed: list[str]
     names: dict[str, Any]
+    opened: int
+    """How often its process opened the store."""
 
 
 def run_notebook(folder: Path) -> Notebook:
     """With its store and its lake in this folder."""
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
         patch.setattr("tempfile.tempdir", str(folder))
+        open_sqlite, opened = SQLiteStore.open, []
+
+        async def counted(store: SQLiteStore) -> None:
+            opened.append(store)
+            await open_sqlite(store)
+
+        patch.setattr(SQLiteStore, "open", counted)
         with ThreadPoolExecutor(1) as thread:  # it has no event loop around it
             names = thread.submit(runpy.run_path, str(EXAMPLE), run_name="__main__").result()
-    return Notebook(out.getvalue().splitlines(), names)
+    return Notebook(out.getvalue().splitlines(), names, len(opened))

@@ -14,9 +14,9 @@ from durabus import EventStore
 from durabus.errors import PipelineError
 from durabus.pipeline.archive import Archive, Archived, Reached, quarantine
 from durabus.pipeline.derive import Compacted, compact, update_silver
-from durabus.pipeline.lake import Lake
-from durabus.pipeline.lock import lake_lock
+from durabus.pipeline.lake import Lake, lake_lock
 from durabus.pipeline.schema import COLUMNS, EVENT_LOG, QUARANTINE
+from durabus.pipeline.store_session import StoreSession
 from durabus.store.log import START
 
 
@@ -28,7 +28,7 @@ async def expect_the_whole_log(lake: Lake, store: EventStore) -> None:
 
 
 async def test_the_log_is_archived_once_and_then_only_what_is_new(
-    lake: Lake, url: str, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, session: StoreSession, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first batch by tasks, the others, of one page each, without."""
     await history.varied()
@@ -36,35 +36,36 @@ async def test_the_log_is_archived_once_and_then_only_what_is_new(
     told: list[int] = []
     with monkeypatch.context() as patch:
         patch.setattr("durabus.pipeline.source.ROWS_PER_PAGE", 10)
-        assert Archive(lake, url, rows_per_batch=20).run(told.append) == Archived(rows=total, total=total)
+        assert Archive(lake, session, rows_per_batch=20).run(told.append) == Archived(rows=total, total=total)
     assert told == [20, total]
-    assert Archive(lake, url).run() == Archived(rows=0, total=total)
+    assert Archive(lake, session).run() == Archived(rows=0, total=total)
     await history.completed()
     newer = await store.log_lag(START)
-    assert Archive(lake, url).run() == Archived(rows=newer - total, total=newer)
+    assert Archive(lake, session).run() == Archived(rows=newer - total, total=newer)
     await expect_the_whole_log(lake, store)
 
 
 @pytest.mark.long
 async def test_the_log_of_a_second_store_does_not_get_into_the_lake_of_the_first(
-    lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
+    lake: Lake, session: StoreSession, store: EventStore, history: History, tmp_path: Path
 ) -> None:
     """Neither if that log is shorter, nor if it has an entry, but another one, where the first one's log ends."""
     for _ in range(2):
         await history.completed()
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     for events in (1, 9):
         other = f"sqlite:///{tmp_path}/{events}.db"
         async with history_in(other) as second:
             for _ in range(events):
                 await second.completed(event_id=str(uuid4()))
-        with pytest.raises(PipelineError, match=r"lake .* has the log of another store, .* choose another --lake"):
-            Archive(lake, other).run()
+        refused = r"lake .* has the log of another store, .* choose another --lake"
+        with StoreSession(other) as opened, pytest.raises(PipelineError, match=refused):
+            Archive(lake, opened).run()
     await expect_the_whole_log(lake, store)
 
 
 async def test_a_run_that_dies_after_a_batch_goes_on_behind_it(
-    lake: Lake, url: str, store: EventStore, history: History
+    lake: Lake, session: StoreSession, store: EventStore, history: History
 ) -> None:
     await history.varied()
 
@@ -72,20 +73,20 @@ async def test_a_run_that_dies_after_a_batch_goes_on_behind_it(
         raise RuntimeError("killed between two batches")
 
     with pytest.raises(RuntimeError, match="killed between"):
-        Archive(lake, url, rows_per_batch=10).run(die)
+        Archive(lake, session, rows_per_batch=10).run(die)
     assert lake.value("bronze.event_log", "count(*)") == 10
     await history.completed()
-    assert Archive(lake, url).run().rows == await store.log_lag(START) - 10
+    assert Archive(lake, session).run().rows == await store.log_lag(START) - 10
     await expect_the_whole_log(lake, store)
 
 
 async def test_of_two_writers_that_begin_at_the_same_row_one_writes(
-    lake: Lake, url: str, store: EventStore, history: History
+    lake: Lake, session: StoreSession, store: EventStore, history: History
 ) -> None:
     """As when a killed run leaves a Java behind: what it wanted to write is written by the next run too."""
     await history.varied()
     head = await store.log_head()
-    late, early = Archive(lake, url), Archive(lake, url)
+    late, early = Archive(lake, session), Archive(lake, session)
     lake.create(EVENT_LOG)
     assert early.run().rows == await store.log_lag(START)
     late._write(Reached(), [head])
@@ -93,18 +94,20 @@ async def test_of_two_writers_that_begin_at_the_same_row_one_writes(
 
 
 @pytest.mark.long
-async def test_a_table_that_was_set_back_is_noticed(lake: Lake, url: str, store: EventStore, history: History) -> None:
+async def test_a_table_that_was_set_back_is_noticed(
+    lake: Lake, session: StoreSession, store: EventStore, history: History
+) -> None:
     await history.varied()
-    Archive(lake, url, rows_per_batch=10).run()
+    Archive(lake, session, rows_per_batch=10).run()
     lake.spark.sql(f"ALTER TABLE delta.`{lake.location('bronze.event_log')}` UNSET TBLPROPERTIES ('delta.appendOnly')")
     lake.spark.sql(f"DELETE FROM delta.`{lake.location('bronze.event_log')}` WHERE seq >= 10")
     with pytest.raises(PipelineError, match=r"did not grow beyond row 10: it was restored to an older version"):
-        Archive(lake, url).run()
+        Archive(lake, session).run()
 
 
 @pytest.mark.long
 async def test_what_does_not_parse_is_kept_and_set_apart(
-    lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
+    lake: Lake, session: StoreSession, store: EventStore, history: History, tmp_path: Path
 ) -> None:
     damaged = [await history.completed(payload={"order": number}) for number in range(5)]
     await history.completed("mail.requested", {"fine": True})
@@ -120,7 +123,7 @@ async def test_what_does_not_parse_is_kept_and_set_apart(
         for event, change in zip(damaged, breakages.values(), strict=True):
             database.execute(f"UPDATE event_log SET {change} WHERE id = ? AND action = 'COMPLETED'", (event.id,))
     database.close()
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     assert quarantine(lake) == 5
     bad_rows = lake.read("bronze.event_log").where("unparsable IS NOT NULL")
     lake.append(bad_rows, QUARANTINE, app="durabus.archive.quarantine", version=0)  # a Java that was left behind
@@ -138,16 +141,16 @@ async def test_what_does_not_parse_is_kept_and_set_apart(
 
 @pytest.mark.long
 async def test_a_past_version_of_a_table_can_still_be_read_after_compaction(
-    lake: Lake, url: str, store: EventStore, history: History
+    lake: Lake, session: StoreSession, store: EventStore, history: History
 ) -> None:
     for _ in range(2):
         await history.completed()
-        Archive(lake, url).run()
+        Archive(lake, session).run()
     version = lake.version("bronze.event_log")
     in_a_month = datetime.now(UTC) + timedelta(days=30)
     assert compact(lake, keep_days=7, now=in_a_month) == [Compacted(name="bronze.event_log", before=2, after=1)]
     await history.completed()
-    assert Archive(lake, url).run().rows == 3
+    assert Archive(lake, session).run().rows == 3
     assert lake.read("bronze.event_log", version=version).count() == 6
     assert lake.read("bronze.event_log", version=version - 1).count() == 3
     await expect_the_whole_log(lake, store)
@@ -167,7 +170,7 @@ def test_a_second_run_on_a_locked_lake_is_refused_in_one_line(tmp_path: Path) ->
 def test_a_lake_that_is_let_go_in_time_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with ExitStack() as first:
         first.enter_context(lake_lock(str(tmp_path)))
-        monkeypatch.setattr("durabus.pipeline.lock.time.sleep", lambda _: first.close())
+        monkeypatch.setattr("durabus.pipeline.lake.time.sleep", lambda _: first.close())
         with lake_lock(str(tmp_path), wait=60.0):
             pass
 

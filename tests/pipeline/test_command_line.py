@@ -20,7 +20,7 @@ from tests.pipeline.history import History
 from durabus import ManualClock, open_store
 from durabus.cli.main import main
 from durabus.cli.pipeline import pipeline
-from durabus.pipeline.log_reader import answer
+from durabus.pipeline.lake import answer
 
 ROOT = Path(__file__).resolve().parents[2]
 

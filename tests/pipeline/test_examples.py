@@ -27,6 +27,10 @@ def test_the_notebook_prints_what_it_shows(notebook: Notebook) -> None:
     ]
 
 
+def test_a_run_opens_its_store_once(notebook: Notebook) -> None:
+    assert notebook.opened == 2  # the shop, and the run
+
+
 @pytest.mark.parametrize("part", ["archive", pytest.param("all", marks=pytest.mark.long)])
 def test_the_job_runs_by_spark_submit(tmp_path: Path, url: str, part: str) -> None:
     async def publish() -> None:

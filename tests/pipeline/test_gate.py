@@ -10,24 +10,24 @@ from tests.pipeline.history import History
 from durabus import EventStore
 from durabus.errors import PipelineError
 from durabus.pipeline.archive import Archive
-from durabus.pipeline.lake import Lake
-from durabus.pipeline.log_reader import archived_trail
+from durabus.pipeline.lake import Lake, archived_trail
+from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.verification import READER, trim, verify
 from durabus.store.log import START
 
 
 async def test_only_what_was_verified_is_trimmed(
-    lake: Lake, url: str, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, session: StoreSession, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("durabus.pipeline.verification.ROWS_PER_PAGE", 5)  # the first time by tasks, then without
     with pytest.raises(PipelineError, match="nothing of this store's log was verified yet"):
         await trim(store)
     await history.varied()
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     archived = await store.log_lag(START)
     with pytest.raises(PipelineError, match="nothing of this store's log was verified yet"):
         await trim(store)
-    done = await verify(lake, store, url)
+    done = verify(lake, session)
     assert (done.rows, done.position) == (archived, await store.log_head())
     assert await store.read_position(READER) == done.position
     late = await history.completed("order.late", bus="other")
@@ -38,9 +38,9 @@ async def test_only_what_was_verified_is_trimmed(
     assert late.id in left
     assert (await store.counts()).failed == 2
 
-    Archive(lake, url).run()
-    assert (await verify(lake, store, url)).rows == 3
-    assert (await verify(lake, store, url)).rows == 0
+    Archive(lake, session).run()
+    assert verify(lake, session).rows == 3
+    assert verify(lake, session).rows == 0
     assert await trim(store) == 3
     assert lake.value("bronze.event_log", "count(*)") == archived + 3
     trail = archived_trail(lake, late.event_id)
@@ -50,16 +50,16 @@ async def test_only_what_was_verified_is_trimmed(
 
 
 async def test_a_copy_that_differs_closes_the_gate(
-    lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
+    lake: Lake, session: StoreSession, store: EventStore, history: History, tmp_path: Path
 ) -> None:
     await history.varied()
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     database = sqlite3.connect(tmp_path / "bus.db")
     with database:
         database.execute("UPDATE event_log SET error = 'changed by hand' WHERE position = 6")
     database.close()
     with pytest.raises(PipelineError, match="the lake differs from the log between positions START and"):
-        await verify(lake, store, url)
+        verify(lake, session)
     assert await store.read_position(READER) == START
     with pytest.raises(PipelineError, match="verified"):
         await trim(store)
@@ -67,12 +67,12 @@ async def test_a_copy_that_differs_closes_the_gate(
 
 @pytest.mark.long
 async def test_a_lake_that_lacks_what_was_verified_is_refused(
-    lake: Lake, url: str, store: EventStore, history: History, tmp_path: Path
+    lake: Lake, session: StoreSession, store: EventStore, history: History, tmp_path: Path
 ) -> None:
     await history.completed()
-    Archive(lake, url).run()
-    await verify(lake, store, url)
+    Archive(lake, session).run()
+    verify(lake, session)
     other = Lake(lake.spark, tmp_path / "other")
     other.overwrite(lake.read("bronze.event_log").where(F.col("seq") < 2), "bronze.event_log")
     with pytest.raises(PipelineError, match="it is another lake"):
-        await verify(other, store, url)
+        verify(other, session)

@@ -24,6 +24,7 @@ from durabus.pipeline.derive import TRANSFORMS, all_rows, rebuild_projection, up
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.replay import Choice, Replayed, chosen, replay
 from durabus.pipeline.run import Pipeline, PipelinePart
+from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.verification import fingerprint
 
 KILLS = int(os.environ.get("DURABUS_PIPELINE_KILLS", "2"))
@@ -203,11 +204,13 @@ def batches(lake: Lake) -> int:
 
 
 @pytest.mark.long
-async def test_a_replay_that_is_killed_goes_on_without_doubles(url: str, lake: Lake, tell: Tell) -> None:
+async def test_a_replay_that_is_killed_goes_on_without_doubles(
+    url: str, lake: Lake, session: StoreSession, tell: Tell
+) -> None:
     rnd = random.Random(KILLS)
     store = await open_store(url)
     await complete_many(store)
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     update_silver(lake, "silver.events")
     known = [0]
     for _ in range(REPLAY_KILLS):

@@ -13,6 +13,7 @@ from durabus.pipeline.archive import Archive
 from durabus.pipeline.derive import update_silver
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.session import QUICK
+from durabus.pipeline.store_session import StoreSession
 
 Counts = list[tuple[str, int]]
 
@@ -46,7 +47,8 @@ def lake(spark: SparkSession, notebook: Notebook) -> Lake:
     """After a merge that marks rows as deleted, so that the table has what only newer readers understand."""
     made: Lake = notebook.names["lake"]
     asyncio.run(trade(notebook.names["url"]))
-    Archive(made, notebook.names["url"]).run()
+    with StoreSession(notebook.names["url"]) as session:
+        Archive(made, session).run()
     marking = "spark.databricks.delta.merge.deletionVectors.persistent"
     spark.conf.set(marking, "true")
     update_silver(made, "silver.events")

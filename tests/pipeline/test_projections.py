@@ -14,6 +14,7 @@ from durabus.pipeline.derive import rebuild_projection
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.projections import Projection, hourly_counters, journeys, latest_state
 from durabus.pipeline.run import Pipeline, PipelinePart
+from durabus.pipeline.store_session import StoreSession
 
 Content = Callable[[DataFrame], tuple[int, int]]
 
@@ -32,13 +33,13 @@ def rows_of(lake: Lake, name: str, *order: str) -> list[dict[str, object]]:
 
 @pytest.mark.long
 async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
-    lake: Lake, url: str, history: History, content: Content, monkeypatch: pytest.MonkeyPatch
+    lake: Lake, session: StoreSession, history: History, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """New events, a dead letter that lives again (and leaves its tables until it ends), and a run with nothing new."""
     monkeypatch.setattr("durabus.pipeline.derive.FEW", 0)  # as if there were many; test_kill has few
     await history.varied()
-    pipeline = Pipeline(lake, url, SHIPPED)
-    Archive(lake, url).run()
+    pipeline = Pipeline(lake, session.url, SHIPPED)
+    Archive(lake, session).run()
     pipeline.run(PipelinePart.PROJECT)
     assert [row["order"] for row in rows_of(lake, "gold.latest_order_v1", "order")] == ["1", "2", "3", "4", "5"]
 
@@ -46,7 +47,7 @@ async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
     await history.completed("order.placed", {"order": 2})
     await history.completed("order.placed", {"order": 77})
     await history.store.requeue_dead_letters([4])
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     pipeline.run(PipelinePart.PROJECT)
     kept = {one.name: content(lake.read(one.table)) for one in SHIPPED}
     pipeline.run(PipelinePart.PROJECT)
@@ -67,19 +68,19 @@ async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
 
 @pytest.mark.long
 async def test_a_new_version_takes_the_name_when_it_is_complete(
-    lake: Lake, url: str, store: EventStore, history: History, content: Content
+    lake: Lake, session: StoreSession, store: EventStore, history: History, content: Content
 ) -> None:
     """Here because payloads have grown a field, and after one that fails: that leaves the table as it was."""
     await history.completed("order.placed", {"order": 1})
-    Archive(lake, url).run()
-    Pipeline(lake, url, [PER_TYPE]).run(PipelinePart.PROJECT)
+    Archive(lake, session).run()
+    Pipeline(lake, session.url, [PER_TYPE]).run(PipelinePart.PROJECT)
     before = content(lake.read(PER_TYPE.table))
 
     await history.completed("order.placed", {"order": 2, "coupon": "spring"})
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     broken = Projection(name="per_type", key={"type": "type"}, sql="SELECT type, nothing FROM {events}")
     with pytest.raises(PipelineError, match=r"per_type: .*nothing"):
-        Pipeline(lake, url, [broken]).run(PipelinePart.PROJECT)
+        Pipeline(lake, session.url, [broken]).run(PipelinePart.PROJECT)
     assert content(lake.sql("SELECT * FROM gold.per_type")) == before
     (noted,) = lake.read("ops.runs").where("step = 'per_type' AND error IS NOT NULL").collect()
     assert "nothing" in noted["error"]
@@ -89,7 +90,7 @@ async def test_a_new_version_takes_the_name_when_it_is_complete(
         return events.groupBy("type").agg(F.sum("claims").alias("claims"), F.count(coupon).alias("coupons"))
 
     newer = Projection(name="per_type", key={"type": "type"}, build=build, types=PER_TYPE.types, version=2)
-    Pipeline(lake, url, [newer]).run(PipelinePart.PROJECT)
+    Pipeline(lake, session.url, [newer]).run(PipelinePart.PROJECT)
     assert [tuple(row) for row in lake.sql("SELECT * FROM gold.per_type").collect()] == [("order.placed", 2, 1)]
     assert lake.sql("SELECT * FROM gold.per_type_v1").columns == ["type", "events", "worst"]
 

@@ -16,6 +16,7 @@ from durabus.pipeline.derive import TRANSFORMS, rebuild_silver, update_silver
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import EVENT_LOG, EVENTS
 from durabus.pipeline.silver import attempts, events
+from durabus.pipeline.store_session import StoreSession
 
 
 def ms(start: float | None, end: float | None) -> float | None:
@@ -111,17 +112,21 @@ async def test_silver_is_the_log_folded(spark: SparkSession, url: str, store: Ev
 
 
 async def test_incremental_is_rebuilt(
-    lake: Lake, url: str, store: EventStore, history: History, content: Callable[[DataFrame], tuple[int, int]]
+    lake: Lake,
+    session: StoreSession,
+    store: EventStore,
+    history: History,
+    content: Callable[[DataFrame], tuple[int, int]],
 ) -> None:
     await history.varied()
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     for name in TRANSFORMS:
         assert update_silver(lake, name) > 0
     await store.requeue_dead_letters([3, 4])
     (claim,) = await history.claim(limit=1)
     await history.complete(claim)
     await history.varied(first=10)
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     for name in TRANSFORMS:
         assert update_silver(lake, name) > 0
         incremental = content(lake.read(name))
@@ -132,14 +137,14 @@ async def test_incremental_is_rebuilt(
 
 @pytest.mark.long
 async def test_tables_of_an_older_durabus_get_the_columns_they_lack(
-    lake: Lake, url: str, store: EventStore, history: History
+    lake: Lake, session: StoreSession, store: EventStore, history: History
 ) -> None:
     await history.completed()
-    log = lake.spark.read.format("durabus").option("url", url).load()
+    log = lake.spark.read.format("durabus").option("url", session.url).load()
     lake.append(event_log(log, 0).drop("results"), EVENT_LOG)
     lake.append(events(event_log(log, 0)).drop("replay_of"), EVENTS)
     await history.completed()
-    Archive(lake, url).run()
+    Archive(lake, session).run()
     assert update_silver(lake, EVENTS.name) == lake.read(EVENT_LOG.name).count() == 6
     assert set(lake.read(EVENT_LOG.name).columns) == set(EVENT_LOG.columns)
     assert lake.read(EVENTS.name).columns == list(EVENTS.columns)

@@ -23,7 +23,7 @@ from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
 
 if TYPE_CHECKING:
-    from durabus.pipeline.log_reader import Answer
+    from durabus.pipeline.lake import Answer
     from durabus.pipeline.projections import Projection
     from durabus.pipeline.replay import Replayed
 
@@ -64,7 +64,7 @@ def run(
     refuse_absent_file(url)
     with opened_lake(options, create=True) as lake:
         from durabus.pipeline.run import Pipeline, PipelinePart
-        from durabus.pipeline.session import shown_url
+        from durabus.pipeline.store_session import shown_url
 
         chosen = _projections(entity, projections)
         say(f"store {shown_url(url)}, lake {lake.path}, Spark {lake.spark.version} on {options.master}")
@@ -155,7 +155,7 @@ def sql(
     Example: durabus pipeline sql "select type, count(*) from silver.events group by type"
     """
     with opened_lake(options) as lake:
-        from durabus.pipeline.log_reader import ask_sql
+        from durabus.pipeline.lake import ask_sql
 
         found = ask_sql(lake, query, limit=limit)
     _print_answer(found, as_json=common.json)
@@ -305,7 +305,7 @@ def compact(
 def show_archived(ref: EventRef, lake: str, *, as_json: bool) -> None:
     """Print the audit trail of an event that the store has trimmed."""
     with opened_lake(LakeOptions(lake=lake)) as found:
-        from durabus.pipeline.log_reader import archived_trail
+        from durabus.pipeline.lake import archived_trail
 
         trail = archived_trail(found, ref)
     if not trail.rows:

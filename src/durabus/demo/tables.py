@@ -13,12 +13,10 @@ from rich.table import Table
 
 from durabus.demo.pipeline import FAILED, STEP
 from durabus.errors import DurabusError
-from durabus.pipeline.lake import Lake
-from durabus.pipeline.log_reader import ask_sql
-from durabus.pipeline.progress import Silent
+from durabus.pipeline.lake import Lake, ask_sql
 from durabus.pipeline.projections import hourly_counters
 from durabus.pipeline.report import report
-from durabus.pipeline.run import Pipeline
+from durabus.pipeline.run import Pipeline, Silent
 from durabus.pipeline.session import QUICK, SPARK_ERRORS, root_cause, spark_session
 
 QUESTIONS = {

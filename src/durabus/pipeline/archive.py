@@ -12,11 +12,10 @@ from durabus.errors import InvalidEventError, PipelineError
 from durabus.model.log_entry import LOG_COLUMNS
 from durabus.model.statuses import Action, EventStatus
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.log_reader import log_stretch
 from durabus.pipeline.schema import EVENT_LOG, QUARANTINE
-from durabus.pipeline.session import SPARK_ERRORS, absolute_url, root_cause
-from durabus.pipeline.source import ROWS_PER_PARTITION, pages_of
-from durabus.pipeline.store_session import ask_store
+from durabus.pipeline.session import SPARK_ERRORS, root_cause
+from durabus.pipeline.source import ROWS_PER_PARTITION, log_stretch, pages_of
+from durabus.pipeline.store_session import StoreSession
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 
@@ -101,9 +100,9 @@ class Archive:
     same row (a killed run may leave a Java behind with its commit on the way), one is refused.
     """
 
-    def __init__(self, lake: Lake, url: str, *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
+    def __init__(self, lake: Lake, session: StoreSession, *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
         self._lake = lake
-        self._url = absolute_url(url)
+        self._session = session
         self._rows_per_task = min(rows_per_batch, ROWS_PER_PARTITION)
         self._rows_per_page, pages = pages_of(self._rows_per_task)
         self._pages_per_batch = rows_per_batch // self._rows_per_task * pages
@@ -112,7 +111,7 @@ class Archive:
         """Archive what is committed now, batch by batch, then return. ``since``: what ``begin`` has just answered."""
         reached = self.begin() if since is None else since
         before = reached.rows
-        head = ask_store(self._url, lambda store: store.log_head())
+        head = self._session.ask(lambda store: store.log_head())
         while reached.position != head and (ends := self._cut(reached.position, head)):
             self._write(reached, ends)
             total, reached = reached.rows, bronze_end(self._lake)
@@ -133,7 +132,7 @@ class Archive:
         """
         reached = bronze_end(self._lake)
         if reached.rows:
-            ask_store(self._url, lambda store: self._compare(store, reached))
+            self._session.ask(lambda store: self._compare(store, reached))
         return reached
 
     async def _compare(self, store: EventStore, reached: Reached) -> None:
@@ -154,10 +153,10 @@ class Archive:
     def _cut(self, after: str, head: str) -> list[str]:
         """Where the pages of a batch after this position end; none if there is nothing up to ``head``."""
         rows, limit = self._rows_per_page, self._pages_per_batch
-        return ask_store(self._url, lambda store: store.cut_log(after=after, until=head, rows=rows, limit=limit))
+        return self._session.ask(lambda store: store.cut_log(after=after, until=head, rows=rows, limit=limit))
 
     def _write(self, reached: Reached, ends: list[str]) -> None:
-        rows = log_stretch(self._lake.spark, self._url, reached.position, ends, self._rows_per_task)
+        rows = log_stretch(self._lake.spark, self._session, reached.position, ends, self._rows_per_task)
         try:
             self._lake.append(event_log(rows, reached.rows), EVENT_LOG, app=APP, version=reached.rows)
         except SPARK_ERRORS as error:

@@ -10,8 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import ConfigurationError
-from durabus.pipeline.lake import Lake
-from durabus.pipeline.lock import lake_lock
+from durabus.pipeline.lake import Lake, lake_lock
 from durabus.pipeline.projections import Projection, of_types
 from durabus.pipeline.schema import ATTEMPTS, EVENT_LOG, EVENTS, MERGED, RUNS, Table
 from durabus.pipeline.silver import OF_ATTEMPTS, attempts, events

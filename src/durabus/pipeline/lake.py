@@ -1,25 +1,37 @@
-"""Delta tables in one folder or bucket: the only place that writes them."""
+"""Delta tables in one folder or bucket: the only place that writes them, queries over them, and the lock of a run."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+import msgspec
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
+from pyspark.sql.types import TimestampType
 
 from durabus.errors import PipelineError
-from durabus.pipeline.schema import Table
-from durabus.pipeline.session import first_line
+from durabus.model.claim import default_worker_id
+from durabus.pipeline.schema import EVENT_LOG, EVENT_LOG_COLUMNS, Table
+from durabus.pipeline.session import SPARK_ERRORS, first_line
+from durabus.store.events import EventRef
 
 SCHEMAS = ("bronze", "silver", "gold", "ops")
 _ABSENT = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
 """How Spark and Delta say that there is nothing. Whatever else they say, as that it may not be read, is an error."""
 _MADE = "__made"
+_LOCK_FILE = "_lock"
+_LOOK_EVERY = 0.1
+"""Seconds. A lock can be waited for, but then nothing can say for how long."""
+LONGEST_TRAIL = 10_000
 _VERSIONED = re.compile(r"(.+)_v(\d+)")
 
 
@@ -213,3 +225,83 @@ class Lake:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Named columns and rows of values."""
+
+    columns: list[str]
+    rows: list[dict[str, Any]]
+
+
+def ask_sql(lake: Lake, query: str, *, limit: int) -> Answer:
+    """What a SELECT over the tables of the lake answers, at most ``limit`` rows of it."""
+    try:
+        return answer(lake.sql(query), limit)
+    except SPARK_ERRORS as error:
+        raise PipelineError(f"the query failed: {first_line(error)}") from error
+
+
+def answer(frame: DataFrame, limit: int) -> Answer:
+    """The first rows of a DataFrame, their instants in UTC."""
+    instants = [field.name for field in frame.schema if isinstance(field.dataType, TimestampType)]
+    rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
+    for row in rows:
+        row |= {name: in_utc(row[name]) for name in instants if row[name] is not None}
+    return Answer(frame.columns, rows)
+
+
+def in_utc(instant: datetime) -> datetime:
+    """An instant of a row: PySpark gives it by this host's calendar, and does not say so."""
+    return instant.astimezone(UTC).replace(tzinfo=None)
+
+
+def archived_trail(lake: Lake, ref: EventRef) -> Answer:
+    """Every archived entry of an event, oldest first; no rows if the lake does not know it."""
+    key = "id" if isinstance(ref, int) else "event_id"
+    return answer(
+        lake.read(EVENT_LOG.name).where(F.col(key) == ref).orderBy("seq").select(*EVENT_LOG_COLUMNS), LONGEST_TRAIL
+    )
+
+
+@contextmanager
+def lake_lock(path: str, *, wait: float = 0.0) -> Iterator[None]:
+    """Hold the lake in this folder; the lock ends with the process, however it ends.
+
+    Raises ``PipelineError`` if another process has it for longer than ``wait`` seconds.
+
+    A lake in a bucket has no such lock. Delta refuses the second of two writers there.
+    """
+    if "://" in path:
+        yield
+        return
+    place = Path(path)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        file = (place / _LOCK_FILE).open("a+", encoding="utf-8")
+    except OSError as error:
+        raise PipelineError(f"the lake {path} cannot be written: {error.strerror or error}") from error
+    with file:
+        if not _taken(file, wait):
+            file.seek(0)
+            holder = file.read().strip() or "another process"
+            raise PipelineError(f"the lake {path} is locked by another run ({holder}): wait for it, or stop it")
+        try:
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), default_worker_id().encode())
+        except OSError as error:
+            raise PipelineError(f"the lake {path} cannot be written: {error.strerror or error}") from error
+        yield
+
+
+def _taken(file: TextIO, wait: float) -> bool:
+    until = time.monotonic() + wait  # clock: how long this process waits
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= until:  # clock: how long this process waits
+                return False
+            time.sleep(_LOOK_EVERY)
+        else:
+            return True

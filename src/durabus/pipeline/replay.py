@@ -17,7 +17,7 @@ from durabus.model.event import NewEvent, new_event
 from durabus.model.limits import check_name
 from durabus.model.payload import decode_payload
 from durabus.model.statuses import EventStatus
-from durabus.pipeline.log_reader import Answer, answer
+from durabus.pipeline.lake import Answer, answer
 from durabus.pipeline.projections import of_types
 from durabus.pipeline.session import SPARK_ERRORS, first_line
 from durabus.pipeline.silver import REPLAY_OF

@@ -15,8 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.pipeline.analytics import three_digits
 from durabus.pipeline.charts import Bar, Series, bar_chart, line_chart, short
-from durabus.pipeline.lake import Lake
-from durabus.pipeline.log_reader import in_utc
+from durabus.pipeline.lake import Lake, in_utc
 from durabus.pipeline.schema import EVENT_LOG, EVENTS
 
 POINTS = 200

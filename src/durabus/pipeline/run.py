@@ -7,23 +7,50 @@ import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 from durabus.errors import PipelineError
 from durabus.pipeline.analytics import STALE_AFTER, analyze
 from durabus.pipeline.archive import ROWS_PER_BATCH, Archive, quarantine
 from durabus.pipeline.derive import TRANSFORMS, update_projection, update_silver, watermarks
-from durabus.pipeline.lake import Lake
-from durabus.pipeline.lock import lake_lock
-from durabus.pipeline.progress import ProgressListener, Silent
+from durabus.pipeline.lake import Lake, lake_lock
 from durabus.pipeline.projections import Projection
 from durabus.pipeline.schema import EVENT_LOG, RUNS
 from durabus.pipeline.session import SPARK_ERRORS, root_cause
-from durabus.pipeline.store_session import ask_store
+from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.verification import verify
 
 Done = tuple[int, int | None]
 """Rows that a step took in, and the ``seq`` it has come to, if it keeps one."""
+
+
+class ProgressListener(Protocol):
+    """Told of each step as it begins, moves and ends. Row counts are what a step takes in."""
+
+    def begins(self, step: str, total: int | None) -> None:
+        """A step begins; ``total`` rows lie before it, if that is known."""
+        ...
+
+    def moves(self, rows: int) -> None:
+        """The present step has taken in ``rows`` so far."""
+        ...
+
+    def ends(self, step: str, rows: int, seconds: float) -> None:
+        """A step ended."""
+        ...
+
+
+class Silent:
+    """Nobody listens."""
+
+    def begins(self, step: str, total: int | None) -> None:
+        """See ``ProgressListener``."""
+
+    def moves(self, rows: int) -> None:
+        """See ``ProgressListener``."""
+
+    def ends(self, step: str, rows: int, seconds: float) -> None:
+        """See ``ProgressListener``."""
 
 
 class PipelinePart(StrEnum):
@@ -62,15 +89,15 @@ class Pipeline:
 
         Raises ``PipelineError`` if another run has the lake for longer than ``wait`` seconds.
         """
-        with lake_lock(self._lake.path, wait=wait):
+        with lake_lock(self._lake.path, wait=wait), StoreSession(self._url) as session:
             self._run_id, self._noted = str(uuid.uuid4()), []
             try:
                 if part in (PipelinePart.ARCHIVE, PipelinePart.ALL):
-                    self._archive()
+                    self._archive(session)
                 if part in (PipelinePart.PROJECT, PipelinePart.ALL):
                     self._project()
                 if part in (PipelinePart.ANALYZE, PipelinePart.ALL):
-                    self._step("analyze", lambda: self._analyzed(stale_after, up_to_date=part is PipelinePart.ALL))
+                    self._step("analyze", lambda: self._analyzed(session, stale_after, part))
             except Exception as failure:
                 try:
                     self._note()
@@ -79,10 +106,10 @@ class Pipeline:
                 raise
             self._note()
 
-    def _archive(self) -> None:
-        archive = Archive(self._lake, self._url, rows_per_batch=self._rows_per_batch)
+    def _archive(self, session: StoreSession) -> None:
+        archive = Archive(self._lake, session, rows_per_batch=self._rows_per_batch)
         since = archive.begin()
-        lag = ask_store(self._url, lambda store: store.log_lag(since.position))
+        lag = session.ask(lambda store: store.log_lag(since.position))
 
         def archived() -> Done:
             done = archive.run(lambda total: self._listener.moves(total - since.rows), since=since)
@@ -90,10 +117,7 @@ class Pipeline:
 
         self._step("bronze.event_log", archived, total=lag)
         self._step("bronze.quarantine", lambda: (quarantine(self._lake), None))
-        self._step("verify", self._verified)
-
-    def _verified(self) -> Done:
-        return ask_store(self._url, lambda store: verify(self._lake, store, self._url)).rows, None
+        self._step("verify", lambda: (verify(self._lake, session).rows, None))
 
     def _project(self) -> None:
         # Asked before: without a lock, as in a bucket, entries may come that silver has not seen.
@@ -110,11 +134,11 @@ class Pipeline:
 
             self._step(projection.name, projected, version=projection.version)
 
-    def _analyzed(self, stale_after: float, *, up_to_date: bool) -> Done:
+    def _analyzed(self, session: StoreSession, stale_after: float, part: PipelinePart) -> Done:
         """Only after the steps before it, in the same run, is it sure which entries the tables speak of."""
-        newest = self._newest() if up_to_date else None
+        newest = self._newest() if part is PipelinePart.ALL else None
         news = newest is None or newest != watermarks(self._lake).get(("analyze", None))
-        analyze(self._lake, self._now(), stale_after, news=news)
+        analyze(self._lake, session.ask(lambda store: store.now()), stale_after, news=news)
         return self._newest() + 1 if news else 0, newest
 
     def _newest(self) -> int:
@@ -140,9 +164,6 @@ class Pipeline:
             finished = datetime.now(UTC)  # clock: when people read that it ran
             self._noted.append((self._run_id, name, version, watermark, rows, seconds, finished, failure))
         self._listener.ends(name, rows, seconds)
-
-    def _now(self) -> float:
-        return ask_store(self._url, lambda store: store.now())
 
     def _note(self) -> None:
         if not self._noted:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit, urlunsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it ships no types
 from pyspark import SparkContext
@@ -154,18 +153,3 @@ def _lines(error: BaseException) -> list[str]:
     if isinstance(error, Py4JJavaError) and len(lines) > 1:
         return [lines[1].removeprefix(": "), *lines[2:]]  # the first line only names the call
     return lines
-
-
-def absolute_url(url: str) -> str:
-    """The same store for Spark's workers, whose folder is the one that Java was started in."""
-    relative = url.startswith("sqlite:///") and not url.startswith("sqlite:////")
-    return f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}" if relative else url
-
-
-def shown_url(url: str) -> str:
-    """A store's URL for people to see: without its password, and without what follows the path."""
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")
-    user = host[0].partition(":")[0]
-    netloc = f"{user}:***@{host[2]}" if ":" in host[0] else parts.netloc
-    return urlunsplit((parts.scheme, netloc, parts.path, "", "")) if netloc else f"{parts.scheme}://{parts.path}"

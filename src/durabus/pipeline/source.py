@@ -20,22 +20,23 @@ keeps the filters of one query for the next query on the same DataFrame, which t
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from functools import partial
+from typing import Any
 
 import msgspec
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from durabus.errors import ConfigurationError
-from durabus.model.log_entry import LOG_COLUMNS
+from durabus.model.log_entry import LOG_COLUMNS, LogRows
 from durabus.model.pattern import check_pattern, matches
 from durabus.model.statuses import Action
 from durabus.pipeline.schema import SPARK, record_batch
-from durabus.pipeline.store_session import shared_store
+from durabus.pipeline.store_session import StoreSession
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 
@@ -47,7 +48,6 @@ ALL = 2**62
 
 _BUS, _TYPE, _ACTION = (LOG_COLUMNS.index(name) for name in ("bus", "type", "action"))
 
-T = TypeVar("T")
 Pieces = list[tuple[str, tuple[str, ...], int]]
 """What makes each ``Piece``."""
 
@@ -81,69 +81,34 @@ class ReadRequest:
         )
 
 
-class SparkLogReader:
-    """An open store for code that has no event loop. Opened at the first question, closed by ``close``."""
+def cut_pieces(log: StoreSession, after: str, until: str, rows: int) -> list[Piece]:
+    """The log between two positions, cut for tasks that read side by side."""
+    page, pages = pages_of(rows)
+    most = MAX_PARTITIONS * pages
+    ends = log.ask(lambda store: store.cut_log(after=after, until=until, rows=page, limit=most + 1))
+    if len(ends) > most:
+        raise ConfigurationError(f"rowsPerPartition={rows}: makes more than {MAX_PARTITIONS} tasks; raise it")
+    return [Piece(*piece) for piece in pieces_between(after, ends, rows)]
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._store: EventStore | None = None
 
-    def ask(self, question: str, **arguments: Any) -> Any:
-        """Call a verb of ``durabus.store.log.Log``."""
-        return self._run(getattr(self._opened(), question)(**arguments))
+def read_pages(log: StoreSession, after: str, ends: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
+    """The rows after a position, by pages with these ends.
 
-    def pieces(self, after: str, until: str, rows: int) -> list[Piece]:
-        """The stretch between two positions, cut for tasks that read side by side."""
-        page, pages = pages_of(rows)
-        most = MAX_PARTITIONS * pages
-        ends: list[str] = self.ask("cut_log", after=after, until=until, rows=page, limit=most + 1)
-        if len(ends) > most:
-            raise ConfigurationError(f"rowsPerPartition={rows}: makes more than {MAX_PARTITIONS} tasks; raise it")
-        return [Piece(*piece) for piece in pieces_between(after, ends, rows)]
+    Each page is read up to its own end: a database that is asked for the first rows of a longer part may sort all of
+    that part every time.
+    """
+    for end in ends:
+        while after != end:
+            page = log.ask(partial(_read_page, after=after, until=end))
+            if not page.rows:
+                break  # the rest of it was trimmed
+            yield page.rows
+            after = page.next
+        after = end
 
-    def batches(self, piece: Piece, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-        """The wanted rows of a piece, as Arrow."""
-        ordinal = piece.before
-        for rows in self._pages(piece):
-            if wanted.everything:
-                yield record_batch(rows, range(ordinal, ordinal + len(rows)))
-            elif kept := [n for n, row in enumerate(rows) if wanted(row)]:
-                yield record_batch([rows[n] for n in kept], [ordinal + n for n in kept])
-            ordinal += len(rows)
 
-    def _pages(self, piece: Piece) -> Iterator[list[tuple[Any, ...]]]:
-        """Each up to its own end: a database that is asked for the first rows of more may sort all of it every time."""
-        after = piece.after
-        for end in piece.ends:
-            while after != end:
-                page = self.ask("read_log_rows", after=after, until=end, limit=ROWS_PER_PAGE)
-                if not page.rows:
-                    break  # the rest of it was trimmed
-                yield page.rows
-                after = page.next
-            after = end
-
-    def close(self) -> None:
-        """Let the store go. Repeatable."""
-        if self._store is not None:
-            self._run(self._store.close())
-            self._store = None
-        if self._loop is not None:
-            self._loop.close()
-            self._loop = None
-
-    def _opened(self) -> EventStore:
-        if self._store is None:
-            store = shared_store(self._url)
-            self._run(store.open())
-            self._store = store
-        return self._store
-
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(call)
+async def _read_page(store: EventStore, *, after: str, until: str) -> LogRows:
+    return await store.read_log_rows(after=after, until=until, limit=ROWS_PER_PAGE)
 
 
 def pages_of(rows: int) -> tuple[int, int]:
@@ -156,6 +121,20 @@ def pieces_between(after: str, ends: Sequence[str], rows: int) -> Pieces:
     """What tasks of at most ``rows`` entries read, of a log that was cut into pages with these ends."""
     page, pages = pages_of(rows)
     return [(ends[n - 1] if n else after, tuple(ends[n : n + pages]), n * page) for n in range(0, len(ends), pages)]
+
+
+def log_stretch(spark: SparkSession, log: StoreSession, after: str, ends: Sequence[str], rows: int) -> DataFrame:
+    """What ``format("durabus")`` gives for the part of the log that was cut into pages with these ends.
+
+    The driver reads a single page itself. Spark would start two Pythons to plan the task and one to run it, which takes
+    seconds.
+    """
+    if len(ends) > 1:
+        pieces = msgspec.json.encode(pieces_between(after, ends, rows)).decode()
+        return spark.read.format("durabus").option("url", log.url).option("pieces", pieces).load()
+    found = [row for page in read_pages(log, after, ends) for row in page]
+    page = spark.createDataFrame(pa.Table.from_batches([record_batch(found, range(len(found)))]))
+    return page.coalesce(1)  # for one small file instead of several
 
 
 class DurabusDataSource(DataSource):
@@ -199,12 +178,9 @@ class LogBatchReader(DataSourceReader):
         """Decided once, when the query is planned: what is committed later is not part of this read."""
         if self._pieces is not None:
             return [Piece(*piece) for piece in self._pieces]
-        log = SparkLogReader(self._url)
-        try:
-            until = log.ask("log_head") if self._until is None else self._until
-            return log.pieces(self._after, until, self._rows) or [Piece(START, (), 0)]
-        finally:
-            log.close()
+        with StoreSession(self._url) as log:
+            until = log.ask(lambda store: store.log_head()) if self._until is None else self._until
+            return cut_pieces(log, self._after, until, self._rows) or [Piece(START, (), 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task."""
@@ -221,7 +197,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._limit = whole_option(options, "maxRowsPerTrigger", 0)
         self._wanted = ReadRequest(options)
         self._target: str | None = None
-        self._log = SparkLogReader(self._url)
+        self._log = StoreSession(self._url)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  (Spark's name)
         """Where a new query begins."""
@@ -233,22 +209,23 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
         """The end of a run with ``availableNow``: what is committed from here on is for the next run."""
-        self._target = self._log.ask("log_head")
+        self._target = self._head()
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802  (Spark's name)
         """Where the next batch ends: at most ``limit`` entries on."""
-        until = self._log.ask("log_head") if self._target is None else self._target
+        until = self._head() if self._target is None else self._target
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ALL
-        ends: list[str] = self._log.ask("cut_log", after=start["position"], until=until, rows=rows, limit=1)
+        after = start["position"]
+        ends = self._log.ask(lambda store: store.cut_log(after=after, until=until, rows=rows, limit=1))
         return {"position": ends[0]} if ends else start
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802  (Spark's name)
         """Where the log ends now: what is between this and the batch's end is the lag."""
-        return {"position": self._log.ask("log_head")}
+        return {"position": self._head()}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         """The same for the same offsets."""
-        return self._log.pieces(start["position"], end["position"], self._rows)
+        return cut_pieces(self._log, start["position"], end["position"], self._rows)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """One task."""
@@ -258,18 +235,24 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The query ended."""
         self._log.close()
 
+    def _head(self) -> str:
+        return self._log.ask(lambda store: store.log_head())
+
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_log": SparkLogReader(self._url)}
+        return {**self.__dict__, "_log": StoreSession(self._url)}
 
 
 def read_piece(url: str, partition: InputPartition, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-    """The rows of one partition, through a store of this task's own."""
+    """The wanted rows of one partition, as Arrow, through a store of this task's own."""
     assert isinstance(partition, Piece)  # noqa: S101  (Spark gives back what partitions() made)
-    log = SparkLogReader(url)
-    try:
-        yield from log.batches(partition, wanted)
-    finally:
-        log.close()
+    ordinal = partition.before
+    with StoreSession(url) as log:
+        for rows in read_pages(log, partition.after, partition.ends):
+            if wanted.everything:
+                yield record_batch(rows, range(ordinal, ordinal + len(rows)))
+            elif kept := [n for n, row in enumerate(rows) if wanted(row)]:
+                yield record_batch([rows[n] for n in kept], [ordinal + n for n in kept])
+            ordinal += len(rows)
 
 
 def whole_option(options: MutableMapping[str, str], name: str, default: int) -> int:

@@ -1,40 +1,81 @@
-"""A question to the store from code that does not await."""
+"""A store for code that does not await: the pipeline's driver and Spark's Python workers."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, urlsplit, urlunsplit
 
-from durabus.errors import ConfigurationError
+from durabus.errors import ConfigurationError, StoreClosedError
+from durabus.loop_thread import LoopThread
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 
 T = TypeVar("T")
 
 
-def ask_store(url: str, question: Callable[[EventStore], Awaitable[T]]) -> T:
-    """Open the store, ask, close it. In a thread of its own, because a notebook's thread has a running event loop."""
+class StoreSession:
+    """A store that opens at the first question and stays open until ``close``.
 
-    async def ask() -> T:
-        store = shared_store(url)
-        await store.open()
+    Its event loop runs in a thread of its own, because the thread of a notebook has a running event loop.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = absolute_url(url)
+        self._opened: tuple[LoopThread, EventStore] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def ask(self, question: Callable[[EventStore], Coroutine[Any, Any, T]]) -> T:
+        """Return what the store says."""
+        if self._opened is None:
+            self._opened = self._open()
+        thread, store = self._opened
+        return thread.submit(question(store)).result()
+
+    def close(self) -> None:
+        """Close the store and end the thread. It may be called twice."""
+        if self._opened is None:
+            return
+        thread, store = self._opened
+        self._opened = None
         try:
-            return await question(store)
+            thread.submit(store.close()).result()
         finally:
-            await store.close()
+            thread.end()
 
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, ask()).result()
+    def _open(self) -> tuple[LoopThread, EventStore]:
+        store = make_store(self.url)
+        if not store.features.shared_between_processes:
+            raise ConfigurationError(
+                f"{store.features.scheme}:// lives inside one process and Spark's workers are others: "
+                "use a store that they can see, as sqlite:///bus.db"
+            )
+        thread = LoopThread("durabus-pipeline", StoreClosedError, ended="this store session is closed")
+        thread.start()
+        try:
+            thread.submit(store.open()).result()
+        except BaseException:
+            thread.end()
+            raise
+        return thread, store
 
 
-def shared_store(url: str) -> EventStore:
-    """The store, not open yet. Refuses one that would be empty here, whatever the process that fills it has in it."""
-    store = make_store(url)
-    if not store.features.shared_between_processes:
-        raise ConfigurationError(
-            f"{store.features.scheme}:// lives inside one process and Spark's workers are others: "
-            "use a store that they can see, as sqlite:///bus.db"
-        )
-    return store
+def absolute_url(url: str) -> str:
+    """The same store for Spark's workers, whose working folder is the one that Java was started in."""
+    relative = url.startswith("sqlite:///") and not url.startswith("sqlite:////")
+    return f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}" if relative else url
+
+
+def shown_url(url: str) -> str:
+    """A store's URL for people to see: without its password, and without what follows the path."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")
+    user = host[0].partition(":")[0]
+    netloc = f"{user}:***@{host[2]}" if ":" in host[0] else parts.netloc
+    return urlunsplit((parts.scheme, netloc, parts.path, "", "")) if netloc else f"{parts.scheme}://{parts.path}"

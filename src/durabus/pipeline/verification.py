@@ -9,10 +9,9 @@ from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 from durabus.errors import LockHeld, PipelineError
 from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.lake import Lake
-from durabus.pipeline.log_reader import log_stretch
 from durabus.pipeline.schema import EVENT_LOG, EVENT_LOG_COLUMNS
-from durabus.pipeline.session import absolute_url
-from durabus.pipeline.source import ROWS_PER_PAGE
+from durabus.pipeline.source import ROWS_PER_PAGE, log_stretch
+from durabus.pipeline.store_session import StoreSession
 from durabus.queue.locks import LockManager
 from durabus.store.contract import EventStore
 from durabus.store.log import START
@@ -45,12 +44,12 @@ def fingerprint(log: DataFrame) -> Fingerprint:
     return Fingerprint(0, 0) if found is None else Fingerprint(int(found[0]), int(found[1] or 0))
 
 
-async def verify(lake: Lake, store: EventStore, url: str) -> Verified:
+def verify(lake: Lake, session: StoreSession) -> Verified:
     """Compare what was archived since the last time with the log itself, entry by entry by hash, and remember how far.
 
     Raises ``PipelineError``, and remembers nothing, if they differ.
     """
-    since = await store.read_position(READER)
+    since = session.ask(lambda store: store.read_position(READER))
     bronze = lake.read(EVENT_LOG.name)
     until = bronze_end(lake).position
     if until == since:
@@ -61,26 +60,30 @@ async def verify(lake: Lake, store: EventStore, url: str) -> Verified:
             f"the lake {lake.path} lacks position {since}, which was verified before: it is another lake"
         )
     archived = fingerprint(bronze.where(F.col("seq") > (-1 if seen is None else seen[0])))
-    kept = fingerprint(_log_between(lake, absolute_url(url), since, until, rows=archived.rows))
+    kept = fingerprint(_log_between(lake, session, since, until, rows=archived.rows))
     if archived != kept:
         raise PipelineError(
             f"the lake differs from the log between positions {since or 'START'} and {until}: {archived.rows} entries "
             f"with hash {archived.hashes} against {kept.rows} with {kept.hashes}: nothing is trimmed; "
             "if the log was trimmed by other means since, this stretch cannot be verified any more"
         )
+    session.ask(lambda store: _remember(store, until))
+    return Verified(position=until, rows=archived.rows)
+
+
+async def _remember(store: EventStore, until: str) -> None:
     try:
         async with LockManager(store).hold(READER, wait=0) as lock:
             await store.save_position(READER, until, lock=lock)
     except LockHeld as error:
         raise PipelineError(f"another run verifies this store just now: {error}") from error
-    return Verified(position=until, rows=archived.rows)
 
 
-def _log_between(lake: Lake, url: str, after: str, until: str, *, rows: int) -> DataFrame:
+def _log_between(lake: Lake, session: StoreSession, after: str, until: str, *, rows: int) -> DataFrame:
     """``rows``: as many as the copy has."""
     if rows <= ROWS_PER_PAGE:
-        return log_stretch(lake.spark, url, after, [until], ROWS_PER_PAGE)
-    log = lake.spark.read.format("durabus").option("url", url)
+        return log_stretch(lake.spark, session, after, [until], ROWS_PER_PAGE)
+    log = lake.spark.read.format("durabus").option("url", session.url)
     return log.option("after", after).option("until", until).load()
 
 
