@@ -309,9 +309,9 @@ class MemoryStore(MemoryRegistrations, MemoryEvents, MemoryClaims, MemoryResults
             hint = self._waiting.add(bus)
             instant = queue.next_instant()
         due_in = timeout if instant is None else max(instant - now, 0.0)
+        if instant is not None and due_in == 0:
+            hint.set_result(None)
         try:
-            if instant is not None and due_in == 0:
-                return True
             async with asyncio.timeout(min(timeout, due_in)):
                 await hint
         except TimeoutError:
