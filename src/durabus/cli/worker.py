@@ -21,6 +21,7 @@ from durabus.cli.log_format import LogFormat, set_up_logging
 from durabus.cli.options import JsonOption
 from durabus.cli.output import print_json_line, say
 from durabus.errors import DurabusError
+from durabus.maintenance.services import Maintenance
 from durabus.store.connect import STORE_VARIABLE
 from durabus.worker.execution import place_of
 from durabus.worker.heartbeat import in_time
@@ -65,7 +66,8 @@ async def worker(
     set_up_logging(logging.INFO, log_format)
     tell = say if log_format == "text" else logger.info
     stop = _listen_for_signals()
-    await _call(found, lambda: bus.start(serve=True))
+    maintenance = Maintenance(bus.store)
+    await _call(found, lambda: _start(bus, maintenance))
     if json:
         print_json_line({"bus": bus.name, "pid": os.getpid()})
     tell(f"worker {os.getpid()} serves bus {bus.name!r}; Ctrl-C or SIGTERM stops it")
@@ -73,7 +75,7 @@ async def worker(
         await stop.wait()
         tell(f"stopping: {await _call(found, lambda: _work(bus))}; a second signal quits at once")
     finally:
-        await _call(found, lambda: bus.shutdown(shutdown_timeout))
+        await _call(found, lambda: _stop(bus, maintenance, shutdown_timeout))
     done = bus.metrics.snapshot()
     totals = {
         "completed": sum(done.completed.values()),
@@ -87,6 +89,16 @@ async def worker(
     tell("stopped: " + ", ".join(f"{number} {name}" for name, number in totals.items()))
     if bus.store_is_away:
         _end_soon()
+
+
+async def _start(bus: EventBus, maintenance: Maintenance) -> None:
+    await bus.start(serve=True)
+    maintenance.start()
+
+
+async def _stop(bus: EventBus, maintenance: Maintenance, within: float | None) -> None:
+    await maintenance.stop()
+    await bus.shutdown(within)
 
 
 async def _work(bus: EventBus) -> str:

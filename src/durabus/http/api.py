@@ -9,7 +9,7 @@ from typing import Any
 
 from litestar import Request
 
-from durabus.errors import ConfigurationError, EventNotFound, StoreClosedError, StoreError
+from durabus.errors import ConfigurationError, EventNotFound
 from durabus.http.asgi import LISTEN
 from durabus.http.auth.access import Principal
 from durabus.http.auth.peers import WrongTokens
@@ -17,12 +17,12 @@ from durabus.http.auth.tokens import TokenFile
 from durabus.http.metrics import HttpMetrics
 from durabus.http.problems import Problem
 from durabus.http.settings import Settings
+from durabus.maintenance.services import Maintenance
 from durabus.model.event import Event
 from durabus.model.limits import check_name
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 
-SCAN_LIMIT = 1000
 LOOKED_UP_AT_ONCE = 200
 """Maximum number of events to read in one call: they come with their payloads."""
 
@@ -43,7 +43,7 @@ class Api:
         self._wrong_tokens = WrongTokens()
         self._begun = False
         self._beginning = asyncio.Lock()
-        self._scan: asyncio.Task[None] | None = None
+        self._maintenance = Maintenance(self._store, expire_every=settings.scan_every)
 
     @property
     def store(self) -> EventStore:
@@ -51,14 +51,14 @@ class Api:
         return self._store
 
     async def begin(self) -> None:
-        """Open the store and start to look for orphans. Without a lifespan the first request does this."""
+        """Open the store and start its maintenance. Without a lifespan the first request does this."""
         if self._begun:
             return
         async with self._beginning:
             if not self._begun:
                 if self._url is not None:
                     await self._store.open()
-                self._scan = asyncio.create_task(self._look_for_orphans())
+                self._maintenance.start()
                 self._begun = True
 
     def stop(self) -> None:
@@ -66,13 +66,10 @@ class Api:
         self.stopping.set()
 
     async def end(self) -> None:
-        """Stop the scan and close the store. Repeatable."""
+        """Stop the maintenance and close the store. Repeatable."""
         self.stop()
-        scan, self._scan = self._scan, None
         try:
-            if scan is not None:
-                scan.cancel()
-                await asyncio.wait({scan})
+            await self._maintenance.stop()
         finally:
             if self._url is not None:
                 await self._store.close()
@@ -122,26 +119,6 @@ class Api:
             for id_, event in zip(some, await self.store.get_events(some), strict=True):
                 seen[id_] = event is not None and principal.sees(event)
         return seen
-
-    async def _look_for_orphans(self) -> None:
-        """Return events with an expired lease to the queue, even while no worker claims.
-
-        An event without an attempt limit gets none here, because it may belong to workers with another limit.
-        """
-        while True:
-            await asyncio.sleep(self.settings.scan_every)
-            try:
-                taken = await self.store.expire_events(limit=SCAN_LIMIT)
-            except StoreClosedError:
-                return
-            except StoreError as error:
-                logger.warning("looking for orphans failed, the server tries again: %s", error)
-            except Exception:
-                # If this task ended, no other part of the server would notice.
-                logger.exception("looking for orphans failed, the server tries again")
-            else:
-                if taken:
-                    logger.info("orphans returned to the queue: %d", taken)
 
 
 def api_of(request: Request[Any, Any, Any]) -> Api:

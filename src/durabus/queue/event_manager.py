@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreClosedError, StoreError
+from durabus.maintenance.services import Retention, delete_handler_states
 from durabus.model.event import Event
 from durabus.model.limits import Duration, check_batch, seconds
 from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
@@ -162,12 +163,13 @@ class EventManager:
         await self._announce()
         self._registry.start()
         worker.start()
-        cleaner = asyncio.create_task(self._clean_up_now_and_then())
+        retention = Retention(self.queue.store, every=CLEANUP_EVERY)
+        retention.start()
         try:
             await self._stop.wait()
         finally:
             # Shielded: a caller that gives up waiting must not leave a running worker behind.
-            await asyncio.shield(asyncio.ensure_future(self._end(worker, cleaner)))
+            await asyncio.shield(asyncio.ensure_future(self._end(worker, retention)))
         if self._died is not None:
             error, self._died = self._died, None
             raise error
@@ -178,16 +180,10 @@ class EventManager:
 
     async def cleanup_finalized_events(self) -> int:
         """Delete the handler states of COMPLETED events. Returns how many it deleted."""
-        removed, batch = 0, 10_000
-        while True:
-            gone = await self.queue.store.cleanup_results(limit=batch)
-            removed += gone
-            if gone < batch:
-                return removed
+        return await delete_handler_states(self.queue.store)
 
-    async def _end(self, worker: Worker, cleaner: asyncio.Task[None]) -> None:
-        cleaner.cancel()
-        await asyncio.gather(cleaner, return_exceptions=True)
+    async def _end(self, worker: Worker, retention: Retention) -> None:
+        await retention.stop()
         await worker.stop(STOP_TIMEOUT)
         await self._registry.close(tell=not worker.store_is_away)
         self._stop.clear()
@@ -210,11 +206,3 @@ class EventManager:
     def _worker_died(self, error: DurabusError) -> None:
         self._died = error
         self._stop.set()
-
-    async def _clean_up_now_and_then(self) -> None:
-        while True:
-            await asyncio.sleep(CLEANUP_EVERY)
-            try:
-                await self.cleanup_finalized_events()
-            except StoreError as error:
-                logger.warning("handler states not cleaned up, trying again in %s s: %s", CLEANUP_EVERY, error)

@@ -34,11 +34,13 @@ class Holds:
         self._told: tuple[int | None, str] | None = None
 
     async def look(self) -> None:
-        """Log a warning for a new hold, and a message when it ends. Called when a reader got no entries."""
-        if monotonic() < self._next:
-            return
-        self._next = monotonic() + LOOK_EVERY
-        hold = await self._ask()
+        """Ask whether there is a hold, now and then only. Called when a reader got no entries."""
+        if monotonic() >= self._next:
+            self._next = monotonic() + LOOK_EVERY
+            await self._ask()
+
+    def note(self, hold: LogHold | None) -> None:
+        """Log a warning for a new hold, and a message when it ends."""
         found = None if hold is None else (hold.pid, hold.application)
         if found == self._told:
             return
@@ -95,7 +97,9 @@ class PostgreSQLLog(PostgreSQLCore):
 
     async def log_hold(self) -> LogHold | None:
         rows = await self._ask("log_hold", self._clock_argument(), HELD_AFTER)
-        return LogHold(**dict(rows[0])) if rows else None
+        hold = LogHold(**dict(rows[0])) if rows else None
+        self._holds.note(hold)
+        return hold
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         async def read(session: PostgreSQLSession) -> list[LogEntry]:

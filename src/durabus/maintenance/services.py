@@ -1,0 +1,150 @@
+"""Services that look after a store: they take back orphans, watch the log's horizon, and delete old handler states.
+
+A store makes and drops its log partitions itself, in the calls that these services make at the latest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import ClassVar
+from weakref import WeakKeyDictionary
+
+from durabus.clock import monotonic
+from durabus.errors import StoreClosedError, StoreError
+from durabus.store.contract import EventStore
+
+logger = logging.getLogger("durabus.maintenance")
+
+EVERY = 10.0
+"""Seconds between two passes, unless a server's settings say otherwise."""
+STOP_WITHIN = 2.0
+"""Seconds that ``stop`` waits for a pass that it cancelled: a store that is away may not let it end."""
+TAKEN_AT_ONCE = 1_000
+DELETED_AT_ONCE = 10_000
+TURN = 0.5
+"""Part of the interval in which no second service of this process makes the same pass over the same store object."""
+
+
+class Service:
+    """Makes one pass over a store every ``every`` seconds, from ``start`` to ``stop``, whatever a pass raises.
+
+    Any number of processes may run the same service. Inside one process, those on one store object share the passes, so
+    a thousand buses cost the store as much as one.
+    """
+
+    doing: ClassVar[str]
+    """What a pass does, for the log."""
+    _begun: ClassVar[WeakKeyDictionary[EventStore, dict[type[Service], float]]] = WeakKeyDictionary()
+    """When the last pass of each service began, by the local clock."""
+
+    def __init__(self, store: EventStore, *, every: float) -> None:
+        self._store = store
+        self._every = every
+        self.task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin. The first pass comes after the first interval."""
+        if self.task is None:
+            self.task = asyncio.get_running_loop().create_task(self._keep_running())
+
+    async def stop(self) -> None:
+        """End the pass that runs, and make no more. Repeatable, also before ``start``."""
+        if self.task is not None:
+            self.task.cancel()
+            await asyncio.wait({self.task}, timeout=STOP_WITHIN)
+
+    async def run_once(self) -> None:
+        """Make one pass."""
+        raise NotImplementedError
+
+    async def _keep_running(self) -> None:
+        while True:
+            await asyncio.sleep(self._every)
+            if not self._is_due():
+                continue
+            try:
+                await self.run_once()
+            except StoreClosedError:
+                return
+            except StoreError as error:
+                logger.warning("%s failed, trying again in %g s: %s", self.doing, self._every, error)
+            except Exception:
+                # If this task ended, no other part of the process would notice.
+                logger.exception("%s failed, trying again in %g s", self.doing, self._every)
+
+    def _is_due(self) -> bool:
+        begun = Service._begun.setdefault(self._store, {})
+        if monotonic() - begun.get(type(self), float("-inf")) < self._every * TURN:
+            return False
+        begun[type(self)] = monotonic()
+        return True
+
+
+class Expiry(Service):
+    """Returns events of every bus whose lease is over to the queue, even while no worker claims.
+
+    An event without an attempt limit gets none here, because it may belong to workers with another limit.
+    """
+
+    doing = "looking for orphans"
+
+    async def run_once(self) -> None:
+        """Take back what has expired."""
+        taken = await self._store.expire_events(limit=TAKEN_AT_ONCE)
+        if taken:
+            logger.info("orphans returned to the queue: %d", taken)
+
+
+class HorizonWatch(Service):
+    """Asks for an open transaction that holds readers of the log back. The store logs a warning of each."""
+
+    doing = "watching the log's horizon"
+
+    async def run_once(self) -> None:
+        """Ask once."""
+        await self._store.log_hold()
+
+
+class Retention(Service):
+    """Deletes the handler states of COMPLETED events."""
+
+    doing = "deleting old handler states"
+
+    async def run_once(self) -> None:
+        """Delete all that are there now."""
+        await delete_handler_states(self._store)
+
+
+async def delete_handler_states(store: EventStore) -> int:
+    """Delete the handler states of COMPLETED events. Returns how many it deleted."""
+    removed = 0
+    while True:
+        gone = await store.cleanup_results(limit=DELETED_AT_ONCE)
+        removed += gone
+        if gone < DELETED_AT_ONCE:
+            return removed
+
+
+class Maintenance:
+    """The services that ``durabus worker`` and a server run.
+
+    A bus inside a program runs none: its claims take back the orphans of its own bus, and they know the limit of
+    attempts of its handlers.
+    """
+
+    def __init__(self, store: EventStore, *, expire_every: float | None = None) -> None:
+        self.services: Sequence[Service] = (
+            Expiry(store, every=expire_every or EVERY),
+            HorizonWatch(store, every=EVERY),
+        )
+
+    def start(self) -> None:
+        """Start the services."""
+        for service in self.services:
+            service.start()
+
+    async def stop(self) -> None:
+        """Stop the services. Repeatable."""
+        await asyncio.gather(*(service.stop() for service in self.services))

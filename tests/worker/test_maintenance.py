@@ -1,0 +1,172 @@
+"""``durabus worker`` and a server look after the store with the same services."""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from durabus import Event, EventBus, EventStore, ManualClock, new_event, open_store
+from durabus.cli.worker import worker
+from durabus.errors import StoreUnavailableError
+from durabus.http import Settings, create_app
+from durabus.maintenance import services
+from durabus.maintenance.services import Expiry, HorizonWatch, Service
+from durabus.model.claim import ClaimRequest, new_token
+from durabus.model.log_entry import LogHold
+from durabus.model.statuses import EventStatus
+
+OFTEN = 0.001
+
+
+@pytest.fixture
+async def store(clock: ManualClock) -> AsyncIterator[EventStore]:
+    opened = await open_store("memory://", clock=clock)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_700_000_000.0)
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(services, "EVERY", OFTEN)
+
+
+async def ignore(_event: Event) -> None:
+    """A handler: a bus without one has no worker."""
+
+
+@asynccontextmanager
+async def worker_command(store: EventStore) -> AsyncIterator[None]:
+    module: Any = ModuleType("maintained")
+    module.bus = EventBus(store, name="here")
+    module.bus.subscribe("x", ignore)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, module.__name__, module)
+        command = asyncio.create_task(worker("maintained:bus"))
+        yield
+        command.cancel()
+        await asyncio.gather(command, return_exceptions=True)
+
+
+@asynccontextmanager
+async def server(store: EventStore) -> AsyncIterator[None]:
+    app = create_app(store, settings=Settings(bus="here", scan_every=OFTEN))
+    await app.api.begin()
+    yield
+    await app.close()
+
+
+RUNNERS = pytest.mark.parametrize("runner", [worker_command, server])
+
+
+async def lose(store: EventStore, clock: ManualClock) -> int:
+    """An event of another bus whose worker is gone."""
+    (event,) = await store.add_events([new_event("a", bus="elsewhere")])
+    await store.claim_next_events(ClaimRequest(bus="elsewhere", worker_id="host:1", token=new_token(), lease=60.0))
+    clock.advance(61)
+    return event.id
+
+
+@RUNNERS
+async def test_each_runner_returns_orphans_of_other_buses(
+    store: EventStore, clock: ManualClock, runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    id_, found, look = await lose(store, clock), asyncio.Event(), store.expire_events
+
+    async def look_and_tell(**options: Any) -> int:
+        taken = await look(**options)
+        if taken:
+            found.set()
+        return taken
+
+    monkeypatch.setattr(store, "expire_events", look_and_tell)
+    running: AbstractAsyncContextManager[None] = runner(store)
+    async with asyncio.timeout(10), running:
+        await found.wait()
+    event = await store.get_event(id_)
+    assert event is not None
+    assert event.status is EventStatus.PENDING
+
+
+@RUNNERS
+async def test_each_runner_watches_the_horizon_of_the_log(
+    store: EventStore, runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def log_hold() -> LogHold | None:
+        asked.set()
+        return None
+
+    monkeypatch.setattr(store, "log_hold", log_hold)
+    running: AbstractAsyncContextManager[None] = runner(store)
+    async with asyncio.timeout(10), running:
+        await asked.wait()
+
+
+@RUNNERS
+async def test_nothing_runs_after_the_end(store: EventStore, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, begun = asyncio.all_tasks(), asyncio.Event()
+
+    async def log_hold() -> LogHold | None:
+        begun.set()
+        await asyncio.Event().wait()
+        return None
+
+    monkeypatch.setattr(store, "log_hold", log_hold)
+    async with asyncio.timeout(10), runner(store):
+        await begun.wait()
+    assert asyncio.all_tasks() == before
+
+
+async def test_services_of_one_store_object_share_their_passes(
+    store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes = 0
+
+    async def expire_events(**_options: Any) -> int:
+        nonlocal passes
+        passes += 1
+        return 0
+
+    monkeypatch.setattr(store, "expire_events", expire_events)
+    now = 100.0
+    monkeypatch.setattr(services, "monotonic", lambda: now)
+    many = [Expiry(store, every=10.0) for _ in range(5)]
+    due = [service._is_due() for service in many]
+    assert due == [True, False, False, False, False]
+    assert HorizonWatch(store, every=10.0)._is_due()
+    now += 10.0
+    assert [service._is_due() for service in many] == due
+
+
+async def test_a_service_goes_on_after_any_failure_and_ends_with_its_store(
+    store: EventStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    failures: list[Exception] = [RuntimeError("a bug"), StoreUnavailableError("away")]
+
+    class Fragile(Service):
+        doing = "a chore"
+
+        async def run_once(self) -> None:
+            if failures:
+                raise failures.pop()
+            await self._store.close()
+            await self._store.now()
+
+    service = Fragile(store, every=OFTEN)
+    service.start()
+    assert service.task is not None
+    async with asyncio.timeout(10):
+        await service.task
+    await service.stop()
+    await service.stop()
+    assert caplog.text.count("a chore failed, trying again in 0.001 s") == 2
