@@ -16,8 +16,7 @@ from tests.places import EVERYWHERE, lasting_url
 
 from durabus import EventStore, ManualClock, open_store
 from durabus.http import TokenFile
-from durabus.http.auth.access import Scope
-from durabus.http.auth.tenancy import MAX_KEY_CHARS
+from durabus.http.auth.access import MAX_KEY_CHARS, Scope
 
 SAME_NAMES: dict[str, dict[str, Any]] = {
     "idempotency_key": {"idempotency_key": "invoice-7"},

@@ -77,7 +77,7 @@ SURFACE = (
     ),
     Mutant(
         "HTTP: claim tokens of tenants",
-        "http/auth/tenancy.py",
+        "http/auth/access.py",
         "    if not principal.limited:\n        return token\n",
         "    return token\n",
         f"{TENANTS}equal_claim_tokens_of_two_tenants_bring_each_its_own_claims[memory-claim]",

@@ -17,11 +17,18 @@ from durabus.http.asgi import App, Receive, Send
 from durabus.http.asgi import Scope as AsgiScope
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.auth.tokens import TokenFile
-from durabus.http.dashboard.pages import ROUTES as PAGES
+from durabus.http.dashboard import (
+    dead_letters_page,
+    events_page,
+    login_page,
+    overview_page,
+    rendering,
+    workers_page,
+)
 from durabus.http.middleware import RequestMiddleware
 from durabus.http.openapi import CONFIG, openapi_document
 from durabus.http.problems import Code, Problem, problem_response
-from durabus.http.routes import claims, dead_letters, events, operations
+from durabus.http.routes import claims, events, operations
 from durabus.http.settings import MAX_BATCH_BODY, Settings
 from durabus.store.connect import default_url
 from durabus.store.contract import EventStore
@@ -29,7 +36,8 @@ from durabus.views.live import LiveViews
 
 logger = logging.getLogger("durabus.server")
 
-ROUTES = [*events.ROUTES, *claims.ROUTES, *dead_letters.ROUTES, *operations.ROUTES, *PAGES]
+PAGES = (rendering, login_page, overview_page, events_page, dead_letters_page, workers_page)
+ROUTES = [one for module in (events, claims, operations, *PAGES) for one in module.ROUTES]
 
 
 class HttpApi:

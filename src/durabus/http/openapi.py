@@ -1,24 +1,45 @@
-"""The OpenAPI 3.1 document. The framework provides the routes, msgspec the schemas that requests are checked with."""
+"""How routes are described: shared parameters, documented responses, and the OpenAPI 3.1 document.
+
+The framework provides the routes, msgspec the schemas that requests are checked with.
+"""
 
 from __future__ import annotations
 
 import inspect
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import msgspec
 from litestar import Litestar
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.config import OpenAPIConfig
+from litestar.params import PathParameter, QueryParameter
 from litestar.routes import HTTPRoute
 
 from durabus import __version__
 from durabus.http.auth.access import Scope
 from durabus.http.problems import MEDIA_TYPE, ProblemDocument
+from durabus.http.schema.fields import MAX_ID, NAME_PATTERN, TAGS_PATTERN
+from durabus.model.limits import MAX_NAME_CHARS
 
 CONFIG = OpenAPIConfig(title="durabus", version=__version__, path=None, use_handler_docstrings=True)
 DESCRIPTION = "A durable event queue: publish events with tags, claim them, report how they ended."
 REF = "#/components/schemas/{name}"
 BEARER = {"type": "http", "scheme": "bearer", "description": "Made by `durabus tokens create`."}
+
+MAX_PAGE = 1_000
+MAX_OFFSET = 10_000
+
+PathId = Annotated[int, PathParameter(ge=1, le=MAX_ID, description="The event's number.")]
+QueryBus = Annotated[
+    str | None,
+    QueryParameter(
+        min_length=1, max_length=MAX_NAME_CHARS, pattern=NAME_PATTERN, description="Default: the server's bus."
+    ),
+]
+QueryTags = Annotated[
+    str | None,
+    QueryParameter(pattern=TAGS_PATTERN, description="Comma-separated; an event matches if it has ANY of them."),
+]
 
 
 class DocumentedResponse(msgspec.Struct, frozen=True):

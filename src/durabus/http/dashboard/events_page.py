@@ -1,21 +1,44 @@
-"""The list of events, newest first. The address holds the filter; each page begins where the previous one ended."""
+"""The pages of events: the list, one event with its attempts and actions, and the log as it is written.
+
+The address of the list holds its filter; each page of it begins where the previous one ended.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from typing import Annotated
 
 import msgspec
+from litestar import get
+from litestar.params import PathParameter
+from litestar.response import Stream
 
 from durabus.http.api import Api, api_of, principal_of
-from durabus.http.auth.access import Principal
-from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, linker, live_views, page_route, redirect, render
+from durabus.http.auth.access import Principal, Scope, shown
+from durabus.http.dashboard.rendering import (
+    AnyRequest,
+    Page,
+    action_route,
+    bus_of,
+    linker,
+    live_views,
+    page_route,
+    redirect,
+    render,
+)
 from durabus.http.problems import Code, Problem
+from durabus.http.schema.events import title_of
 from durabus.http.schema.fields import MAX_ID, UUID_PATTERN, split_tags
+from durabus.http.tail import tail_response
 from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
 from durabus.model.pattern import check_pattern
 from durabus.model.query import EventPage, EventQuery
-from durabus.model.statuses import EventStatus
+from durabus.model.result import HandlerResult
+from durabus.model.statuses import DEAD_LETTER, LIVE, Action, EventStatus
+from durabus.views.attempts import attempts_of
+from durabus.views.dead_letters import fingerprint
 
 PAGE = 50
 UUID = re.compile(UUID_PATTERN)
@@ -23,6 +46,12 @@ WITHIN = 2.0
 """Maximum time of a search in seconds. With a filter that matches few events a store has to read many."""
 MAX_DIGITS = len(str(MAX_ID))
 AGES = {"5m": 300.0, "1h": 3600.0, "24h": 86_400.0, "7d": 604_800.0}
+MAX_CHILDREN = 20
+MAX_TRAIL = 200
+MAX_ATTEMPTS_SHOWN = 50
+"""Maximum number of attempts to show. An event may have thousands; the newest ones say most."""
+
+EventNumber = Annotated[int, PathParameter(ge=1, le=MAX_ID)]
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +83,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
 @page_route("/dashboard/events")
 async def events(request: AnyRequest) -> Page:
-    """The page."""
+    """The list of events."""
     api, principal, bus = api_of(request), principal_of(request), bus_of(request)
     asked = {name: request.query_params.get(name, "").strip() for name in Filter.__struct_fields__}
     wanted = request.query_params.get("id", "").strip().removeprefix("#")
@@ -122,4 +151,97 @@ def _age(text: str) -> float:
     return AGES[text]
 
 
-ROUTES = [events]
+class FailureDetails(msgspec.Struct, frozen=True):
+    """The content of ``HandlerResult.value_json`` for a handler that raised an exception."""
+
+    traceback: str
+
+
+_FAILURE = msgspec.json.Decoder(FailureDetails)
+
+
+class ResultRow(msgspec.Struct, frozen=True):
+    """A handler's result as the page shows it."""
+
+    result: HandlerResult
+    traceback: str | None
+
+
+@page_route("/dashboard/events/{id:int}")
+async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
+    """The page of one event: its state, its attempts, its handlers' results, and the actions to take."""
+    api, principal = api_of(request), principal_of(request)
+    found = await api.event(id, principal)
+    trail = await api.store.read_event_log(found.id)
+    results = await api.store.list_results(found.id)
+    family = (await api.store.find(EventQuery(parent_id=found.event_id, limit=MAX_CHILDREN))).events
+    parent = None if found.parent_id is None else await api.store.get_event(found.parent_id)
+    now = await api.store.now()
+    title, description = title_of(found)
+    attempts = attempts_of(found, trail, now)
+    return render(
+        request,
+        "event.html",
+        bus=found.bus,
+        now=now,
+        event=shown(principal, found),
+        title=title,
+        description=description,
+        attempts=attempts[-MAX_ATTEMPTS_SHOWN:],
+        earlier=max(len(attempts) - MAX_ATTEMPTS_SHOWN, 0),
+        trail=trail[-MAX_TRAIL:],
+        older=max(len(trail) - MAX_TRAIL, 0),
+        handlers=[_line(result) for result in results or _last_results(trail)],
+        children=[child for child in family if principal.sees(child)],
+        parent=parent if parent is not None and principal.sees(parent) else None,
+        is_dead=found.status in DEAD_LETTER,
+        is_live=found.status in LIVE,
+        is_processing=found.status is EventStatus.PROCESSING,
+        group=fingerprint(found) if found.status in DEAD_LETTER else "",
+    )
+
+
+@action_route("/dashboard/events/{id:int}/retry")
+async def retry_event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
+    """Requeue a dead letter."""
+    api = api_of(request)
+    found = await api.event(id, principal_of(request))
+    await api.store.requeue_dead_letters([found.id])
+    return redirect(linker(request, found.bus)(f"/dashboard/events/{id}"))
+
+
+@action_route("/dashboard/events/{id:int}/release")
+async def release_event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
+    """Take a PROCESSING event from its worker."""
+    api, principal = api_of(request), principal_of(request)
+    found = await api.event(id, principal)
+    await api.store.reset_event(found.id, reason=f"released on the dashboard by {principal.name}")
+    return redirect(linker(request, found.bus)(f"/dashboard/events/{id}"))
+
+
+def _last_results(trail: list[LogEntry]) -> tuple[HandlerResult, ...]:
+    """The results in the newest log entry that has some: an ended event may have them nowhere else."""
+    return next((entry.results for entry in reversed(trail) if entry.results), ())
+
+
+def _line(result: HandlerResult) -> ResultRow:
+    try:
+        failure = None if result.value_json is None else _FAILURE.decode(result.value_json)
+    except msgspec.DecodeError:
+        failure = None  # this is the handler's return value
+    return ResultRow(result, None if failure is None else failure.traceback)
+
+
+@page_route("/dashboard/live")
+async def live(request: AnyRequest) -> Page:
+    """The log as it is written. The script fills the table."""
+    return render(request, "live.html", now=await api_of(request).store.now(), actions=list(Action))
+
+
+@get("/dashboard/tail", opt={"scope": Scope.READ}, include_in_schema=False)
+async def dashboard_tail(request: AnyRequest) -> Stream:
+    """The same as ``/events/tail`` for a browser, which sends its cookie and its last position."""
+    return await tail_response(request, bus_of(request), request.headers.get("last-event-id"))
+
+
+ROUTES = [events, event, retry_event, release_event, live, dashboard_tail]

@@ -1,4 +1,4 @@
-"""The list of workers: whether they are live, late or gone, which events they hold, and a button to release those."""
+"""The lists of workers and of handlers: which are live, late or gone, and a button to release a worker's events."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from durabus.http.dashboard.rendering import (
 )
 from durabus.http.dashboard.words import plural
 from durabus.http.problems import Problem
+from durabus.views.handlers import RULE, WINDOW, count_attempts, registered_handlers
 from durabus.views.workers import release_worker, workers_of
 
 SHOWN = 5
+MAX_HANDLERS = 500
 
 
 @page_route("/dashboard/workers")
 async def workers(request: AnyRequest) -> Page:
-    """The page. A token that is limited to tags sees only workers that hold events with these tags."""
+    """The list of workers. A token that is limited to tags sees only workers that hold events with these tags."""
     api, principal, bus, live = api_of(request), principal_of(request), bus_of(request), live_views(request)
     held = await live.in_flight(bus, principal.narrow(()))
     now = await api.store.now()
@@ -57,4 +59,24 @@ async def release(request: AnyRequest) -> Page:
     return redirect(linker(request, bus)("/dashboard/workers", released=f"{plural(number, 'event')} of {worker_id}"))
 
 
-ROUTES = [workers, release]
+@page_route("/dashboard/handlers")
+async def handlers(request: AnyRequest) -> Page:
+    """The list of handlers. It shows the whole bus, so tokens that are limited to tags may not see it."""
+    api, principal, bus = api_of(request), principal_of(request), bus_of(request)
+    principal.check_whole_bus("the list of handlers")
+    lines = await registered_handlers(api.store, bus)
+    activity = await live_views(request).activity(bus)
+    now = await api.store.now()
+    await count_attempts(api.store, lines, [one for one in activity.recent if one.at_ts > now - WINDOW])
+    return render(
+        request,
+        "handlers.html",
+        now=now,
+        handlers=lines[:MAX_HANDLERS],
+        more=len(lines) > MAX_HANDLERS,
+        rule=f"more than {RULE.failure_ratio:.0%} of at least {RULE.minimum_samples} events failed within {WINDOW:g} s",
+        open_for=RULE.open_for,
+    )
+
+
+ROUTES = [workers, release, handlers]

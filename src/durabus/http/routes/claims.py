@@ -10,8 +10,7 @@ from litestar import Request, post
 
 from durabus.errors import LeaseLost
 from durabus.http.api import Api, api_of, listens, principal_of, still_allowed
-from durabus.http.auth.access import Principal, Scope
-from durabus.http.auth.tenancy import scoped_token, shown
+from durabus.http.auth.access import Principal, Scope, scoped_token, shown
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import Code, Problem, decoded
 from durabus.http.schema.claims import (

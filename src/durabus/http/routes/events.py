@@ -10,11 +10,9 @@ from litestar.params import QueryParameter
 from durabus.errors import InvalidPayloadError
 from durabus.http import worker_actions
 from durabus.http.api import Api, api_of, principal_of
-from durabus.http.auth.access import Principal, Scope
-from durabus.http.auth.tenancy import scoped, shown, with_parents
-from durabus.http.openapi import DocumentedResponse, described
+from durabus.http.auth.access import Principal, Scope, scoped, shown, with_parents
+from durabus.http.openapi import MAX_OFFSET, MAX_PAGE, DocumentedResponse, PathId, QueryBus, QueryTags, described
 from durabus.http.problems import MEDIA_TYPE, STATUS, Code, Problem, decoded
-from durabus.http.routes.parameters import MAX_OFFSET, MAX_PAGE, PathId, QueryBus, QueryTags
 from durabus.http.schema.claims import NewEventsDocument, WholeEventsDocument, whole_event
 from durabus.http.schema.events import (
     CompletedDocument,

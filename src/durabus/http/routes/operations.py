@@ -1,4 +1,4 @@
-"""Routes for operators: health, readiness, metrics, statistics, and the log as it is written."""
+"""Routes for operators: health, readiness, metrics, statistics, the log as it is written, and dead letters."""
 
 from __future__ import annotations
 
@@ -6,24 +6,36 @@ import asyncio
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, get
+from litestar import Request, Response, get, post
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from durabus.errors import StoreError
-from durabus.http.api import api_of, listens, principal_of, still_allowed
-from durabus.http.auth.access import Scope
-from durabus.http.openapi import DocumentedResponse, described
-from durabus.http.problems import Problem, logger
-from durabus.http.routes.parameters import QueryBus
-from durabus.http.schema.claims import StatsDocument
-from durabus.http.tail import tail
-from durabus.store.log import START
-from durabus.views.events import count_events
+from durabus.http.api import api_of, principal_of
+from durabus.http.auth.access import Scope, shown
+from durabus.http.openapi import MAX_OFFSET, DocumentedResponse, QueryBus, QueryTags, described
+from durabus.http.problems import Problem, decoded, logger
+from durabus.http.schema.claims import (
+    DeadLetterListDocument,
+    PurgedDocument,
+    PurgeDocument,
+    RequeueDocument,
+    StatsDocument,
+    WholeEventsDocument,
+    whole_event,
+)
+from durabus.http.schema.fields import split_tags
+from durabus.http.tail import tail_response
+from durabus.model.query import EventQuery
+from durabus.queue.dead_letters import DLQInspector
+from durabus.views.dead_letters import DEAD
+from durabus.views.events import count_events, list_events
 from durabus.views.handlers import registered_handlers
 
 AnyRequest = Request[Any, Any, Any]
+MAX_WHOLE = 100
+"""A list of dead letters contains whole events with their payloads, so a page is small."""
 READY_WITHIN = 2.0
 MAX_POSITION_CHARS = 1_000
 METRICS_TYPE = CONTENT_TYPE_LATEST.removesuffix("; charset=utf-8")
@@ -98,14 +110,67 @@ async def events_tail(
     bus: QueryBus = None,
 ) -> Stream:
     """Every transition as it happens. A disconnected reader continues after its last entry."""
+    name = api_of(request).bus(bus, principal_of(request))
+    return await tail_response(request, name, last_event_id if last_event_id is not None else after)
+
+
+@get("/dead-letters", opt=described(Scope.READ, {}))
+async def get_dead_letters(
+    request: AnyRequest,
+    tags: QueryTags = None,
+    limit: Annotated[int, QueryParameter(ge=1, le=MAX_WHOLE)] = MAX_WHOLE,
+    offset: Annotated[int, QueryParameter(ge=0, le=MAX_OFFSET)] = 0,
+    bus: QueryBus = None,
+) -> DeadLetterListDocument:
+    """Events that ended FAILED or COMPLETED_WITH_ERRORS, with one error for each attempt."""
     api, principal = api_of(request), principal_of(request)
-    name = api.bus(bus, principal)
-    begin = last_event_id if last_event_id is not None else after
-    position = await api.store.log_head() if begin is None else begin
-    if begin not in (None, START):
-        await api.store.read_log(after=position, limit=1)  # refuses an invalid position before the stream begins
-    listens(request)
-    return Stream(tail(api, principal, name, position, still_allowed(request)), media_type="text/event-stream")
+    query = EventQuery(bus=api.bus(bus, principal), statuses=DEAD, tags=principal.narrow(split_tags(tags)))
+    page = await list_events(
+        api.store, query, limit=limit, offset=offset, show=lambda event: whole_event(shown(principal, event))
+    )
+    return DeadLetterListDocument(
+        events=page.items, total=page.total, limit=limit, offset=offset, total_capped=page.capped
+    )
 
 
-ROUTES = [livez, readyz, metrics, stats, events_tail]
+@post(
+    "/dead-letters/requeue",
+    status_code=200,
+    opt=described(
+        Scope.ADMIN,
+        {
+            404: DocumentedResponse("An event does not exist."),
+            409: DocumentedResponse("An event is not a dead letter."),
+        },
+        RequeueDocument,
+    ),
+)
+async def requeue_dead_letters(request: AnyRequest) -> WholeEventsDocument:
+    """Requeue dead letters, all or none: they become PENDING without retries and errors."""
+    data = await decoded(request, RequeueDocument)
+    api, principal = api_of(request), principal_of(request)
+    await api.check_events(data.ids, principal)
+    events = await api.store.requeue_dead_letters(data.ids)
+    return WholeEventsDocument(events=[whole_event(shown(principal, event)) for event in events])
+
+
+@post("/dead-letters/purge", status_code=200, opt=described(Scope.ADMIN, {}, PurgeDocument))
+async def purge_dead_letters(request: AnyRequest) -> PurgedDocument:
+    """Delete dead letters of a bus permanently."""
+    data = await decoded(request, PurgeDocument)
+    api, principal = api_of(request), principal_of(request)
+    principal.check_whole_bus("purging")
+    inspector = DLQInspector(api.store, bus=api.bus(data.bus, principal))
+    return PurgedDocument(purged=await inspector.purge(data.older_than_days))
+
+
+ROUTES = [
+    get_dead_letters,
+    requeue_dead_letters,
+    purge_dead_letters,
+    livez,
+    readyz,
+    metrics,
+    stats,
+    events_tail,
+]
