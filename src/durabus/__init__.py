@@ -42,7 +42,7 @@ from durabus.store.contract import EventStore
 from durabus.store.features import Features
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Context
-from durabus.worker.tracing import Tracing
+from durabus.worker.telemetry import Tracing
 
 __all__ = [
     "Action",

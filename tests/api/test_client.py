@@ -19,7 +19,7 @@ from durabus.model.settlement import Complete, Fail, Release, Settlement
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.client.retrying.FIRST_PAUSE", 0.001)
+    monkeypatch.setattr("durabus.client.calls.FIRST_PAUSE", 0.001)
 
 
 @pytest.fixture

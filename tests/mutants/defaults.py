@@ -170,7 +170,7 @@ DEFAULTS = (
     ),
     Mutant(
         "the last failed attempt is logged",
-        "worker/attempt_log.py",
+        "worker/telemetry.py",
         "    if not logger.isEnabledFor(level):",
         "    if delay is None or not logger.isEnabledFor(level):",
         f"{RETRY}every_failed_attempt_including_the_last_is_logged_with_all_fields[memory]",
@@ -179,7 +179,7 @@ DEFAULTS = (
     ),
     Mutant(
         "attempts of a monitored handler",
-        "worker/attempt_log.py",
+        "worker/telemetry.py",
         '"attempt": event.attempts,\n            "max_attempts"',
         '"attempt": 1,\n            "max_attempts"',
         f"{RETRY}every_failed_attempt_including_the_last_is_logged_with_all_fields[memory]",
@@ -187,7 +187,7 @@ DEFAULTS = (
     ),
     Mutant(
         "retries are counted",
-        "worker/metrics.py",
+        "worker/telemetry.py",
         "self._retries[event.type] += 1",
         "pass",
         f"{RETRY}retries_successes_after_retry_and_dead_letters_are_counted_by_type",

@@ -11,8 +11,8 @@ from durabus import ConfigurationError, DLQInspector, Event, EventBus, EventFail
 from durabus.model.claim import Claim
 from durabus.model.settlement import Release
 from durabus.model.statuses import OnUnhandled
-from durabus.worker.metrics import Metrics
-from durabus.worker.unhandled import Unhandled
+from durabus.worker.missing_handlers import Unhandled
+from durabus.worker.telemetry import Metrics
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -87,7 +87,7 @@ async def test_it_may_be_kept_in_the_queue_until_a_handler_is_there(make_bus: Ma
 async def test_an_event_that_is_kept_waits_in_place_and_a_handler_that_any_node_subscribes_gets_it_at_once(
     make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch, mode: str
 ) -> None:
-    monkeypatch.setattr("durabus.worker.unhandled._rest", lambda event: 0.05 if event.fence == 1 else 3600.0)
+    monkeypatch.setattr("durabus.worker.missing_handlers._rest", lambda event: 0.05 if event.fence == 1 else 3600.0)
     monkeypatch.setattr("durabus.worker.registry.LOOK", 0.1)
     here, there = make_bus(unhandled="keep", mode=mode), make_bus(unhandled="keep", mode=mode)
     seen = asyncio.Queue[int]()

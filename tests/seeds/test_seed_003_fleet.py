@@ -11,7 +11,7 @@ from durabus import Event, EventBus, EventQueue, EventStatus, EventStore
 @pytest.fixture(autouse=True)
 def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
     """Events for other nodes rest 0.05 s instead of 1 s."""
-    monkeypatch.setattr("durabus.worker.remote_handlers.REMOTE_DELAY", 0.05)
+    monkeypatch.setattr("durabus.worker.missing_handlers.REMOTE_DELAY", 0.05)
 
 
 async def announced(store: EventStore, bus: EventBus, handler_id: str) -> None:

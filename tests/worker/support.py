@@ -17,8 +17,7 @@ from durabus.store.claims import SettleAnswer
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.handler import Handler, HandlerFunction
-from durabus.worker.options import WorkerOptions
-from durabus.worker.worker import Worker
+from durabus.worker.worker import Worker, WorkerOptions
 
 ONCE = RetryPolicy(max_retries=0)
 STEADY = RetryPolicy(max_retries=3, base_delay=1.0, multiplier=2.0, jitter=0.0)

@@ -13,8 +13,8 @@ from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import Completion, ResultStatus
 from durabus.worker.breaker import Breaker
 from durabus.worker.dispatcher import Dispatcher
+from durabus.worker.missing_handlers import REMOTE_DELAY
 from durabus.worker.registry import Sighting
-from durabus.worker.remote_handlers import REMOTE_DELAY
 
 SUCCEEDED, TRANSIENT = ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT
 UNRECOVERABLE = ResultStatus.UNRECOVERABLE

@@ -22,7 +22,7 @@ LIVE = 0.05
 
 @pytest.fixture(autouse=True)
 def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.worker.remote_handlers.LIVE", LIVE)
+    monkeypatch.setattr("durabus.worker.missing_handlers.LIVE", LIVE)
     monkeypatch.setattr("durabus.worker.registry.LOOK", 0.02)
 
 

@@ -9,7 +9,6 @@ from tests.worker.support import WatchedStore
 
 from durabus import Event, EventBus, EventBusShutdownError, EventStatus
 from durabus.bus import publisher as publisher_module
-from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle
 from durabus.bus.history import HistoryLimit
@@ -20,6 +19,7 @@ from durabus.model.event import NewEvent, new_event
 from durabus.model.limits import MAX_BATCH
 from durabus.model.settlement import Complete
 from durabus.stores.memory.core import FEATURES
+from durabus.worker.children.waiting import AwaitedChildren
 
 
 class SharedStore(WatchedStore):

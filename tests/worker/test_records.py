@@ -7,8 +7,7 @@ from tests.worker.support import STEADY, make_event, make_handler
 
 from durabus import EventStatus
 from durabus.model.policies import RetryPolicy
-from durabus.worker.attempt_log import log_failed_attempt
-from durabus.worker.metrics import Metrics
+from durabus.worker.telemetry import Metrics, log_failed_attempt
 
 
 def test_a_failed_attempt_is_one_warning_with_its_fields_as_extras(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,8 +10,7 @@ from durabus import Action, Event
 from durabus.errors import ConfigurationError
 from durabus.worker import outage
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.options import WorkerOptions
-from durabus.worker.worker import Worker
+from durabus.worker.worker import Worker, WorkerOptions
 
 
 @pytest.fixture(autouse=True)

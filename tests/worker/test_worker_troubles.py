@@ -18,8 +18,7 @@ from durabus.worker import claim_table, outage
 from durabus.worker import worker as worker_module
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import SAFETY
-from durabus.worker.options import WorkerOptions
-from durabus.worker.worker import Worker
+from durabus.worker.worker import Worker, WorkerOptions
 
 
 @pytest.fixture(autouse=True)

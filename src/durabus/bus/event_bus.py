@@ -6,17 +6,22 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Self, Unpack
 
-from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder, FindRequest, Where
-from durabus.bus.forwarding import MAX_DEPTH, check_max_depth, copy_for, refuse_itself
 from durabus.bus.handle import Handle
 from durabus.bus.history import HistoryLimit, check_archive_after, check_history
-from durabus.bus.naming import choice, pattern_of, result_type
-from durabus.bus.new_events import add_to_parent, make_event
-from durabus.bus.options import BusOptions, check_serve, seconds_or_none
+from durabus.bus.new_events import (
+    MAX_DEPTH,
+    add_to_parent,
+    check_max_depth,
+    copy_for,
+    make_event,
+    refuse_itself,
+    result_type,
+)
+from durabus.bus.options import BusOptions, check_serve, choice, seconds_or_none
 from durabus.bus.publisher import Publisher
 from durabus.bus.shutdown import Shutdown
-from durabus.bus.subscribing import Subscribing
+from durabus.bus.subscribing import Subscribing, pattern_of
 from durabus.errors import ConfigurationError, EventBusShutdownError
 from durabus.model.claim import DEFAULT_LEASE, Claim, default_worker_id
 from durabus.model.event import DEFAULT_BUS, Event, NewEvent, PublishOptions
@@ -27,14 +32,13 @@ from durabus.model.settlement import Settled, Settlement
 from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode, OnUnhandled
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
-from durabus.worker.children.waiting import event_lock
+from durabus.worker.children.waiting import AwaitedChildren, event_lock
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.metrics import Metrics
+from durabus.worker.missing_handlers import Unhandled
 from durabus.worker.poller import POLL_FLOOR
 from durabus.worker.registry import HANDLERS_KEPT_FOR, Registry, check_kept_for
+from durabus.worker.telemetry import Metrics, Tracing, tell_settled
 from durabus.worker.threads import HandlerThreads
-from durabus.worker.tracing import Tracing, tell_settled
-from durabus.worker.unhandled import Unhandled
 from durabus.worker.worker import Worker
 
 ARCHIVE_AFTER = 86_400.0
@@ -244,7 +248,7 @@ class EventBus(Subscribing):
         own ``connection``. The latter does not start the bus either.
         """
         self._refuse_if_shut("publish")
-        new = self._new(event_type, payload, metadata, options)
+        new = make_event(self._options, event_type, payload, metadata, options)
         if connection is not None:
             # It announces no handlers first: that write would wait for the caller's own transaction.
             await self.open()
@@ -273,7 +277,7 @@ class EventBus(Subscribing):
         """
         if self._shut:
             self._refuse_if_shut("emit")
-        new = self._new(event_type, payload, metadata, options)
+        new = make_event(self._options, event_type, payload, metadata, options)
         if not self._started:
             raise ConfigurationError("emit needs a started bus: await bus.start() first")
         return self._send(new, None if isinstance(event_type, str) else result_type(event_type))
@@ -381,11 +385,6 @@ class EventBus(Subscribing):
                 self._history.one_ended()
             for handle in self._publisher.take(claim.event.event_id):
                 handle.settle(claim, settlement, settled)
-
-    def _new(
-        self, event_type: str | object, payload: Any, metadata: Mapping[str, Any] | None, options: PublishOptions
-    ) -> NewEvent:
-        return make_event(self._options, event_type, payload, metadata, options)
 
     def _send(self, new: NewEvent, expected: Any) -> Handle:
         handle = Handle(new, expected)

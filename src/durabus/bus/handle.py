@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from durabus.bus.awaited_children import AwaitedChildren
-from durabus.bus.forwarding import refuse_deeper
 from durabus.errors import ConfigurationError, EventFailed
 from durabus.model.claim import Claim
 from durabus.model.event import Event, NewEvent
 from durabus.model.payload import decode_as
-from durabus.model.result import HandlerResult
+from durabus.model.result import HandlerResult, MaxDepthError
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import DEAD_LETTER, EventStatus, ResultStatus
-from durabus.worker.children.waiting import handled_here, waiting_for
+from durabus.worker.children.waiting import AwaitedChildren, handled_here, waiting_for
 
 
 class HandleHome:
@@ -113,7 +111,7 @@ class Handle:
         event = await self.completed()
         if event.status in DEAD_LETTER:
             if handled_here() is not None:
-                refuse_deeper(self._results)
+                _refuse_deeper(self._results)
             raise EventFailed(event.event_id, event.status, event.errors)
         kept = (r for r in self._results if r.status is ResultStatus.SUCCEEDED and r.value_json is not None)
         first = next(kept, None)
@@ -195,3 +193,11 @@ def _error_of(settlement: Settlement, results: Sequence[HandlerResult]) -> str:
             return settlement.error
         case Release():
             return ""
+
+
+def _refuse_deeper(results: Iterable[HandlerResult]) -> None:
+    """Raise ``MaxDepthError`` in a handler that waits for a child which ended with this error."""
+    for result in results:
+        name, _, text = (result.error or "").partition(": ")
+        if name == MaxDepthError.__name__:
+            raise MaxDepthError(text)

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
 
-from durabus.bus.awaited_children import AwaitedChildren
 from durabus.bus.finder import Finder
 from durabus.bus.handle import Handle, HandleHome
 from durabus.bus.history import HistoryLimit
@@ -17,7 +16,7 @@ from durabus.model.limits import MAX_BATCH
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import TERMINAL
 from durabus.store.contract import EventStore
-from durabus.worker.children.waiting import handled_here
+from durabus.worker.children.waiting import AwaitedChildren, handled_here
 
 logger = logging.getLogger("durabus.bus")
 

@@ -7,8 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from durabus.bus.naming import pattern_and_function, pattern_of, result_type
+from durabus.bus.new_events import result_type, type_name
 from durabus.bus.options import BusOptions
+from durabus.errors import ConfigurationError
 from durabus.model.limits import Duration
 from durabus.model.pattern import ANY
 from durabus.model.policies import BreakerOption, RetryPolicy, breaker_policy
@@ -145,3 +146,23 @@ class Subscribing(ABC):
             chosen,
         )
         return chosen
+
+
+def pattern_and_function(
+    pattern: str | type | HandlerFunction, handler: HandlerFunction | None
+) -> tuple[str, HandlerFunction]:
+    """Return pattern and handler for both ways to subscribe: with a pattern, or to all events."""
+    if handler is None:
+        if isinstance(pattern, str | type):
+            raise ConfigurationError(f"subscribe({pattern!r}) has no handler: call subscribe(pattern, handler)")
+        return ANY, pattern
+    return pattern_of(pattern), handler
+
+
+def pattern_of(pattern: object) -> str:
+    """Return the pattern for a string or an event class."""
+    if isinstance(pattern, str):
+        return pattern
+    if isinstance(pattern, type):
+        return type_name(pattern)
+    raise ConfigurationError(f"pattern={pattern!r}: must be a string such as 'user.*', or an event class")

@@ -12,8 +12,17 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx2
 
 from durabus.client import calls
-from durabus.client.calls import ApiCall, EventFields
-from durabus.client.retrying import TIMEOUT, client_options, is_away, is_temporary, pauses, request_options, unreachable
+from durabus.client.calls import (
+    TIMEOUT,
+    ApiCall,
+    EventFields,
+    client_options,
+    is_away,
+    is_temporary,
+    pauses,
+    request_options,
+    unreachable,
+)
 from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from durabus.errors import NotADeadLetter
 from durabus.lifecycle.state import (
     NOT_DEAD,
     NOT_DONE,
@@ -34,7 +35,7 @@ from durabus.model.event import Event, NewEvent
 from durabus.model.limits import JOINT
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
-from durabus.model.statuses import DEAD_LETTER, SETTLED, Action, EventStatus, ResultStatus
+from durabus.model.statuses import DEAD_LETTER, LIVE, SETTLED, Action, EventStatus, ResultStatus
 
 
 def publish(new: NewEvent, id_: int, now: float) -> Applied:
@@ -310,3 +311,12 @@ _RULES: dict[type, Callable[[EventState, Any, float], Applied | Refused]] = {
     Requeue: _requeue,
     Reset: _reset,
 }
+
+
+def check_requeue(ref: int | str, event: Event) -> None:
+    """Raise ``NotADeadLetter`` unless the event is one, or the call repeats a requeue and the event has not ended
+    since.
+    """
+    is_repeat = event.generation > 0 and event.status in LIVE
+    if event.status not in DEAD_LETTER and not is_repeat:
+        raise NotADeadLetter(ref, event.status)

@@ -20,12 +20,11 @@ from durabus.queue.event_queue import EventQueue
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.executor import TROUBLE_PAUSE
 from durabus.worker.handler import Handler, HandlerFunction
-from durabus.worker.metrics import Metrics
-from durabus.worker.options import WorkerOptions
+from durabus.worker.missing_handlers import Unhandled
 from durabus.worker.registry import ANNOUNCING, HANDLERS_KEPT_FOR, Registry
+from durabus.worker.telemetry import Metrics
 from durabus.worker.threads import HandlerThreads, NotStarted, is_in_thread
-from durabus.worker.unhandled import Unhandled
-from durabus.worker.worker import Worker
+from durabus.worker.worker import Worker, WorkerOptions
 
 logger = logging.getLogger("durabus.manager")
 

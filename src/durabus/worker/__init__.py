@@ -8,7 +8,7 @@ The life of an event:
 4. hold: ``claim_table.py`` keeps the claims, and ``heartbeat.py`` renews their leases from a thread of its own.
 5. start: ``slots.py`` gives each claimed event (``claimed_event.py``) to a task; a handler that waits yields its slot.
 6. run: ``executor.py`` runs the event and turns whatever happens into one settlement.
-7. route: ``dispatcher.py`` picks the handlers; ``remote_handlers.py`` knows those that only other nodes have.
+7. route: ``dispatcher.py`` picks the handlers; ``missing_handlers.py`` knows those that only other nodes have.
 8. call: ``attempt.py`` runs them one by one or side by side, and ``execution.py`` calls each, within its timeout.
 9. children: ``children/`` lets a parent complete after the events that its handlers emitted.
 10. settle: ``completer.py`` completes, fails or releases finished events in batches. A failed event begins again at 2;

@@ -13,8 +13,8 @@ from durabus.model.result import HandlerResult
 from durabus.model.statuses import SETTLED, Completion, HandlerMode, ResultStatus
 from durabus.worker.execution import HandlerOutcome, execute, result_of
 from durabus.worker.handler import Context, Handler
+from durabus.worker.telemetry import Tracing, traced
 from durabus.worker.threads import HandlerThreads
-from durabus.worker.tracing import Tracing, traced
 
 GRACE = 2.0
 """Seconds that a handler may take to end after the attempt stopped it."""

@@ -14,8 +14,8 @@ from durabus.worker.claimed_event import ClaimedEvent
 from durabus.worker.completer import Completer
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import SAFETY, came_late
-from durabus.worker.metrics import Metrics
 from durabus.worker.slots import Slots
+from durabus.worker.telemetry import Metrics
 
 logger = logging.getLogger("durabus.worker")
 

@@ -17,14 +17,11 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import SETTLED, Completion, HandlerMode, OnUnhandled, ResultStatus
 from durabus.worker.attempt import Attempt, HandlerCall, used_up
-from durabus.worker.attempt_log import SlowWarning, log_failed_attempt
 from durabus.worker.execution import HandlerOutcome, execute, result_of
 from durabus.worker.handler import Context, Handler
-from durabus.worker.metrics import Metrics
-from durabus.worker.remote_handlers import MissingHandlers, RemoteHandlers
+from durabus.worker.missing_handlers import MissingHandlers, RemoteHandlers, Unhandled
+from durabus.worker.telemetry import Metrics, SlowWarning, Tracing, log_failed_attempt
 from durabus.worker.threads import HandlerThreads, threads_ended
-from durabus.worker.tracing import Tracing
-from durabus.worker.unhandled import Unhandled
 
 BREAKER_OPEN = "the breaker of a handler is open"
 LEASE_EXPIRED = "lease expired"

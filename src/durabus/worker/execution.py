@@ -20,8 +20,8 @@ from durabus.model.limits import stored_text
 from durabus.model.payload import decode_as, encode_payload
 from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
-from durabus.worker.attempt_log import SlowWarning
 from durabus.worker.handler import Context, Handler
+from durabus.worker.telemetry import SlowWarning
 from durabus.worker.threads import Closed, HandlerThreads, NotStarted, ThreadCall, TimeoutExpired
 
 LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})

@@ -6,9 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from durabus.clock import monotonic
-from durabus.errors import DurabusError, LeaseLost, StoreClosedError, StoreError
-from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreClosedError, StoreError
+from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
+from durabus.model.limits import check_batch
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
@@ -22,14 +25,12 @@ from durabus.worker.completer import Completer, Outcome, SentClaim
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.draining import Drained, drain, error_of_end
 from durabus.worker.heartbeat import Heartbeat
-from durabus.worker.metrics import Metrics
-from durabus.worker.options import DEFAULT_OPTIONS, WorkerOptions
+from durabus.worker.missing_handlers import LONGEST_DELAY
 from durabus.worker.outage import Outage
-from durabus.worker.poller import Poller
-from durabus.worker.remote_handlers import LONGEST_DELAY
-from durabus.worker.serial import SerialBatch
+from durabus.worker.poller import POLL_FLOOR, Poller
+from durabus.worker.serial import SerialBatch, WithoutLock
 from durabus.worker.slots import Slots
-from durabus.worker.without_lock import WithoutLock
+from durabus.worker.telemetry import Metrics
 
 logger = logging.getLogger("durabus.worker")
 
@@ -40,6 +41,26 @@ GRACE = 2.0
 
 OnSettled = Callable[[Claim, Settlement, Settled], None]
 OnDied = Callable[[DurabusError], None]
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker claims events. All times are seconds."""
+
+    concurrency: int = 100
+    lease: float = DEFAULT_LEASE
+    poll_interval: float = POLL_FLOOR
+    mode: EventMode = EventMode.PARALLEL
+
+    def check(self, store: EventStore) -> None:
+        """Raise ``ConfigurationError`` if no worker on this store can work with these options."""
+        check_batch(self.concurrency, "concurrency")
+        if not self.lease > max(store.features.minimum_lease, 0):
+            raise ConfigurationError(
+                f"lease={self.lease!r}: {store.features.scheme}:// needs more than {store.features.minimum_lease:g} s"
+            )
+
+
+DEFAULT_OPTIONS = WorkerOptions()
 
 
 class Worker:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from durabus.clock import Clock
 from durabus.errors import LeaseLost
-from durabus.lifecycle.dead_letters import check_requeue
 from durabus.lifecycle.state import Refused, Requeue
-from durabus.lifecycle.transition import publish, transition
+from durabus.lifecycle.transition import check_requeue, publish, transition
 from durabus.model.claim import LockClaim
 from durabus.model.event import Event, NewEvent
 from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows, row_of

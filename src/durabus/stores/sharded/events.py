@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from durabus.errors import EventNotFound
-from durabus.lifecycle.dead_letters import check_requeue
+from durabus.lifecycle.transition import check_requeue
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
 from durabus.store.contract import EventStore

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from durabus.errors import EventNotFound
-from durabus.lifecycle.dead_letters import check_requeue
 from durabus.lifecycle.state import EventState, Refused, Requeue
-from durabus.lifecycle.transition import transition
+from durabus.lifecycle.transition import check_requeue, transition
 from durabus.model.event import Event
 from durabus.model.query import DeadLetterPage
 from durabus.store.events import EventRef
