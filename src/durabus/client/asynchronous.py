@@ -11,17 +11,7 @@ from typing import Any, Self, TypeVar, Unpack
 import httpx2
 
 from durabus.client import calls
-from durabus.client.calls import (
-    TIMEOUT,
-    ApiCall,
-    EventFields,
-    client_options,
-    is_away,
-    is_temporary,
-    pauses,
-    request_options,
-    unreachable,
-)
+from durabus.client.calls import TIMEOUT, ApiCall, ClaimedJob, EventFields
 from durabus.clock import monotonic, perf_counter
 from durabus.errors import DurabusError, LeaseLost
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRef, default_worker_id
@@ -49,7 +39,7 @@ class Client:
         self.url = url
         self.worker_id = worker_id or default_worker_id()
         self._timeout = timeout
-        self._http = httpx2.AsyncClient(**client_options(url, token, transport))
+        self._http = httpx2.AsyncClient(**calls.client_options(url, token, transport))
 
     async def __aenter__(self) -> Self:
         return self
@@ -132,7 +122,7 @@ class Client:
             try:
                 claims = await self.claim(tags=tags, lease=lease, wait=wait, **more)
             except DurabusError as error:
-                if not connected or not is_away(error):
+                if not connected or not calls.is_away(error):
                     raise
                 logger.warning("the client could not claim events, it tries again: %s", error)
                 continue
@@ -142,22 +132,22 @@ class Client:
 
     async def send(self, call: ApiCall[T]) -> T:
         """Send a call. Send it again if that is safe and the error may be temporary."""
-        options = request_options(call, self._timeout)
-        waits = pauses()
+        options = calls.request_options(call, self._timeout)
+        waits = calls.pauses()
         while True:
             pause = next(waits, None) if call.repeatable else None
             try:
                 response = await self._http.request(call.method, call.path, **options)
             except httpx2.TransportError as error:
                 if pause is None:
-                    raise unreachable(self.url, error) from error
+                    raise calls.unreachable(self.url, error) from error
             else:
-                if pause is None or not is_temporary(response.status_code):
+                if pause is None or not calls.is_temporary(response.status_code):
                     return call.result(response.status_code, response.content)
             await asyncio.sleep(pause)
 
 
-class Job:
+class Job(ClaimedJob):
     """An event to work on. Its lease is renewed while the block runs, and it completes at the end of the block.
 
     An exception in the block fails the event. It is reported and logged but not raised, so that the next job can run.
@@ -165,24 +155,9 @@ class Job:
     """
 
     def __init__(self, client: Client, claim: Claim, lease: float) -> None:
-        self.claim = claim
-        self.event = claim.event
+        super().__init__(claim, lease)
         self._client = client
-        self._lease = lease
-        self._ends = monotonic() + lease
-        self._begun = 0.0
-        self._lost = False
         self._keeping: asyncio.Task[None] | None = None
-
-    @property
-    def payload(self) -> Any:
-        """The payload of the event."""
-        return self.event.payload
-
-    @property
-    def fence(self) -> int:
-        """The fencing token: other systems can use it to refuse writes of earlier workers."""
-        return self.event.fence
 
     async def __aenter__(self) -> Self:
         self._begun = perf_counter()

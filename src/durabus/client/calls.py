@@ -14,6 +14,7 @@ import httpx2
 import msgspec
 
 from durabus.client import wire
+from durabus.clock import monotonic
 from durabus.errors import ApiError, ConfigurationError, DurabusError, LeaseLost, StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRef, new_token
 from durabus.model.event import Event, new_event_id
@@ -25,6 +26,11 @@ from durabus.model.settlement import Complete, Fail, Release, Settled, Settlemen
 T = TypeVar("T")
 
 CREATED, OK = 201, 200
+ATTEMPTS = 6
+FIRST_PAUSE = 0.1
+LONGEST_PAUSE = 2.0
+TEMPORARY = frozenset({429, 502, 503, 504})
+TIMEOUT = 30.0
 
 
 class ApiCall(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -215,13 +221,6 @@ def _reason(settlement: Complete | Release) -> dict[str, str]:
     return {} if settlement.reason is None else {"reason": settlement.reason}
 
 
-ATTEMPTS = 6
-FIRST_PAUSE = 0.1
-LONGEST_PAUSE = 2.0
-TEMPORARY = frozenset({429, 502, 503, 504})
-TIMEOUT = 30.0
-
-
 def pauses() -> Iterator[float]:
     """Seconds between attempts. They grow and are random, so that clients do not repeat at the same time."""
     for attempt in range(ATTEMPTS - 1):
@@ -257,3 +256,25 @@ def client_options(url: str, token: str | None, transport: Any) -> dict[str, Any
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     made: dict[str, Any] = {"base_url": url, "headers": headers, "limits": httpx2.Limits(max_connections=100)}
     return made if transport is None else {**made, "transport": transport}
+
+
+class ClaimedJob:
+    """The claimed event of a job, and when its lease ends by the local clock."""
+
+    def __init__(self, claim: Claim, lease: float) -> None:
+        self.claim = claim
+        self.event = claim.event
+        self._lease = lease
+        self._ends = monotonic() + lease
+        self._begun = 0.0
+        self._lost = False
+
+    @property
+    def payload(self) -> Any:
+        """The payload of the event."""
+        return self.event.payload
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: other systems can use it to refuse writes of earlier workers."""
+        return self.event.fence
