@@ -184,7 +184,7 @@ SQLITE = (
     ),
     Mutant(
         "SQLite: the file of a caller's connection",
-        "stores/sqlite/caller.py",
+        "stores/sqlite/core.py",
         " or not path.samefile(file)",
         "",
         "tests/sqlite/test_caller_transactions.py::test_another_file_with_the_same_tables_is_refused",

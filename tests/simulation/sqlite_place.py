@@ -17,9 +17,8 @@ from unittest.mock import patch
 
 from durabus.stores.sqlite.address import SQLiteAddress
 from durabus.stores.sqlite.connection import Operation, deliver
-from durabus.stores.sqlite.database_file import OpenFile
+from durabus.stores.sqlite.database_file import OpenFile, SQLiteReader
 from durabus.stores.sqlite.file_identity import Identity
-from durabus.stores.sqlite.reader import SQLiteReader
 from durabus.stores.sqlite.store import SQLiteStore
 from durabus.stores.sqlite.wakeup import SQLiteWakeup
 from durabus.stores.sqlite.writer import Writer

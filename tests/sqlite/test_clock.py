@@ -10,9 +10,8 @@ import pytest
 from durabus.clock import ManualClock, SystemClock
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
-from durabus.stores.sqlite.file_locks import WriteLock
+from durabus.stores.sqlite.file_locks import StoreTime, WriteLock
 from durabus.stores.sqlite.store import SQLiteStore
-from durabus.stores.sqlite.store_time import StoreTime
 
 HOUR = 3600.0
 

@@ -18,9 +18,9 @@ from durabus.stores.sqlite import events, schema
 from durabus.stores.sqlite.claims import claim_next_events
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.events import find
+from durabus.stores.sqlite.layout import statement
 from durabus.stores.sqlite.publishing import add_events
 from durabus.stores.sqlite.settlements import settle_events
-from durabus.stores.sqlite.sql import statement
 
 STATEMENTS = sorted(statements("durabus.stores.sqlite"))
 SCANS = {

@@ -24,6 +24,7 @@ from durabus.stores.sql.changes import NO_EVENT
 from durabus.stores.sql.rows import Row, event_of, strings_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.layout import statement
 from durabus.stores.sqlite.locks import get_lock, may_claim, take
 from durabus.stores.sqlite.publishing import get_event
 from durabus.stores.sqlite.settlements import (
@@ -36,7 +37,6 @@ from durabus.stores.sqlite.settlements import (
     settle_events,
     store,
 )
-from durabus.stores.sqlite.sql import statement
 
 PROMOTE_AT_ONCE = 10_000
 """Maximum number of delayed events that one claim makes ready. It takes the longest waiting first."""

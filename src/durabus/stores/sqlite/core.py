@@ -1,28 +1,38 @@
-"""What all parts of the store share: the file, the clock, the check that it is open, and calls to its threads."""
+"""What all parts of the store share: the file, the clock, the check that it is open, and how calls run.
+
+A call runs in a thread of the store, or in the caller's own transaction on a connection of any supported library.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from durabus.clock import Clock
-from durabus.errors import StoreClosedError
+from durabus.errors import ConfigurationError, StoreClosedError, StoreError, StoreUnavailableError
+from durabus.store.callers import NO_TRANSACTION, WRAPPED, driver_of, is_from
 from durabus.store.features import Features
 from durabus.stores.sqlite import schema
 from durabus.stores.sqlite.address import SQLiteAddress
-from durabus.stores.sqlite.caller import run_in_transaction_of
-from durabus.stores.sqlite.connection import Operation, Transaction, Watch, check_version
+from durabus.stores.sqlite.connection import Operation, Transaction, Watch, check_version, primary_code, store_error
 from durabus.stores.sqlite.database_file import OpenFile, Opening
-from durabus.stores.sqlite.store_time import StoreTime
+from durabus.stores.sqlite.file_locks import StoreTime
+from durabus.stores.sqlite.layout import statement
 
 T = TypeVar("T")
 
+_TAKE_WRITE_LOCK = statement("take_write_lock")
 _CLOSED = -1
+_LEGACY = -1
+"""``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 lacks: the first write begins a transaction."""
 
 
 class SQLiteCore:
@@ -126,3 +136,98 @@ class SQLiteCore:
             f"the store on {self._path} was opened in process {self._process} and is used in its child {process}: "
             "open a store in each process, after the fork"
         )
+
+
+async def run_in_transaction_of(connection: object, path: Path, now: float, run: Callable[[Transaction], T]) -> T:
+    """Run in the caller's open transaction, in the thread that may use its connection."""
+    driver = await driver_of(connection, "sqlite")
+    if is_from(type(driver), "aiosqlite") and hasattr(driver, "_execute"):
+        try:
+            inner = driver._conn  # noqa: SLF001  (aiosqlite has no public name for it)
+        except ValueError as error:
+            raise ConfigurationError(f"connection cannot be used here: {error}. It must be open") from error
+        # The public calls of aiosqlite run one statement each. This one runs a function in the connection's own thread.
+        result: T = await driver._execute(_run, inner, path, now, run)  # noqa: SLF001
+        return result
+    if not isinstance(driver, sqlite3.Connection):
+        raise ConfigurationError(
+            f"connection={type(connection).__name__} for {path}: must be a connection to it from sqlite3 or aiosqlite, "
+            f"{WRAPPED}, or a Django connection"
+        )
+    return _run(driver, path, now, run)
+
+
+def _run(connection: sqlite3.Connection, path: Path, now: float, run: Callable[[Transaction], T]) -> T:
+    usual = connection.text_factory
+    connection.text_factory = str
+    try:
+        _check(connection, path)
+        tx = Transaction(connection, now)
+        tx.run(_TAKE_WRITE_LOCK)
+        with _all_or_nothing(tx):
+            return run(tx)
+    except sqlite3.Error as error:
+        raise _error(error, path) from error
+    finally:
+        connection.text_factory = usual
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    files = {str(name): str(file) for _, name, file in cursor.execute("PRAGMA database_list")}
+    file = files.get("main", "")
+    if not file or not Path(file).exists() or not path.samefile(file):
+        raise ConfigurationError(
+            f"connection is to {file or 'a database in memory'}, the store is {path}: "
+            "one commit can span only one file, connect to that one"
+        )
+    if not connection.in_transaction and not _begins_by_itself(connection):
+        raise StoreError(f'{NO_TRANSACTION}, connection.execute("BEGIN IMMEDIATE")')
+    # The caller's commits must not run a checkpoint: only the holder of the store's write lock may.
+    cursor.execute("PRAGMA wal_autocheckpoint = 0")
+
+
+def _begins_by_itself(connection: sqlite3.Connection) -> bool:
+    """Return whether the first write begins a transaction: true with ``isolation_level``, false with ``autocommit``."""
+    legacy = getattr(connection, "autocommit", _LEGACY) == _LEGACY
+    return legacy and connection.isolation_level is not None
+
+
+@contextmanager
+def _all_or_nothing(tx: Transaction) -> Iterator[None]:
+    """Undo everything that the call wrote if it raises. The caller's transaction stays open."""
+    tx.run("SAVEPOINT durabus")
+    try:
+        yield
+    except BaseException:
+        if not tx.connection.in_transaction:
+            raise  # SQLite itself has rolled everything back
+        tx.run("ROLLBACK TO durabus")
+        tx.run("RELEASE durabus")
+        raise
+    tx.run("RELEASE durabus")
+
+
+def _error(error: sqlite3.Error, path: Path) -> Exception:
+    """Return an error that tells the caller how to fix its connection."""
+    if isinstance(error, sqlite3.ProgrammingError):
+        return ConfigurationError(
+            f"connection cannot be used here: {error}. It must be open, and made in the thread that awaits this call "
+            "or with check_same_thread=False"
+        )
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_BUSY_SNAPSHOT:
+        return StoreUnavailableError(
+            f"{path}: connection's transaction has read, and another one has written since, so it can no longer write: "
+            'roll it back and repeat it, begun with connection.execute("BEGIN IMMEDIATE")'
+        )
+    if primary_code(error) == sqlite3.SQLITE_BUSY:
+        return StoreUnavailableError(
+            f"{path}: another connection has written for longer than this one waits: let its transaction end, or wait "
+            f"longer, sqlite3.connect(timeout=30) (SQLite: {error})"
+        )
+    if primary_code(error) == sqlite3.SQLITE_READONLY:
+        return ConfigurationError(
+            f"connection to {path} may only read ({error}): connect without mode=ro and PRAGMA query_only"
+        )
+    return store_error(error, path)

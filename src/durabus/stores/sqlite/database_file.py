@@ -11,21 +11,99 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
 
 from durabus.errors import StoreClosedError, StoreUnavailableError
 from durabus.stores.sqlite import schema
 from durabus.stores.sqlite.address import SQLiteAddress
-from durabus.stores.sqlite.connection import connect_reader, connect_writer, preparing, store_error, wait_for_others
+from durabus.stores.sqlite.connection import (
+    Operation,
+    Transaction,
+    connect_reader,
+    connect_writer,
+    deliver,
+    preparing,
+    store_error,
+    wait_for_others,
+)
 from durabus.stores.sqlite.file_identity import ADVICE, Identity, came_alone, is_from_open_store, refuse_second_name
-from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, Presence, WriteLock
-from durabus.stores.sqlite.reader import SQLiteReader
-from durabus.stores.sqlite.store_time import StoreTime
+from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, Presence, StoreTime, WriteLock
 from durabus.stores.sqlite.writer import Writer
 
 logger = logging.getLogger("durabus.sqlite")
 
 _FORK_WAITS = 1.0
 """Maximum seconds that a ``fork()`` waits for each step of SQLite."""
+_LOOK_AFTER = 1_000_000
+"""Steps of SQLite's virtual machine, about ten milliseconds, after which a cancelled search ends."""
+
+
+class SQLiteReader:
+    """The reader thread. Runs read calls one by one; a call sees every commit that returned before the call began.
+
+    Its snapshots neither wait for writers nor block them.
+    """
+
+    def __init__(self, path: Path, time: StoreTime) -> None:
+        self._path = path
+        self._time = time
+        self._queue: SimpleQueue[Operation | None] = SimpleQueue()
+        self._gate = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"durabus-reader:{path.name}", daemon=True)
+        self.step = threading.RLock()
+        """Held while the connection is used: see ``_before_fork``."""
+        self._connection: sqlite3.Connection
+        self._identity: Identity
+
+    def start(self, connection: sqlite3.Connection, identity: Identity) -> None:
+        """Start the thread."""
+        self._connection = connection
+        self._identity = identity
+        self._thread.start()
+
+    def submit(self, operation: Operation) -> None:
+        """Queue a call from any event loop."""
+        with self._gate:
+            if self._closed:
+                raise StoreClosedError(f"the store on {self._path} is closed")
+            self._queue.put(operation)
+
+    def stop(self) -> None:
+        """Finish the accepted calls, then end the thread. Blocks; safe to call twice."""
+        with self._gate:
+            if not self._closed:
+                self._closed = True
+                self._queue.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _serve(self) -> None:
+        while (operation := self._queue.get()) is not None:
+            if not operation.future.done():
+                with self.step:
+                    self._read(operation)
+                deliver([operation])
+
+    def _read(self, operation: Operation) -> None:
+        run = operation.run
+        if run is None:
+            return
+        try:
+            self._identity.check()
+            self._connection.execute("BEGIN")
+            try:
+                self._connection.set_progress_handler(operation.future.cancelled, _LOOK_AFTER)
+                operation.result = run(Transaction(self._connection, self._time.now()))
+            finally:
+                self._connection.set_progress_handler(None, 0)
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error as error:
+            operation.error = store_error(error, self._path)
+            operation.error.__cause__ = error
+        except Exception as error:  # noqa: BLE001  (the caller gets it)
+            operation.error = error
 
 
 class OpenFile:

@@ -15,10 +15,10 @@ from durabus.stores.sql.changes import AT_ONCE, StoredEvent, in_parts
 from durabus.stores.sql.rows import event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.maintenance import forget_names
+from durabus.stores.sqlite.events import forget_names
+from durabus.stores.sqlite.layout import statement
 from durabus.stores.sqlite.publishing import counts, forget_dead_letters, get_event, note_live
 from durabus.stores.sqlite.settlements import append, load_handlers, store_handlers
-from durabus.stores.sqlite.sql import statement
 
 _LIST = statement("list_dead_letters")
 _LIST_OF_BUS = statement("list_dead_letters_of_bus")

@@ -10,8 +10,8 @@ from durabus.model.limits import check_name
 from durabus.stores.sql.rows import lock_claim_of, lock_of
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.layout import statement
 from durabus.stores.sqlite.settlements import expire, load, store_handlers
-from durabus.stores.sqlite.sql import statement
 
 KEPT_FOR = 86_400.0
 """Seconds that the row of a free lock is kept, so that a repeated release is recognised."""

@@ -14,9 +14,9 @@ from durabus.stores.sql.changes import in_parts
 from durabus.stores.sql.rows import entry_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.maintenance import forget_completed
+from durabus.stores.sqlite.events import forget_completed
+from durabus.stores.sqlite.layout import statement
 from durabus.stores.sqlite.publishing import get_event
-from durabus.stores.sqlite.sql import statement
 
 _READ = statement("read_log")
 _CUT = statement("cut_log")

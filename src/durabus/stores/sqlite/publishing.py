@@ -19,7 +19,7 @@ from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
 from durabus.stores.sql.rows import Row, added_event, event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
-from durabus.stores.sqlite.sql import statement
+from durabus.stores.sqlite.layout import statement
 
 _COUNTS = statement("counts")
 _COUNTS_OF_BUS = statement("counts_of_bus")

@@ -8,7 +8,7 @@ from durabus.model.handler import BusInfo, HandlerInfo, Registered
 from durabus.stores.sql.rows import Row
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.sql import statement
+from durabus.stores.sqlite.layout import statement
 
 _REGISTER_BUS = statement("register_bus")
 _REGISTER = statement("register_handlers")

@@ -16,10 +16,10 @@ from durabus.stores.sql.changes import NO_EVENT, StoredEvent
 from durabus.stores.sql.rows import handler_of
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
+from durabus.stores.sqlite.layout import statement
 from durabus.stores.sqlite.locks import grant
 from durabus.stores.sqlite.publishing import get_event
 from durabus.stores.sqlite.settlements import load, load_handlers, settle, store_handlers
-from durabus.stores.sqlite.sql import statement
 
 _LIST = statement("list_results_by_name")
 _CLEANUP = statement("cleanup_results")

@@ -19,8 +19,8 @@ from durabus.model.statuses import DEAD_LETTER, EventStatus
 from durabus.stores.sql.changes import NO_EVENT, StoredEvent, changed_handlers, freed_handler_locks
 from durabus.stores.sql.rows import Row, entry_to, event_of, handler_of, settled_of, strings_to, to_json
 from durabus.stores.sqlite.connection import Transaction
+from durabus.stores.sqlite.layout import statement
 from durabus.stores.sqlite.publishing import get_event, note_completed, note_ended
-from durabus.stores.sqlite.sql import statement
 
 _GET = statement("get_state")
 _GET_RESULTS = statement("list_results")

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from durabus.clock import monotonic
 from durabus.stores.sqlite.connection import Transaction, Watch, deliver
-from durabus.stores.sqlite.sql import statement
+from durabus.stores.sqlite.layout import statement
 from durabus.stores.wakeups import BusNews
 
 TELL_EVERY = 0.004

@@ -30,9 +30,8 @@ from durabus.stores.sqlite.connection import (
     store_error,
 )
 from durabus.stores.sqlite.file_identity import Identity
-from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, WriteLock
+from durabus.stores.sqlite.file_locks import BUSY_TIMEOUT, StoreTime, WriteLock
 from durabus.stores.sqlite.publishing import add_events
-from durabus.stores.sqlite.store_time import StoreTime
 from durabus.stores.sqlite.wakeup import SQLiteWakeup, inotify
 
 _LOOK_EVERY = 1.0
