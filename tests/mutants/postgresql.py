@@ -142,7 +142,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: a change and its entry are one commit",
-        "stores/postgresql/states.py",
+        "stores/postgresql/settlements.py",
         """        if self._entries:
             await session.all("append_entries", *columns(self._entries))
         await self._write_events(session)
@@ -168,7 +168,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: the look everywhere comes within a second",
-        "stores/postgresql/scans.py",
+        "stores/postgresql/claims.py",
         "min(SHARE * (now - began), POSTPONED_AT_MOST)",
         "SHARE * (now - began)",
         "tests/postgresql/test_scans.py::test_a_slow_look_everywhere_is_put_off_by_a_second_at_most",

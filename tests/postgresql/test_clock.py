@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from durabus.model.claim import ClaimRequest, HandlerClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Fail, Release
-from durabus.stores.postgresql.scans import Scans
+from durabus.stores.postgresql.claims import Scans
 from durabus.stores.postgresql.store import PostgreSQLStore
 
 

@@ -163,9 +163,11 @@ class Losing:
         self.lost = 0
 
     async def call(self, coroutine: Any) -> Any:
-        run, first = self._store._run, True
+        pool, first = self._store._pool, True
+        assert pool is not None
+        run = pool.run
 
-        async def losing(pool: Any, work: Any) -> Any:
+        async def losing(work: Any) -> Any:
             async def lose(connection: Any) -> Any:
                 nonlocal first
                 answer = await work(connection)
@@ -175,13 +177,13 @@ class Losing:
                     raise ConnectionResetError("the reply was lost")
                 return answer
 
-            return await run(pool, lose)
+            return await run(lose)
 
-        self._store._run = losing  # type: ignore[assignment, method-assign]
+        pool.run = losing  # type: ignore[assignment, method-assign]
         try:
             return await coroutine
         finally:
-            self._store._run = run  # type: ignore[method-assign]
+            pool.run = run  # type: ignore[method-assign]
 
 
 async def test_a_wait_for_work_that_is_cancelled_costs_no_connection(url: str, admin: psycopg.Connection) -> None:

@@ -12,11 +12,11 @@ from durabus.model.event import new_event
 from durabus.model.settlement import Complete
 from durabus.model.statuses import EventMode
 from durabus.store.connect import open_store
+from durabus.stores.postgresql.claims import WHOLE as EVERYWHERE
 from durabus.stores.postgresql.claims import claim_arguments, claims_of
 from durabus.stores.postgresql.connection import own_session
-from durabus.stores.postgresql.scans import WHOLE as EVERYWHERE
+from durabus.stores.postgresql.layout import Statements
 from durabus.stores.postgresql.settlements import plain_completions
-from durabus.stores.postgresql.sql import Statements
 from durabus.stores.postgresql.store import PostgreSQLStore
 from durabus.stores.sql.statements import NAME, statements
 

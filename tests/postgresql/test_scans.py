@@ -4,8 +4,8 @@ import pytest
 
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import Event, new_event
-from durabus.stores.postgresql import scans
-from durabus.stores.postgresql.scans import POSTPONED_AT_MOST, SHARE, Scans
+from durabus.stores.postgresql import claims
+from durabus.stores.postgresql.claims import POSTPONED_AT_MOST, SHARE, Scans
 from durabus.stores.postgresql.store import PostgreSQLStore
 
 REQUEST = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=1)
@@ -28,7 +28,7 @@ class Watch:
 @pytest.fixture
 def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     made = Watch()
-    monkeypatch.setattr(scans, "monotonic", made)
+    monkeypatch.setattr(claims, "monotonic", made)
     return made
 
 

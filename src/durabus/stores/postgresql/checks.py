@@ -8,7 +8,7 @@ from durabus.store.checks import Finding, Level
 from durabus.stores.postgresql import schema
 from durabus.stores.postgresql.address import PostgreSQLAddress, parse_url
 from durabus.stores.postgresql.connection import DRIVER_ERRORS, Connection, connect, let_go, store_error
-from durabus.stores.postgresql.sql import Statements
+from durabus.stores.postgresql.layout import Statements
 
 LONG_TRANSACTION = 600.0
 NEEDED: dict[str, tuple[str, Level, str]] = {

@@ -12,6 +12,7 @@ import asyncpg
 import msgspec
 from msgspec.structs import replace
 
+from durabus.clock import Clock, monotonic
 from durabus.errors import ConfigurationError, EventNotFound, LeaseLost
 from durabus.lifecycle.state import NOT_YOURS, Applied, Refused, Reset, Start
 from durabus.lifecycle.transition import transition
@@ -22,32 +23,90 @@ from durabus.model.settlement import Settled, Settlement
 from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
-from durabus.stores.postgresql.caller import in_transaction_of
+from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import PostgreSQLSession
-from durabus.stores.postgresql.core import PostgreSQLCore
+from durabus.stores.postgresql.core import PostgreSQLCore, in_transaction_of
+from durabus.stores.postgresql.layout import columns, instant
 from durabus.stores.postgresql.locks import void_lock
 from durabus.stores.postgresql.publishing import id_of
-from durabus.stores.postgresql.scans import WHOLE, Scan
 from durabus.stores.postgresql.settlements import (
     NOT_PLAIN,
+    Changes,
     completed,
+    expire,
+    get_events,
     is_plain,
+    load,
+    load_handlers,
+    load_known,
     plain_completions,
     settle_events,
     settle_in_stretches,
 )
-from durabus.stores.postgresql.sql import columns, instant
-from durabus.stores.postgresql.states import Changes, expire, get_events, load, load_handlers, load_known
 from durabus.stores.sql.changes import NO_EVENT
 from durabus.stores.sql.rows import Row, event_of, strings_of
 
 EXPIRE_AT_ONCE = 1_000
 """Maximum number of expired leases that one claim takes back."""
+SHARE = 20
+"""Under load, the next whole scan follows after this many times its duration..."""
+POSTPONED_AT_MOST = 1.0
+"""... but after this many seconds at the latest: expired and newly due events wait for a whole scan."""
+_REMEMBERED_BUSES = 10_000
 _TRIES = 10
 
 _rest = msgspec.json.Decoder(
     tuple[str | None, tuple[str, ...] | None, int, int | None, str | None, str | None, str | None]
 ).decode
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """Where in the queue a claim begins its scan. Every event up to ``floor`` was claimed already."""
+
+    floor: int = 0
+    thorough: bool = True
+    """Also look for expired leases, newly due events and events below the floor, even if the claim is full."""
+
+
+WHOLE = Scan()
+
+
+class Scans:
+    """Chooses the scan of each claim of a store object. ``always_whole`` is for tests with a manual clock.
+
+    A claimed row stays in the index as a dead entry until vacuum removes it, and an open transaction blocks vacuum.
+    Then each claim would walk past everything that was claimed meanwhile. So a store object remembers the last id that
+    it has claimed and begins there. Under load, when claims get all the events they ask for, it scans the whole queue
+    only now and then.
+    """
+
+    def __init__(self, *, always_whole: bool) -> None:
+        self._always_whole = always_whole
+        self._floors: dict[str, int] = {}
+        self._whole_again: dict[str, float] = {}
+
+    def begin(self, request: ClaimRequest) -> tuple[Scan, float]:
+        """Return the scan for a claim, and the instant at which it begins."""
+        began = monotonic()
+        if self._always_whole or began >= self._whole_again.get(request.bus, 0.0):
+            return WHOLE, began
+        return Scan(self._floors.get(request.bus, 0), thorough=False), began
+
+    def end(self, request: ClaimRequest, scan: Scan, began: float, claims: list[Claim]) -> None:
+        """Remember how long the scan took and which id it reached."""
+        if len(self._floors) > _REMEMBERED_BUSES:
+            self._floors.clear()
+            self._whole_again.clear()
+        if len(claims) < request.limit:
+            self._whole_again.pop(request.bus, None)  # a claim that is not full has scanned the whole queue
+        elif scan.thorough:
+            now = monotonic()
+            self._whole_again[request.bus] = now + min(SHARE * (now - began), POSTPONED_AT_MOST)
+        if claims:
+            last = claims[-1].event
+            # Only lane 1 has a floor: events of priority 0 that were never claimed or delayed. Claims are in order.
+            if last.fence == 1 and last.priority == 0 and last.due_ts == last.created_ts:
+                self._floors[request.bus] = last.id
 
 
 def claim_arguments(request: ClaimRequest, scan: Scan, *, expired: bool = True) -> tuple[object, ...]:
@@ -161,6 +220,10 @@ async def _held(session: PostgreSQLSession, request: ClaimRequest, revision: str
 
 class PostgreSQLClaims(PostgreSQLCore):
     """Claims on events."""
+
+    def __init__(self, address: PostgreSQLAddress, clock: Clock | None = None) -> None:
+        super().__init__(address, clock)
+        self._scans = Scans(always_whole=clock is not None)
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
         return (await self._settle_and_claim((), request)).claims

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 
@@ -21,8 +22,10 @@ from durabus.errors import (
     StoreUnavailableError,
 )
 from durabus.stores.postgresql.address import PostgreSQLAddress
-from durabus.stores.postgresql.sql import Statements
+from durabus.stores.postgresql.layout import Statements
 from durabus.stores.sql.rows import Row
+
+T = TypeVar("T")
 
 Connection: TypeAlias = Any
 """``asyncpg.Connection``: asyncpg ships no types."""
@@ -30,6 +33,11 @@ Connection: TypeAlias = Any
 OLDEST_SERVER = (14, 0)
 COMMAND_TIMEOUT = 30.0
 """Maximum seconds of one statement. After that the connection counts as lost."""
+
+TRIES = 8
+"""How often a transaction is repeated after a conflict before its caller gets the error."""
+RECONNECTS = 2
+"""How often a call is repeated on a new connection after its own was lost. Every call can be repeated."""
 
 READING = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
 WRITING = "ISOLATION LEVEL READ COMMITTED"
@@ -213,6 +221,36 @@ class Pool:
             self._retire(connection)
         self._wake()
         self._left()
+
+    async def run(self, call: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run a call on a connection. Repeats it after a conflict, and on a new connection after its own was lost."""
+        tries = reconnects = 0
+        while True:
+            connection = await self.take()
+            usable = False  # a call that is cancelled in its middle leaves the connection in an unknown state
+            try:
+                answer = await call(connection)
+            except DRIVER_ERRORS as error:
+                lost = is_lost(error)
+                usable = not lost and not connection.is_in_transaction()
+                if lost and reconnects < RECONNECTS and not isinstance(error, TimeoutError):
+                    reconnects += 1
+                    self.drop_idle()
+                elif is_worth_another_try(error) and tries < TRIES:
+                    tries += 1
+                elif (getattr(error, "sqlstate", None) or "").startswith("DB"):
+                    raise  # a message of a database function to its caller
+                else:
+                    raise store_error(error, self._address.shown) from error
+            except Exception:
+                usable = not connection.is_in_transaction()
+                raise
+            else:
+                usable = True
+                return answer
+            finally:
+                self.give_back(connection, usable=usable)
+            await asyncio.sleep(random.uniform(0, 0.01) * tries)
 
     def drop_idle(self) -> None:
         """Close the idle connections. The server closed one, so the others are probably gone too."""

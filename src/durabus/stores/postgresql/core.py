@@ -1,51 +1,49 @@
-"""What all parts of the store share: connections, calls on them, the clock, and the check that it is open."""
+"""What all parts of the store share: connections, calls on them, the clock, and the check that it is open.
+
+A call runs on a connection of the store, or in the caller's own transaction on a connection of any supported library.
+``store.callers`` finds the driver's connection behind the library's: psycopg (sync or async) or asyncpg.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import random
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import sys
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import asyncpg
 
 from durabus.clock import Clock, monotonic
-from durabus.errors import StoreClosedError
+from durabus.errors import ConfigurationError, StoreClosedError, StoreError
 from durabus.model.event import Event, NewEvent
+from durabus.store.callers import NO_TRANSACTION, WRAPPED, driver_of, is_from
 from durabus.store.features import Features
 from durabus.stores.postgresql import schema
 from durabus.stores.postgresql.address import PostgreSQLAddress
-from durabus.stores.postgresql.caller import CallerContext
 from durabus.stores.postgresql.coalescer import CallCoalescer, PublishCoalescer
 from durabus.stores.postgresql.connection import (
-    DRIVER_ERRORS,
     READING,
     WRITING,
+    Ask,
     Connection,
     Pool,
     PostgreSQLSession,
-    is_lost,
-    is_worth_another_try,
     own_session,
     store_error,
     transaction,
 )
-from durabus.stores.postgresql.hints import PostgreSQLHints
-from durabus.stores.postgresql.log_partitions import DAYS_AHEAD, PARTITIONS_EVERY
+from durabus.stores.postgresql.layout import Statements
 from durabus.stores.postgresql.publishing import add_events
-from durabus.stores.postgresql.scans import Scans
+from durabus.stores.postgresql.schema import DAYS_AHEAD, PARTITIONS_EVERY
 from durabus.stores.postgresql.service import Service
-from durabus.stores.postgresql.sql import Statements
+from durabus.stores.postgresql.wakeup import PostgreSQLHints
 from durabus.stores.sql.rows import Row
 
 A = TypeVar("A")
 T = TypeVar("T")
-
-TRIES = 8
-"""How often a transaction is repeated after a conflict before its caller gets the error."""
-RECONNECTS = 2
-"""How often a call is repeated on a new connection after its own was lost. Every call can be repeated."""
 
 ADD_UP_EVERY = 500
 """Number of calls after which a store object adds up ``event_count_notes``."""
@@ -62,6 +60,10 @@ FEATURES = Features(
 )
 
 _NEW, _OPEN, _CLOSED = range(3)
+_ACCEPTED = (
+    f"must be a connection to it from psycopg 3 (sync or async) or asyncpg, {WRAPPED}, or a Django connection over "
+    "psycopg 3"
+)
 
 
 class PostgreSQLCore:
@@ -80,7 +82,6 @@ class PostgreSQLCore:
         self._pool: Pool | None = None
         self._service = Service(address)
         self._hints = PostgreSQLHints(address, self._service, self._notify, self._next_wakeup)
-        self._scans = Scans(always_whole=clock is not None)
         self._home = CallerContext(address, self._sql, self._clock_argument)
         self._publish_coalescer = PublishCoalescer(self._publish)
         self._call_coalescers: dict[str, CallCoalescer[Any, Any]] = {}
@@ -164,7 +165,7 @@ class PostgreSQLCore:
     async def _publish(self, new: Sequence[NewEvent]) -> list[Event]:
         session = self._plain_session()
         events = await add_events(session, new)
-        self._wake(session.woken)
+        self._hints.tell(session.woken)
         return events
 
     async def _look(self, run: Callable[[PostgreSQLSession], Awaitable[T]]) -> T:
@@ -188,12 +189,8 @@ class PostgreSQLCore:
             return answer
 
         answer = await self._call(write)
-        self._wake(woken)
+        self._hints.tell(woken)
         return answer
-
-    def _wake(self, buses: set[str]) -> None:
-        if buses:
-            self._hints.tell(buses)
 
     async def _call(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """Run on a connection of this event loop or, if ``open`` ran on another one, of the store's own thread."""
@@ -201,64 +198,34 @@ class PostgreSQLCore:
         return await self._serve(run)
 
     async def _serve(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
-        """Run a call that was accepted, maybe before the store began to close."""
+        """Run a call that was accepted, maybe before the store began to close.
+
+        Now and then, add up the counts and make log partitions first. Any number of store objects may do so at the
+        same time.
+        """
         self._calls += 1
         if self._calls % ADD_UP_EVERY == 0:
-            await self._look_after_tables()
+            adding, making = self._sql["add_up_counts"], self._sql["make_log_partitions"]
+            await self._dispatch(lambda connection: connection.fetch(adding))
+            if monotonic() > self._partitions_until:
+                self._partitions_until = monotonic() + PARTITIONS_EVERY
+                await self._dispatch(lambda connection: connection.fetch(making, self._clock_argument(), DAYS_AHEAD))
         return await self._dispatch(run)
-
-    async def _look_after_tables(self) -> None:
-        """Add up the counts and make log partitions. Any number of store objects may do so at the same time."""
-        adding = self._sql["add_up_counts"]
-        await self._dispatch(lambda connection: connection.fetch(adding))
-        if monotonic() > self._partitions_until:
-            self._partitions_until = monotonic() + PARTITIONS_EVERY
-            making = self._sql["make_log_partitions"]
-            await self._dispatch(lambda connection: connection.fetch(making, self._clock_argument(), DAYS_AHEAD))
 
     async def _dispatch(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         if asyncio.get_running_loop() is self._loop and self._pool is not None:
-            return await self._run(self._pool, run)
-        return await asyncio.wrap_future(self._service.submit(lambda pool: self._run(pool, run)))
-
-    async def _run(self, pool: Pool, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
-        tries = reconnects = 0
-        while True:
-            connection = await pool.take()
-            usable = False  # a call that is cancelled in its middle leaves the connection in an unknown state
-            try:
-                answer = await run(connection)
-            except DRIVER_ERRORS as error:
-                lost = is_lost(error)
-                usable = not lost and not connection.is_in_transaction()
-                if lost and reconnects < RECONNECTS and not isinstance(error, TimeoutError):
-                    reconnects += 1
-                    pool.drop_idle()
-                elif is_worth_another_try(error) and tries < TRIES:
-                    tries += 1
-                elif (getattr(error, "sqlstate", None) or "").startswith("DB"):
-                    raise  # a message of a database function to its caller
-                else:
-                    raise store_error(error, self._address.shown) from error
-            except Exception:
-                usable = not connection.is_in_transaction()
-                raise
-            else:
-                usable = True
-                return answer
-            finally:
-                pool.give_back(connection, usable=usable)
-            await asyncio.sleep(random.uniform(0, 0.01) * tries)
+            return await self._pool.run(run)
+        return await asyncio.wrap_future(self._service.submit(lambda pool: pool.run(run)))
 
     async def _notify(self, buses: list[str]) -> None:
         sql = self._sql["notify"]
         await self._dispatch(lambda connection: connection.fetch(sql, self._address.channel, buses))
 
     async def _next_wakeup(self, bus: str) -> Row:
-        return await self._together("wait_for_work", bus, self._next_wakeups)
+        async def look(buses: Sequence[str]) -> Sequence[Row]:
+            return await self._plain_session().all("next_wakeup", buses, self._clock_argument())
 
-    async def _next_wakeups(self, buses: Sequence[str]) -> Sequence[Row]:
-        return await self._plain_session().all("next_wakeup", buses, self._clock_argument())
+        return await self._together("wait_for_work", bus, look)
 
     async def _leave(self) -> None:
         if self._pool is not None:
@@ -283,3 +250,81 @@ class PostgreSQLCore:
             f"the store on {where} was opened in process {self._process} and is used in its child {os.getpid()}: "
             "open a store in each process, after the fork"
         )
+
+
+class CallerContext:
+    """What a session on a caller's connection needs of the store."""
+
+    def __init__(self, address: PostgreSQLAddress, sql: Statements, clock: Callable[[], float | None]) -> None:
+        self.address = address
+        self.sql = sql
+        self.clock = clock
+        self.installation: str | None = None
+        """The id that tells this schema from one of the same name in another database."""
+        self.checked: weakref.WeakSet[Any] = weakref.WeakSet()
+        """Connections that were checked to lead to this schema. They need no second check."""
+
+
+@asynccontextmanager
+async def in_transaction_of(connection: object, home: CallerContext) -> AsyncIterator[PostgreSQLSession]:
+    """Yield a session in the caller's open transaction. A sync connection is used in the caller's thread."""
+    driver = await driver_of(connection, "postgresql")
+    ask = _ask_of(driver, connection, home)
+    try:
+        await _check(driver, ask, home)
+        channel = home.address.channel if home.address.listen else None
+        yield PostgreSQLSession(ask, home.sql, now=home.clock(), channel=channel)
+    except Exception as error:
+        if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError) or is_from(type(error), "psycopg"):
+            raise store_error(error, home.address.shown) from error
+        raise
+
+
+def _ask_of(driver: Any, given: object, home: CallerContext) -> Ask:
+    if is_from(type(driver), "asyncpg") and hasattr(driver, "is_in_transaction"):
+        if not driver.is_in_transaction():
+            raise StoreError(f"{NO_TRANSACTION} (async with connection.transaction(): …)")
+        fetch: Ask = driver.fetch
+        return fetch
+    if is_from(type(driver), "psycopg") and hasattr(driver, "pgconn"):
+        if driver.autocommit and driver.info.transaction_status.name == "IDLE":
+            raise StoreError(f"{NO_TRANSACTION} (with connection.transaction(): …)")
+        return _ask_psycopg(driver)
+    refused = "psycopg2 cannot take part, psycopg 3 can; it " if is_from(type(driver), "psycopg2") else ""
+    raise ConfigurationError(f"connection={type(given).__name__} for {home.address.shown}: {refused}{_ACCEPTED}")
+
+
+def _ask_psycopg(driver: Any) -> Ask:
+    psycopg = sys.modules["psycopg"]
+    tuples = psycopg.rows.tuple_row
+    if isinstance(driver, psycopg.AsyncConnection):
+
+        async def ask_async(sql: str, *arguments: Any) -> Any:
+            async with psycopg.AsyncRawCursor(driver, row_factory=tuples) as cursor:
+                await cursor.execute(sql, arguments or None)
+                return await cursor.fetchall() if cursor.description else []
+
+        return ask_async
+
+    async def ask(sql: str, *arguments: Any) -> Any:
+        with psycopg.RawCursor(driver, row_factory=tuples) as cursor:
+            cursor.execute(sql, arguments or None)
+            return cursor.fetchall() if cursor.description else []
+
+    return ask
+
+
+async def _check(driver: Any, ask: Ask, home: CallerContext) -> None:
+    """Raise for another database before anything is written, without an SQL error that would end the transaction."""
+    checked = getattr(driver, "_con", driver)  # asyncpg's pool lends a new wrapper each time
+    if checked in home.checked:
+        return
+    name = f'"{home.address.schema}".installation'
+    there = (await ask("SELECT current_database(), to_regclass($1::text) IS NOT NULL", name))[0]
+    installation = (await ask(f"SELECT id::text FROM {name}"))[0][0] if there[1] else None  # noqa: S608  (our own name)
+    if installation != home.installation:
+        raise ConfigurationError(
+            f"connection is to database {there[0]!r}, which does not hold the schema of {home.address.shown}: "
+            "one commit can span only one database, connect to that one"
+        )
+    home.checked.add(checked)

@@ -13,9 +13,9 @@ from durabus.model.query import DeadLetterPage
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
-from durabus.stores.postgresql.maintenance import forget_dead
+from durabus.stores.postgresql.events import forget_dead
 from durabus.stores.postgresql.publishing import ids_of
-from durabus.stores.postgresql.states import Changes, get_events, load_handlers
+from durabus.stores.postgresql.settlements import Changes, get_events, load_handlers
 from durabus.stores.sql.changes import AT_ONCE, StoredEvent, in_parts
 from durabus.stores.sql.rows import event_of
 

@@ -9,9 +9,9 @@ from durabus.model.claim import LockClaim, handler_lock_key
 from durabus.model.limits import check_name
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
+from durabus.stores.postgresql.layout import instant
 from durabus.stores.postgresql.publishing import id_of
-from durabus.stores.postgresql.sql import instant
-from durabus.stores.postgresql.states import Changes, expire, load_one
+from durabus.stores.postgresql.settlements import Changes, expire, load_one
 from durabus.stores.sql.rows import lock_claim_of, lock_of
 
 KEPT_FOR = 86_400.0

@@ -15,7 +15,7 @@ from durabus.errors import SchemaError
 from durabus.model.event import Event, NewEvent
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
-from durabus.stores.postgresql.states import get_events
+from durabus.stores.postgresql.settlements import get_events
 from durabus.stores.sql.rows import added_event, strings_to
 
 TRIES = 5

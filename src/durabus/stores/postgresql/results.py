@@ -14,11 +14,10 @@ from durabus.model.statuses import HandlerMode
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
+from durabus.stores.postgresql.layout import instant
 from durabus.stores.postgresql.locks import grant
 from durabus.stores.postgresql.publishing import id_of
-from durabus.stores.postgresql.settlements import settle_events
-from durabus.stores.postgresql.sql import instant
-from durabus.stores.postgresql.states import Changes, get_events, load, load_known, load_one
+from durabus.stores.postgresql.settlements import Changes, get_events, load, load_known, load_one, settle_events
 from durabus.stores.sql.changes import NO_EVENT, StoredEvent
 from durabus.stores.sql.rows import handler_of
 

@@ -7,8 +7,7 @@ import asyncpg
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import Connection, connect, let_go
-from durabus.stores.postgresql.log_partitions import DAYS_AHEAD
-from durabus.stores.postgresql.sql import Statements
+from durabus.stores.postgresql.layout import Statements
 from durabus.stores.sql.migrations import (
     Migration,
     check_applied,
@@ -19,6 +18,10 @@ from durabus.stores.sql.migrations import (
 )
 
 PACKAGE = "durabus.stores.postgresql"
+DAYS_AHEAD = 7
+"""Number of days for which log partitions are made in advance. Old entries can be dropped as a whole partition."""
+PARTITIONS_EVERY = 3600.0
+"""Seconds between two checks whether the next partitions exist."""
 _ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtextextended($1, 2))"
 
 

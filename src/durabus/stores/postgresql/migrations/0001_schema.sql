@@ -506,7 +506,7 @@ FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL) EXECUTE FUNCTION ordering_key_m
 -- ===== Claims and completions =====
 
 -- The frequent calls, each in one round trip. The functions are translations of the kernel for the common case. In any
--- other case they change nothing and say so; then the kernel itself decides (states.py).
+-- other case they change nothing and say so; then the kernel itself decides (settlements.py).
 
 -- Locks and returns the first events of a lane of a bus that have one of the tags. The planner finds a rare tag in
 -- events_tags, and a frequent one on a walk along events_fresh or events_returned.
