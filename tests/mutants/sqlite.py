@@ -125,17 +125,18 @@ SQLITE = (
     Mutant(
         "SQLite: a claim and its entry are one commit",
         "stores/sqlite/claims.py",
-        '    tx.run(_LOG, {"ids": ids})\n',
-        '    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n    tx.run(_LOG, {"ids": ids})\n',
+        '    tx.run(SQL["log_picked"], {"ids": ids})\n',
+        '    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n    tx.run(SQL["log_picked"], {"ids": ids})\n',
         "tests/sqlite/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
         "A crash leaves a change that the log knows nothing of.",
     ),
     Mutant(
         "SQLite: an end and its entry are one commit",
         "stores/sqlite/settlements.py",
-        '    count = tx.run(_COMPLETE, {"now": tx.now, "times": to_json(times), "token": token, "fence": fence})\n',
-        '    tx.run(_FORGET, {"ids": to_json(list(times))})\n    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n'
-        '    count = tx.run(_COMPLETE, {"now": tx.now, "times": to_json(times), "token": token, "fence": fence})\n',
+        '    count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(times),',
+        '    tx.run(SQL["forget_completed_events"], {"ids": to_json(list(times))})\n'
+        '    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n'
+        '    count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(times),',
         "tests/sqlite/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
         "A crash loses an event: it has left the queue and is not in the log.",
     ),

@@ -18,7 +18,7 @@ from durabus.stores.sqlite import events, schema
 from durabus.stores.sqlite.claims import claim_next_events
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.events import find
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.publishing import add_events
 from durabus.stores.sqlite.settlements import settle_events
 
@@ -49,7 +49,7 @@ def plan_of(db: sqlite3.Connection, sql: str) -> list[str]:
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_no_statement_reads_a_whole_table(db: sqlite3.Connection, name: str) -> None:
-    plan = plan_of(db, statement(name))
+    plan = plan_of(db, SQL[name])
     tables = {table for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     aliases = tables | {"event", "result"}
     scans = [step for step in plan if (words := step.split())[0] == "SCAN" and words[1] in aliases]
@@ -63,8 +63,8 @@ def test_every_statement_says_what_it_is_for(name: str) -> None:
 
 
 def test_a_claim_walks_the_ready_index_and_sorts_nothing(db: sqlite3.Connection) -> None:
-    assert plan_of(db, statement("next_events")) == ["SEARCH events USING INDEX events_ready (bus=?)"]
-    assert plan_of(db, statement("next_events_by_tag")) == ["SEARCH event_tags USING PRIMARY KEY (bus=? AND tag=?)"]
+    assert plan_of(db, SQL["next_events"]) == ["SEARCH events USING INDEX events_ready (bus=?)"]
+    assert plan_of(db, SQL["next_events_by_tag"]) == ["SEARCH event_tags USING PRIMARY KEY (bus=? AND tag=?)"]
 
 
 class Meter:

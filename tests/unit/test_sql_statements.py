@@ -10,9 +10,9 @@ import pytest
 from durabus.stores.sql.statements import statements
 
 STORES = ("durabus.stores.sqlite", "durabus.stores.postgresql")
-LOOKUPS = {"statement", "_Insert", "_ask", "all", "one", "value"}
+LOOKUPS = {"_Insert", "_ask", "all", "one", "value"}
 """Functions that take the name of a statement."""
-TEXTS = {"sql", "_sql", "Statements"}
+TEXTS = {"SQL", "sql", "_sql", "Statements"}
 """Objects that give the text of a statement by its name."""
 NAME = re.compile(r"[a-z_]+")
 

@@ -24,7 +24,7 @@ from durabus.stores.sql.changes import NO_EVENT
 from durabus.stores.sql.rows import Row, event_of, strings_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.locks import get_lock, may_claim, take
 from durabus.stores.sqlite.publishing import get_event
 from durabus.stores.sqlite.settlements import (
@@ -45,29 +45,21 @@ DEFER_AT_ONCE = 1_000
 EXPIRE_AT_ONCE = 1_000
 """Maximum number of expired leases that one claim takes back."""
 
-_LOOK = statement("look_before_claim")
-_DUE = statement("due_events")
-_READY = statement("ready_events")
-_READY_TAGS = statement("ready_event_tags")
-_EXPIRED = statement("expired_events")
-_NEXT = statement("next_events")
-_NEXT_BY_ID = statement("next_events_by_id")
-_NEXT_BY_TAG = statement("next_events_by_tag")
-_TAKE = statement("claim_next_events")
-_LOG = statement("log_picked")
-_FORGET_TAGS = statement("forget_event_tags")
-_HELD = statement("held_events")
-
 
 def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
     """Claim up to ``request.limit`` events."""
     bus, now = request.bus, tx.now
-    due, expired, held, revision = tx.all(_LOOK, {"bus": bus, "now": now, "token": request.token})[0]
+    due, expired, held, revision = tx.all(SQL["look_before_claim"], {"bus": bus, "now": now, "token": request.token})[0]
     revision = "" if revision is None else str(revision)
     if held:
-        return [_held_claim(tx, row, request.token, revision) for row in tx.all(_HELD, {"token": request.token})]
+        return [
+            _held_claim(tx, row, request.token, revision)
+            for row in tx.all(SQL["held_events"], {"token": request.token})
+        ]
     if expired:
-        expire(tx, tx.all(_EXPIRED, {"bus": bus, "now": now, "limit": EXPIRE_AT_ONCE}), request.max_attempts)
+        expire(
+            tx, tx.all(SQL["expired_events"], {"bus": bus, "now": now, "limit": EXPIRE_AT_ONCE}), request.max_attempts
+        )
     if due or expired:  # an event behind the expired one may be due now
         _promote(tx, bus)
     key = event_lock_key(request.mode, bus)
@@ -84,10 +76,10 @@ def claim_next_events(tx: Transaction, request: ClaimRequest) -> list[Claim]:
 
 
 def _promote(tx: Transaction, bus: str) -> None:
-    rows = tx.all(_DUE, {"bus": bus, "now": tx.now, "limit": PROMOTE_AT_ONCE})
+    rows = tx.all(SQL["due_events"], {"bus": bus, "now": tx.now, "limit": PROMOTE_AT_ONCE})
     ids = {"ids": to_json([row[0] for row in rows])}
-    tx.run(_READY, ids)
-    tx.run(_READY_TAGS, ids)
+    tx.run(SQL["ready_events"], ids)
+    tx.run(SQL["ready_event_tags"], ids)
 
 
 def _candidates(tx: Transaction, request: ClaimRequest, limit: int) -> Sequence[Row]:
@@ -105,15 +97,15 @@ def _ready(tx: Transaction, request: ClaimRequest, limit: int) -> Sequence[Row]:
     if request.event_id is not None:
         event = get_event(tx, request.event_id)
         known = event is not None and event.bus == request.bus
-        return tx.all(_NEXT_BY_ID, {"ids": to_json([event.id])}) if event is not None and known else []
+        return tx.all(SQL["next_events_by_id"], {"ids": to_json([event.id])}) if event is not None and known else []
     if not request.tags:
-        return tx.all(_NEXT, {"bus": request.bus, "limit": limit})
+        return tx.all(SQL["next_events"], {"bus": request.bus, "limit": limit})
     found: set[tuple[int, int]] = set()
     for tag in request.tags:
-        rows = tx.all(_NEXT_BY_TAG, {"bus": request.bus, "tag": tag, "limit": limit})
+        rows = tx.all(SQL["next_events_by_tag"], {"bus": request.bus, "tag": tag, "limit": limit})
         found.update((-priority, id_) for priority, id_ in rows)
     first = [id_ for _, id_ in sorted(found)[:limit]]
-    return tx.all(_NEXT_BY_ID, {"ids": to_json(first)}) if first else []
+    return tx.all(SQL["next_events_by_id"], {"ids": to_json(first)}) if first else []
 
 
 def _take(
@@ -123,7 +115,7 @@ def _take(
     expires = now + request.lease
     ids = to_json([row[0] for row in rows])
     tx.run(
-        _TAKE,
+        SQL["claim_next_events"],
         {
             "ids": ids,
             "worker_id": worker_id,
@@ -133,7 +125,7 @@ def _take(
             "expires_at": expires,
         },
     )
-    tx.run(_LOG, {"ids": ids})
+    tx.run(SQL["log_picked"], {"ids": ids})
     tagged: list[Row] = []
     claims: list[Claim] = []
     for (
@@ -172,7 +164,7 @@ def _take(
         if tags is not None:
             tagged.extend((bus, tag, priority, id_) for tag in event.tags)
         claims.append(Claim(event, token, _results(tx, id_) if has_results else (), revision))
-    tx.many(_FORGET_TAGS, tagged)
+    tx.many(SQL["forget_event_tags"], tagged)
     return claims
 
 
@@ -188,11 +180,6 @@ def _held_claim(tx: Transaction, row: Row, token: str, revision: str) -> Claim:
 def _may_lock(tx: Transaction, key: str, request: ClaimRequest) -> LockState | Refused:
     held = get_lock(tx, key)
     return may_claim(held, key, worker_id=request.worker_id, token=request.token, lease=request.lease, now=tx.now)
-
-
-_RENEW = statement("renew_event_claims")
-_RENEW_LOCK = statement("renew_event_lock")
-_EXPIRED_OF_ALL = statement("expired_events_of_all")
 
 
 class SQLiteClaims(SQLiteCore):
@@ -275,13 +262,13 @@ def _renew(tx: Transaction, refs: Sequence[ClaimRef], lease: float) -> list[floa
             unknown = claim is None and get_event(tx, ref.id) is None
             answer.append(LeaseLost(ref.id, NO_EVENT if unknown else NOT_YOURS))
     if current:
-        tx.run(_RENEW, {"ids": to_json(current), "expires_at": expires})
-    tx.many(_RENEW_LOCK, [(expires, key, token) for key, token in locks])
+        tx.run(SQL["renew_event_claims"], {"ids": to_json(current), "expires_at": expires})
+    tx.many(SQL["renew_event_lock"], [(expires, key, token) for key, token in locks])
     return answer
 
 
 def _expire(tx: Transaction, max_attempts: int | None, limit: int) -> int:
-    return expire(tx, tx.all(_EXPIRED_OF_ALL, {"now": tx.now, "limit": max(limit, 0)}), max_attempts)
+    return expire(tx, tx.all(SQL["expired_events_of_all"], {"now": tx.now, "limit": max(limit, 0)}), max_attempts)
 
 
 def _reset(tx: Transaction, ref: EventRef, reason: str) -> Event:
@@ -296,19 +283,15 @@ def _reset(tx: Transaction, ref: EventRef, reason: str) -> Event:
     return applied.state.event
 
 
-_BEHIND = statement("behind_ordering_key")
-_DEFER = statement("defer_behind_key")
-
-
 def first_of_ordering_keys(tx: Transaction, bus: str, rows: Sequence[Row]) -> Sequence[Row]:
     """Return the rows of ``next_events`` that may be claimed. Defers events that wait behind their ordering key."""
     keyed = [row[0] for row in rows if row[4] is not None and ordering_key_of(row[4]) is not None]
     if not keyed:
         return rows
-    behind = {id_ for (id_,) in tx.all(_BEHIND, {"ids": to_json(keyed)})}
+    behind = {id_ for (id_,) in tx.all(SQL["behind_ordering_key"], {"ids": to_json(keyed)})}
     if not behind:
         return rows
-    tx.run(_DEFER, {"ids": to_json(sorted(behind))})
+    tx.run(SQL["defer_behind_key"], {"ids": to_json(sorted(behind))})
     tagged = [(bus, tag, row[6], row[0]) for row in rows if row[0] in behind for tag in strings_of(row[5])]
-    tx.many(_FORGET_TAGS, tagged)
+    tx.many(SQL["forget_event_tags"], tagged)
     return [row for row in rows if row[0] not in behind]

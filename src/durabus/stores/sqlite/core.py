@@ -25,11 +25,10 @@ from durabus.stores.sqlite.address import SQLiteAddress
 from durabus.stores.sqlite.connection import Operation, Transaction, Watch, check_version, primary_code, store_error
 from durabus.stores.sqlite.database_file import OpenFile, Opening
 from durabus.stores.sqlite.file_locks import StoreTime
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 
 T = TypeVar("T")
 
-_TAKE_WRITE_LOCK = statement("take_write_lock")
 _CLOSED = -1
 _LEGACY = -1
 """``sqlite3.LEGACY_TRANSACTION_CONTROL``, which Python 3.11 lacks: the first write begins a transaction."""
@@ -163,7 +162,7 @@ def _run(connection: sqlite3.Connection, path: Path, now: float, run: Callable[[
     try:
         _check(connection, path)
         tx = Transaction(connection, now)
-        tx.run(_TAKE_WRITE_LOCK)
+        tx.run(SQL["take_write_lock"])
         with _all_or_nothing(tx):
             return run(tx)
     except sqlite3.Error as error:

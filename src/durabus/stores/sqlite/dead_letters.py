@@ -16,17 +16,9 @@ from durabus.stores.sql.rows import event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.events import forget_names
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.publishing import counts, forget_dead_letters, get_event, note_live
 from durabus.stores.sqlite.settlements import append, load_handlers, store_handlers
-
-_LIST = statement("list_dead_letters")
-_LIST_OF_BUS = statement("list_dead_letters_of_bus")
-_OLD = statement("old_dead_letters")
-_OLD_OF_BUS = statement("old_dead_letters_of_bus")
-_BY_ID = statement("dead_letters_by_id")
-_REQUEUE = statement("requeue_dead_letter")
-_READY_TAGS = statement("ready_event_tags")
 
 
 class SQLiteDeadLetters(SQLiteCore):
@@ -35,7 +27,7 @@ class SQLiteDeadLetters(SQLiteCore):
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         def read(tx: Transaction) -> DeadLetterPage:
             span = {"bus": bus, "limit": max(limit, 0), "offset": offset}
-            rows = tx.all(_LIST if bus is None else _LIST_OF_BUS, span)
+            rows = tx.all(SQL["list_dead_letters"] if bus is None else SQL["list_dead_letters_of_bus"], span)
             numbers = counts(tx, bus)
             total = numbers.failed + numbers.completed_with_errors
             return DeadLetterPage(events=[event_of(row) for row in rows], total=total)
@@ -50,7 +42,7 @@ class SQLiteDeadLetters(SQLiteCore):
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
         def purge(tx: Transaction) -> int:
             span = {"until": created_until_ts, "bus": bus, "limit": min(limit - purged, AT_ONCE)}
-            gone = tx.all(_OLD if bus is None else _OLD_OF_BUS, span)
+            gone = tx.all(SQL["old_dead_letters"] if bus is None else SQL["old_dead_letters_of_bus"], span)
             forget_dead_letters(tx, [row[0] for row in gone])
             forget_names(tx, gone)
             return len(gone)
@@ -72,7 +64,7 @@ class SQLiteDeadLetters(SQLiteCore):
 
 
 def _purge(tx: Transaction, ids: Sequence[int]) -> list[int]:
-    gone = tx.all(_BY_ID, {"ids": to_json(ids)})
+    gone = tx.all(SQL["dead_letters_by_id"], {"ids": to_json(ids)})
     found = [row[0] for row in gone]
     forget_dead_letters(tx, found)
     forget_names(tx, gone)
@@ -101,14 +93,14 @@ def _requeue_one(tx: Transaction, id_: int) -> Event:
     after = applied.state
     has_results = bool(after.handlers)
     tx.run(
-        _REQUEUE,
+        SQL["requeue_dead_letter"],
         {"id": id_, "generation": after.event.generation, "has_results": has_results, "now": tx.now},
     )
     forget_dead_letters(tx, [id_])
     note_live(tx, {event.bus: 1})
     store_handlers(tx, StoredEvent(before, None, has_results=True), after)
     if after.event.tags:
-        tx.run(_READY_TAGS, {"ids": to_json([id_])})
+        tx.run(SQL["ready_event_tags"], {"ids": to_json([id_])})
     append(tx, applied.entries, after.event)
     tx.woken.add(after.event.bus)
     return after.event

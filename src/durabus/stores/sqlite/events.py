@@ -21,7 +21,7 @@ from durabus.stores.sql.changes import in_parts
 from durabus.stores.sql.rows import Row, event_of, to_json
 from durabus.stores.sqlite.connection import Operation, Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.publishing import (
     add_events,
     counts,
@@ -36,16 +36,6 @@ _FEW = 1_000
 _NO_BOUND = 2**63 - 1
 LOOKED_AT = 5_000
 """Number of ids that one read looks at, about ten milliseconds: all other reads of this store wait for it."""
-
-_LIVE = statement("find_live")
-_DEAD = statement("find_dead")
-_COMPLETED = statement("find_completed")
-_FEW_IDS = statement("few_live_ids")
-_NEWEST_LIVE = statement("newest_live")
-_NEWEST_DEAD = statement("newest_dead")
-_NEWEST_COMPLETED = statement("newest_completed")
-_NEWEST_OF_BUS = statement("newest_completed_of_bus")
-
 _NEWEST_FIRST = " ORDER BY id DESC LIMIT :limit"
 _CONDITIONS = {
     "bus": " AND bus = :bus",
@@ -80,15 +70,15 @@ def find(tx: Transaction, query: EventQuery) -> Stretch:
     found: list[Event] = []
     if wanted & LIVE:
         narrow = "" if few is None else " AND id IN (SELECT value FROM json_each(:ids))"
-        found += _ask(tx, _LIVE + narrow + where, values | {"ids": to_json(few)})
+        found += _ask(tx, SQL["find_live"] + narrow + where, values | {"ids": to_json(few)})
     if wanted & DEAD_LETTER:
-        found += _ask(tx, _DEAD + where, values)
+        found += _ask(tx, SQL["find_dead"] + where, values)
     if EventStatus.COMPLETED in wanted:
         # Without a bus or parent, the plus keeps the planner from sorting every completed event.
         one = " AND completed = 1" if "bus" in values or "parent_id" in values else " AND +completed = 1"
         if len(found) >= query.limit:  # an event older than a full page of others is not on this page
             values["above_id"] = sorted(event.id for event in found)[-query.limit]
-        found += _ask(tx, _COMPLETED + one + where, values)
+        found += _ask(tx, SQL["find_completed"] + one + where, values)
     found.sort(key=lambda event: event.id, reverse=True)
     if len(found) >= query.limit:
         return Stretch(found[: query.limit], found[query.limit - 1].id)
@@ -114,7 +104,7 @@ def _few_live(tx: Transaction, query: EventQuery) -> list[int] | None:
     """Return the ids of the live events of a small bus, to search by them. A walk by id finds a large bus soon."""
     if query.bus is None or query.parent_id is not None:
         return None
-    ids = [row[0] for row in tx.all(_FEW_IDS, {"bus": query.bus, "limit": _FEW})]
+    ids = [row[0] for row in tx.all(SQL["few_live_ids"], {"bus": query.bus, "limit": _FEW})]
     return ids if len(ids) < _FEW else None
 
 
@@ -138,11 +128,11 @@ def _newest(tx: Transaction, wanted: frozenset[EventStatus], values: dict[str, A
     if wanted & LIVE and few is not None:
         found += [id_ for id_ in few if id_ < values["before_id"]]
     elif wanted & LIVE:
-        found.append(tx.value(_NEWEST_LIVE, values))
+        found.append(tx.value(SQL["newest_live"], values))
     if wanted & DEAD_LETTER:
-        found.append(tx.value(_NEWEST_DEAD, values))
+        found.append(tx.value(SQL["newest_dead"], values))
     if EventStatus.COMPLETED in wanted:
-        found.append(tx.value(_NEWEST_OF_BUS if "bus" in values else _NEWEST_COMPLETED, values))
+        found.append(tx.value(SQL["newest_completed_of_bus"] if "bus" in values else SQL["newest_completed"], values))
     return max(id_ for id_ in found if id_ is not None)
 
 
@@ -150,20 +140,6 @@ def _ask(tx: Transaction, sql: str, values: dict[str, Any]) -> list[Event]:
     if "pattern" in values:
         tx.connection.create_function("durabus_matches", 2, matches, deterministic=True)
     return [event_of(row) for row in tx.all(sql + _NEWEST_FIRST, values)]
-
-
-_OLD = statement("old_completed")
-_EXCESS = statement("excess_completed")
-_STILL_COMPLETED = statement("still_completed")
-_NOTE_ID = statement("note_forgotten_id")
-_FORGET_IDS = statement("forget_event_ids")
-_FORGET_KEYS = statement("forget_keys")
-_FORGET_RESULTS = statement("forget_results")
-_FORGET_ENTRIES = statement("forget_entries")
-_FORGET_PUBLISHED = statement("forget_published_entries")
-_FORGET_LIVE = statement("forget_live_event")
-_FORGET_COMPLETED = statement("forget_completed")
-_FORGET_TAGS = statement("forget_event_tags")
 
 
 def remove_event(tx: Transaction, ref: EventRef) -> bool:
@@ -174,11 +150,11 @@ def remove_event(tx: Transaction, ref: EventRef) -> bool:
     stored = load(tx, event.id)
     if stored is not None:
         free_lock(tx, stored)
-        tx.many(_FORGET_TAGS, [(event.bus, tag, event.priority, event.id) for tag in event.tags])
-        tx.run(_FORGET_LIVE, (event.id,))
+        tx.many(SQL["forget_event_tags"], [(event.bus, tag, event.priority, event.id) for tag in event.tags])
+        tx.run(SQL["forget_live_event"], (event.id,))
         note_live(tx, {event.bus: -1})
     forget_dead_letters(tx, [event.id])
-    if tx.run(_FORGET_COMPLETED, (event.id,)):
+    if tx.run(SQL["forget_completed"], (event.id,)):
         note_forgotten(tx, {event.bus: 1})
     forget_names(tx, [(event.id, event.event_id, event.bus, event.idempotency_key)])
     return True
@@ -186,9 +162,9 @@ def remove_event(tx: Transaction, ref: EventRef) -> bool:
 
 def forget_completed(tx: Transaction, ids: Sequence[int]) -> tuple[int, int]:
     """Trim COMPLETED events with their log entries. Returns how many events and entries it deleted."""
-    gone = tx.all(_STILL_COMPLETED, {"ids": to_json(ids)})
-    entries = tx.run(_FORGET_ENTRIES, {"ids": to_json([row[0] for row in gone])})
-    entries += tx.run(_FORGET_PUBLISHED, {"event_ids": to_json([row[1] for row in gone])})
+    gone = tx.all(SQL["still_completed"], {"ids": to_json(ids)})
+    entries = tx.run(SQL["forget_entries"], {"ids": to_json([row[0] for row in gone])})
+    entries += tx.run(SQL["forget_published_entries"], {"event_ids": to_json([row[1] for row in gone])})
     note_forgotten(tx, Counter([row[2] for row in gone]))
     forget_names(tx, gone)
     return len(gone), entries
@@ -197,10 +173,10 @@ def forget_completed(tx: Transaction, ids: Sequence[int]) -> tuple[int, int]:
 def forget_names(tx: Transaction, gone: Sequence[Row]) -> None:
     """Free the event_ids and keys of deleted events (id, event_id, bus, idempotency_key), and delete their results."""
     if gone:
-        tx.run(_NOTE_ID, {"id": max(row[0] for row in gone)})
-    tx.run(_FORGET_IDS, {"event_ids": to_json([row[1] for row in gone])})
-    tx.many(_FORGET_KEYS, [(bus, key, id_) for id_, _, bus, key in gone if key is not None])
-    tx.run(_FORGET_RESULTS, {"ids": to_json([row[0] for row in gone])})
+        tx.run(SQL["note_forgotten_id"], {"id": max(row[0] for row in gone)})
+    tx.run(SQL["forget_event_ids"], {"event_ids": to_json([row[1] for row in gone])})
+    tx.many(SQL["forget_keys"], [(bus, key, id_) for id_, _, bus, key in gone if key is not None])
+    tx.run(SQL["forget_results"], {"ids": to_json([row[0] for row in gone])})
 
 
 class SQLiteEvents(SQLiteCore):
@@ -246,10 +222,10 @@ class SQLiteEvents(SQLiteCore):
 
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
         self._check_open()
-        return await self._trim(_OLD, {"bus": bus, "until": self._now() - older_than}, limit)
+        return await self._trim(SQL["old_completed"], {"bus": bus, "until": self._now() - older_than}, limit)
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        return await self._trim(_EXCESS, {"bus": bus, "keep": max(keep, 0)}, limit)
+        return await self._trim(SQL["excess_completed"], {"bus": bus, "keep": max(keep, 0)}, limit)
 
     async def counts(self, bus: str | None = None) -> Counts:
         return await self._read(lambda tx: counts(tx, bus))

@@ -76,9 +76,11 @@ COLUMNS = {
 }
 
 
-def statement(name: str) -> str:
-    """Return the statement of this name, with its columns filled in."""
-    bare = statements(__package__)[name]
+def _filled(text: str) -> str:
     for placeholder, columns in COLUMNS.items():
-        bare = bare.replace(placeholder, columns)
-    return bare
+        text = text.replace(placeholder, columns)
+    return text
+
+
+SQL = {name: _filled(text) for name, text in statements(__package__).items()}
+"""Every statement by its name, with its columns filled in."""

@@ -10,19 +10,11 @@ from durabus.model.limits import check_name
 from durabus.stores.sql.rows import lock_claim_of, lock_of
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.settlements import expire, load, store_handlers
 
 KEPT_FOR = 86_400.0
 """Seconds that the row of a free lock is kept, so that a repeated release is recognised."""
-
-_GET = statement("get_lock")
-_PUT = statement("put_lock")
-_LIST = statement("list_locks")
-_TAKE_FENCE = statement("take_lock_fence")
-_SWEEP = statement("sweep_locks")
-_LOCKED_EVENTS = statement("locked_events")
-_GET_ID = statement("get_event_id")
 
 
 class SQLiteLocks(SQLiteCore):
@@ -53,12 +45,12 @@ class SQLiteLocks(SQLiteCore):
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)
             # the kernel sets no instant for a free lock; the row needs one for the sweep
-            tx.run(_PUT, (lock.key, lock.fence, lock.worker_id, None, tx.now))
+            tx.run(SQL["put_lock"], (lock.key, lock.fence, lock.worker_id, None, tx.now))
 
         await self._write(release)
 
     async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
-        rows = await self._read(lambda tx: tx.all(_LIST, {"after": after, "now": tx.now, "limit": limit}))
+        rows = await self._read(lambda tx: tx.all(SQL["list_locks"], {"after": after, "now": tx.now, "limit": limit}))
         return [lock_claim_of(lock_of(row), "") for row in rows]
 
 
@@ -86,17 +78,17 @@ def take(tx: Transaction, lock: LockState, max_attempts: int | None = None) -> L
     lost = get_lock(tx, lock.key)
     if lost is not None and lost.token not in (None, lock.token):
         _void(tx, lost, max_attempts)
-    fence: int = lock.fence or tx.value(_TAKE_FENCE)
+    fence: int = lock.fence or tx.value(SQL["take_lock_fence"])
     taken = LockState(key=lock.key, fence=fence, worker_id=lock.worker_id, token=lock.token, expires_ts=lock.expires_ts)
     put_lock(tx, taken)
-    tx.run(_SWEEP, {"before": tx.now - KEPT_FOR})
+    tx.run(SQL["sweep_locks"], {"before": tx.now - KEPT_FOR})
     return taken
 
 
 def _void(tx: Transaction, lost: LockState, max_attempts: int | None) -> None:
-    expire(tx, tx.all(_LOCKED_EVENTS, (lost.token, lost.key)), max_attempts)
+    expire(tx, tx.all(SQL["locked_events"], (lost.token, lost.key)), max_attempts)
     prefix = handler_lock_key("")
-    id_ = tx.value(_GET_ID, (lost.key.removeprefix(prefix),)) if lost.key.startswith(prefix) else None
+    id_ = tx.value(SQL["get_event_id"], (lost.key.removeprefix(prefix),)) if lost.key.startswith(prefix) else None
     stored = None if id_ is None else load(tx, id_)
     if stored is not None and lost.token is not None:
         store_handlers(tx, stored, void_handler(stored.state, lost.token))
@@ -104,10 +96,10 @@ def _void(tx: Transaction, lost: LockState, max_attempts: int | None) -> None:
 
 def get_lock(tx: Transaction, key: str) -> LockState | None:
     """Return a lock, or None if it has no row."""
-    row = tx.one(_GET, (key,))
+    row = tx.one(SQL["get_lock"], (key,))
     return None if row is None else lock_of(row)
 
 
 def put_lock(tx: Transaction, lock: LockState) -> None:
     """Write the lock as the kernel decided."""
-    tx.run(_PUT, (lock.key, lock.fence, lock.worker_id, lock.token, lock.expires_ts))
+    tx.run(SQL["put_lock"], (lock.key, lock.fence, lock.worker_id, lock.token, lock.expires_ts))

@@ -15,22 +15,8 @@ from durabus.stores.sql.rows import entry_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.events import forget_completed
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.publishing import get_event
-
-_READ = statement("read_log")
-_CUT = statement("cut_log")
-_LAST_ENTRY = statement("last_entry")
-_COMPLETED_UNTIL = statement("completed_until")
-_UNKNOWN_UNTIL = statement("unknown_until")
-_FORGET_UNKNOWN = statement("forget_unknown_entries")
-_READ_EVENT = statement("read_event_log")
-_LAST = statement("last_position")
-_HEAD = statement("log_head")
-_LAG = statement("log_lag")
-_SAVE = statement("save_position")
-_POSITION = statement("read_position")
-_GET_LOCK = statement("get_lock")
 
 
 class SQLiteLog(SQLiteCore):
@@ -38,14 +24,16 @@ class SQLiteLog(SQLiteCore):
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         def read(tx: Transaction) -> LogPage:
-            entries = [entry_of(row) for row in tx.all(_READ, _span(tx, after, until) | {"limit": max(limit, 0)})]
+            entries = [
+                entry_of(row) for row in tx.all(SQL["read_log"], _span(tx, after, until) | {"limit": max(limit, 0)})
+            ]
             return LogPage(entries, entries[-1].position if entries else after)
 
         return await self._read(read)
 
     async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
         def read(tx: Transaction) -> LogRows:
-            rows = tx.all(_READ, _span(tx, after, until) | {"limit": max(limit, 0)})
+            rows = tx.all(SQL["read_log"], _span(tx, after, until) | {"limit": max(limit, 0)})
             return LogRows(rows, rows[-1][0] if rows else after)
 
         return await self._read(read)
@@ -54,9 +42,9 @@ class SQLiteLog(SQLiteCore):
         def cut(tx: Transaction) -> list[str]:
             span, ends = _span(tx, after, until) | {"skip": max(rows, 1) - 1}, list[str]()
             while len(ends) < limit:
-                end = tx.value(_CUT, span)
+                end = tx.value(SQL["cut_log"], span)
                 if end is None:
-                    rest = tx.value(_LAST_ENTRY, span)
+                    rest = tx.value(SQL["last_entry"], span)
                     return ends if rest is None else [*ends, str(rest)]
                 ends.append(str(end))
                 span["after"] = end
@@ -70,8 +58,8 @@ class SQLiteLog(SQLiteCore):
 
         def look(tx: Transaction) -> tuple[dict[str, Any], list[int], list[int]]:
             bounds = {"until": _number(until, _last(tx)), "before": self._now() - older_than, "limit": max(limit, 0)}
-            ended = [row[0] for row in tx.all(_COMPLETED_UNTIL, bounds)]
-            return bounds, ended, [row[0] for row in tx.all(_UNKNOWN_UNTIL, bounds)]
+            ended = [row[0] for row in tx.all(SQL["completed_until"], bounds)]
+            return bounds, ended, [row[0] for row in tx.all(SQL["unknown_until"], bounds)]
 
         bounds, ended, unknown = await self._read(look)
         gone = 0
@@ -82,11 +70,11 @@ class SQLiteLog(SQLiteCore):
         return gone
 
     async def log_head(self) -> str:
-        head = await self._read(lambda tx: tx.value(_HEAD))
+        head = await self._read(lambda tx: tx.value(SQL["log_head"]))
         return START if head is None else str(head)
 
     async def log_lag(self, after: str) -> int:
-        return await self._read(lambda tx: int(tx.value(_LAG, (_number(after, _last(tx)),))))
+        return await self._read(lambda tx: int(tx.value(SQL["log_lag"], (_number(after, _last(tx)),))))
 
     async def log_hold(self) -> LogHold | None:
         self._check_open()
@@ -98,22 +86,24 @@ class SQLiteLog(SQLiteCore):
             return (
                 []
                 if event is None
-                else [entry_of(row) for row in tx.all(_READ_EVENT, {"id": event.id, "event_id": event.event_id})]
+                else [
+                    entry_of(row) for row in tx.all(SQL["read_event_log"], {"id": event.id, "event_id": event.event_id})
+                ]
             )
 
         return await self._read(read)
 
     async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
         def save(tx: Transaction) -> None:
-            held = tx.one(_GET_LOCK, (lock.key,))
+            held = tx.one(SQL["get_lock"], (lock.key,))
             if held is None or held[3] != lock.token or held[1] != lock.fence:
                 raise LeaseLost(lock.key, "the lock is not held by this claim")
-            tx.run(_SAVE, {"name": name, "position": position, "now": tx.now})
+            tx.run(SQL["save_position"], {"name": name, "position": position, "now": tx.now})
 
         await self._write(save)
 
     async def read_position(self, name: str) -> str:
-        position = await self._read(lambda tx: tx.value(_POSITION, (name,)))
+        position = await self._read(lambda tx: tx.value(SQL["read_position"], (name,)))
         return START if position is None else str(position)
 
 
@@ -123,11 +113,11 @@ def _span(tx: Transaction, after: str, until: str | None) -> dict[str, int]:
 
 
 def _forget_unknown(tx: Transaction, bounds: dict[str, Any]) -> int:
-    return tx.run(_FORGET_UNKNOWN, bounds)
+    return tx.run(SQL["forget_unknown_entries"], bounds)
 
 
 def _last(tx: Transaction) -> int:
-    return int(tx.value(_LAST))
+    return int(tx.value(SQL["last_position"]))
 
 
 def _number(position: str, last: int) -> int:

@@ -19,19 +19,12 @@ from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
 from durabus.stores.sql.rows import Row, added_event, event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
-from durabus.stores.sqlite.layout import statement
-
-_COUNTS = statement("counts")
-_COUNTS_OF_BUS = statement("counts_of_bus")
-_NOTE = statement("note_counts")
-_NOTE_COMPLETED = statement("note_completed")
-_NOTE_DEAD_GONE = statement("note_dead_gone")
-_FORGET_DEAD = statement("forget_dead_letters")
+from durabus.stores.sqlite.layout import SQL
 
 
 def counts(tx: Transaction, bus: str | None) -> Counts:
     """Return the numbers of events of one bus, or of all."""
-    row = tx.all(_COUNTS if bus is None else _COUNTS_OF_BUS, {"bus": bus})[0]
+    row = tx.all(SQL["counts"] if bus is None else SQL["counts_of_bus"], {"bus": bus})[0]
     live, processing, completed, completed_with_errors, failed = row
     return Counts(
         pending=live - processing,
@@ -44,30 +37,30 @@ def counts(tx: Transaction, bus: str | None) -> Counts:
 
 def note_live(tx: Transaction, numbers: Mapping[str, int]) -> None:
     """Add to the number of live events of each bus."""
-    tx.many(_NOTE, [(bus, number, 0, 0, 0) for bus, number in numbers.items()])
+    tx.many(SQL["note_counts"], [(bus, number, 0, 0, 0) for bus, number in numbers.items()])
 
 
 def note_ended(tx: Transaction, event: Event) -> None:
     """Count one event that ended in the status it has."""
     ended = (EventStatus.COMPLETED, EventStatus.COMPLETED_WITH_ERRORS, EventStatus.FAILED)
-    tx.run(_NOTE, (event.bus, -1, *(int(event.status is one) for one in ended)))
+    tx.run(SQL["note_counts"], (event.bus, -1, *(int(event.status is one) for one in ended)))
 
 
 def note_completed(tx: Transaction, count: int) -> None:
     """Count the events that ``complete_events`` has just written as COMPLETED."""
-    tx.run(_NOTE_COMPLETED, {"last": tx.cursor.lastrowid, "count": count})
+    tx.run(SQL["note_completed"], {"last": tx.cursor.lastrowid, "count": count})
 
 
 def note_forgotten(tx: Transaction, numbers: Mapping[str, int]) -> None:
     """Subtract deleted COMPLETED events of each bus."""
-    tx.many(_NOTE, [(bus, 0, -number, 0, 0) for bus, number in numbers.items()])
+    tx.many(SQL["note_counts"], [(bus, 0, -number, 0, 0) for bus, number in numbers.items()])
 
 
 def forget_dead_letters(tx: Transaction, ids: Sequence[int]) -> None:
     """Delete dead letters that were purged, removed or requeued, and count them."""
     given = {"ids": to_json(ids)}
-    tx.run(_NOTE_DEAD_GONE, given)
-    tx.run(_FORGET_DEAD, given)
+    tx.run(SQL["note_dead_gone"], given)
+    tx.run(SQL["forget_dead_letters"], given)
 
 
 _ROWS = 20
@@ -77,22 +70,15 @@ class _Insert:
     """The statement for one row, and for ``_ROWS`` of them."""
 
     def __init__(self, name: str) -> None:
-        self.one = statement(name)
+        self.one = SQL[name]
         head, values, row = self.one.partition("VALUES ")
         self.several = head + values + ", ".join([row] * _ROWS)
 
 
-_LAST_ID = statement("last_event_id")
 _ADD = _Insert("add_events")
 _ADD_PLAIN = _Insert("add_plain_events")
-_ADD_KEYS = statement("add_idempotency_keys")
-_ADD_TAGS = statement("add_event_tags")
-_LOG = statement("log_published")
-_KNOWN_IDS = statement("known_event_ids")
-_KNOWN_KEY = statement("known_idempotency_key")
-_UNDO = [statement(name) for name in ("forget_added_entries", "forget_added_keys", "forget_added_events")]
-_GET = [statement(name) for name in ("get_live_event", "get_dead_letter", "get_completed_event")]
-_GET_ID = statement("get_event_id")
+_UNDO = ("forget_added_entries", "forget_added_keys", "forget_added_events")
+_GET = ("get_live_event", "get_dead_letter", "get_completed_event")
 
 
 def add_events(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
@@ -103,11 +89,11 @@ def add_events(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
 
 def get_event(tx: Transaction, ref: EventRef) -> Event | None:
     """Return the event in any status, or None."""
-    id_ = tx.value(_GET_ID, (ref,)) if isinstance(ref, str) else ref
+    id_ = tx.value(SQL["get_event_id"], (ref,)) if isinstance(ref, str) else ref
     if id_ is None or not 0 < id_ < 2**63:
         return None
-    for sql in _GET:
-        row = tx.one(sql, (id_,))
+    for name in _GET:
+        row = tx.one(SQL[name], (id_,))
         if row is not None:
             return event_of(row)
     return None
@@ -116,7 +102,7 @@ def get_event(tx: Transaction, ref: EventRef) -> Event | None:
 def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None:
     """Store the whole batch in a few statements. Returns None and writes nothing if an id or key is known."""
     count, now = len(new), tx.now
-    first: int = tx.value(_LAST_ID) + 1
+    first: int = tx.value(SQL["last_event_id"]) + 1
     span = {"first": first, "last": first + count - 1}
     tagged = keyed = 0
     plain: list[Row] = []
@@ -143,12 +129,12 @@ def _add_unknown(tx: Transaction, new: Sequence[NewEvent]) -> list[Event] | None
         ))  # fmt: skip
     _insert(tx, _ADD_PLAIN, plain)
     _insert(tx, _ADD, others)
-    if tx.run(_LOG, span) != count or (keyed and tx.run(_ADD_KEYS, span) != keyed):
-        for sql in _UNDO:
-            tx.run(sql, span)
+    if tx.run(SQL["log_published"], span) != count or (keyed and tx.run(SQL["add_idempotency_keys"], span) != keyed):
+        for name in _UNDO:
+            tx.run(SQL[name], span)
         return None
     if tagged:
-        tx.run(_ADD_TAGS, span)
+        tx.run(SQL["add_event_tags"], span)
     numbers = Counter([one.bus for one in new])
     note_live(tx, numbers)
     tx.woken.update(numbers)
@@ -165,7 +151,9 @@ def _insert(tx: Transaction, sql: _Insert, rows: list[Row]) -> None:
 
 def _add_each(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
     """Find the events that are known, also by an earlier event of this batch, and store the others."""
-    ids: dict[str, int | NewEvent] = dict(tx.all(_KNOWN_IDS, {"event_ids": to_json([one.event_id for one in new])}))
+    ids: dict[str, int | NewEvent] = dict(
+        tx.all(SQL["known_event_ids"], {"event_ids": to_json([one.event_id for one in new])})
+    )
     keys: dict[tuple[str, str], int | NewEvent] = {}
     unknown: list[NewEvent] = []
     found: list[int | NewEvent] = []
@@ -173,7 +161,7 @@ def _add_each(tx: Transaction, new: Sequence[NewEvent]) -> list[Event]:
         known = ids.get(one.event_id)
         key = None if one.idempotency_key is None else (one.bus, one.idempotency_key)
         if known is None and key is not None:
-            known = keys.get(key) or tx.value(_KNOWN_KEY, key)
+            known = keys.get(key) or tx.value(SQL["known_idempotency_key"], key)
         if known is None:
             known = one
             unknown.append(one)

@@ -8,21 +8,7 @@ from durabus.model.handler import BusInfo, HandlerInfo, Registered
 from durabus.stores.sql.rows import Row
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.layout import statement
-
-_REGISTER_BUS = statement("register_bus")
-_REGISTER = statement("register_handlers")
-_FORGET = statement("forget_handler")
-_LIST_HANDLERS = statement("list_handlers")
-_REVISION = statement("get_revision")
-_COUNT_REVISION = statement("count_revision")
-_REVISE = statement("revise_handlers")
-_LIST_BUSES = statement("list_buses")
-_ACTIVE = statement("active_buses")
-_STOP = statement("stop_bus")
-_ARCHIVABLE = statement("archivable_buses")
-_FORGET_BUS = statement("forget_bus")
-_FORGET_HANDLERS = statement("forget_handlers")
+from durabus.stores.sqlite.layout import SQL
 
 
 class SQLiteRegistrations(SQLiteCore):
@@ -32,15 +18,18 @@ class SQLiteRegistrations(SQLiteCore):
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
     ) -> None:
         def register(tx: Transaction) -> None:
-            known = bool(tx.all(_REVISION, (bus,)))
-            tx.run(_REGISTER_BUS, {"bus": bus, "now": tx.now})
+            known = bool(tx.all(SQL["get_revision"], (bus,)))
+            tx.run(SQL["register_bus"], {"bus": bus, "now": tx.now})
             until = None if kept_for is None else tx.now + kept_for
             wanted = {one.handler_id: one.pattern for one in handlers}
-            rows = tx.all(_LIST_HANDLERS, (bus,))
+            rows = tx.all(SQL["list_handlers"], (bus,))
             stale = [row for row in rows if not _lives(row, tx.now) or (row[1] == node and row[0] not in wanted)]
-            tx.many(_FORGET, [(bus, row[0], row[1]) for row in stale])
+            tx.many(SQL["forget_handler"], [(bus, row[0], row[1]) for row in stale])
             mine = {row[0]: row[2] for row in rows if row[1] == node and _lives(row, tx.now)}
-            tx.many(_REGISTER, [(bus, name, node, pattern, tx.now, tx.now, until) for name, pattern in wanted.items()])
+            tx.many(
+                SQL["register_handlers"],
+                [(bus, name, node, pattern, tx.now, tx.now, until) for name, pattern in wanted.items()],
+            )
             if stale or mine != wanted or not known:
                 _revise(tx, bus)
 
@@ -48,8 +37,8 @@ class SQLiteRegistrations(SQLiteCore):
 
     async def unregister_handler(self, bus: str, handler_id: str) -> bool:
         def unregister(tx: Transaction) -> bool:
-            gone = [row for row in tx.all(_LIST_HANDLERS, (bus,)) if row[0] == handler_id]
-            tx.many(_FORGET, [(bus, row[0], row[1]) for row in gone])
+            gone = [row for row in tx.all(SQL["list_handlers"], (bus,)) if row[0] == handler_id]
+            tx.many(SQL["forget_handler"], [(bus, row[0], row[1]) for row in gone])
             if gone:
                 _revise(tx, bus)
             return any(_lives(row, tx.now) for row in gone)
@@ -58,12 +47,12 @@ class SQLiteRegistrations(SQLiteCore):
 
     async def list_handlers(self, bus: str) -> Registered:
         def look(tx: Transaction) -> Registered:
-            revision = tx.all(_REVISION, (bus,))
+            revision = tx.all(SQL["get_revision"], (bus,))
             return Registered(
                 str(revision[0][0]) if revision else "",
                 [
                     HandlerInfo(handler_id=row[0], node=row[1], pattern=row[2], created_ts=row[3], last_seen_ts=row[4])
-                    for row in tx.all(_LIST_HANDLERS, (bus,))
+                    for row in tx.all(SQL["list_handlers"], (bus,))
                     if _lives(row, tx.now)
                 ],
             )
@@ -71,21 +60,21 @@ class SQLiteRegistrations(SQLiteCore):
         return await self._read(look)
 
     async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
-        rows = await self._read(lambda tx: tx.all(_LIST_BUSES, {"after": after, "limit": limit}))
+        rows = await self._read(lambda tx: tx.all(SQL["list_buses"], {"after": after, "limit": limit}))
         return [BusInfo(bus=row[0], created_ts=row[1], last_seen_ts=row[2], stopped_ts=row[3]) for row in rows]
 
     async def active_buses(self, *, after: str = "", limit: int = 100) -> list[str]:
-        rows = await self._read(lambda tx: tx.all(_ACTIVE, {"after": after, "limit": limit}))
+        rows = await self._read(lambda tx: tx.all(SQL["active_buses"], {"after": after, "limit": limit}))
         return [row[0] for row in rows]
 
     async def stop_bus(self, bus: str) -> None:
-        await self._write(lambda tx: tx.run(_STOP, {"bus": bus, "now": tx.now}))
+        await self._write(lambda tx: tx.run(SQL["stop_bus"], {"bus": bus, "now": tx.now}))
 
     async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
         def archive(tx: Transaction) -> int:
-            gone = tx.all(_ARCHIVABLE, {"until": tx.now - stopped_for, "limit": limit})
-            tx.many(_FORGET_BUS, gone)
-            tx.many(_FORGET_HANDLERS, gone)
+            gone = tx.all(SQL["archivable_buses"], {"until": tx.now - stopped_for, "limit": limit})
+            tx.many(SQL["forget_bus"], gone)
+            tx.many(SQL["forget_handlers"], gone)
             return len(gone)
 
         return await self._write(archive)
@@ -96,5 +85,5 @@ def _lives(row: Row, now: float) -> bool:
 
 
 def _revise(tx: Transaction, bus: str) -> None:
-    tx.run(_COUNT_REVISION)
-    tx.run(_REVISE, (bus,))
+    tx.run(SQL["count_revision"])
+    tx.run(SQL["revise_handlers"], (bus,))

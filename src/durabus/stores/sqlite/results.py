@@ -16,15 +16,10 @@ from durabus.stores.sql.changes import NO_EVENT, StoredEvent
 from durabus.stores.sql.rows import handler_of
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.locks import grant
 from durabus.stores.sqlite.publishing import get_event
 from durabus.stores.sqlite.settlements import load, load_handlers, settle, store_handlers
-
-_LIST = statement("list_results_by_name")
-_CLEANUP = statement("cleanup_results")
-_FREE_LOCK = statement("free_claimed_lock")
-_RENEW_LOCK = statement("renew_claimed_lock")
 
 
 class SQLiteResults(SQLiteCore):
@@ -33,7 +28,11 @@ class SQLiteResults(SQLiteCore):
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         def read(tx: Transaction) -> list[HandlerResult]:
             event = get_event(tx, ref)
-            return [] if event is None else [handler_of(row).result for row in tx.all(_LIST, (event.id,))]
+            return (
+                []
+                if event is None
+                else [handler_of(row).result for row in tx.all(SQL["list_results_by_name"], (event.id,))]
+            )
 
         return await self._read(read)
 
@@ -64,7 +63,7 @@ class SQLiteResults(SQLiteCore):
         return await self._write(lambda tx: _complete_event(tx, ref, tuple(handler_ids)))
 
     async def cleanup_results(self, *, limit: int = 10_000) -> int:
-        return await self._write(lambda tx: tx.run(_CLEANUP, {"limit": limit}))
+        return await self._write(lambda tx: tx.run(SQL["cleanup_results"], {"limit": limit}))
 
 
 def _claim(tx: Transaction, request: HandlerClaimRequest) -> HandlerClaim | None:
@@ -91,7 +90,7 @@ def _renew(tx: Transaction, claim: HandlerClaim, lease: float) -> float | LeaseL
         return LeaseLost(claim.id, NOT_YOURS)
     expires = tx.now + lease
     store_handlers(tx, stored, applied.state)
-    tx.run(_RENEW_LOCK, (expires, handler_lock_key(applied.state.event.event_id), claim.token))
+    tx.run(SQL["renew_claimed_lock"], (expires, handler_lock_key(applied.state.event.event_id), claim.token))
     return expires
 
 
@@ -110,7 +109,7 @@ def _store(tx: Transaction, claim: HandlerClaim, stored: StoredEvent, applied: A
     if isinstance(applied, Refused):
         raise LeaseLost(claim.id, applied.reason)
     store_handlers(tx, stored, applied.state)
-    tx.run(_FREE_LOCK, (handler_lock_key(applied.state.event.event_id), claim.token))
+    tx.run(SQL["free_claimed_lock"], (handler_lock_key(applied.state.event.event_id), claim.token))
     return applied.state
 
 

@@ -19,28 +19,13 @@ from durabus.model.statuses import DEAD_LETTER, EventStatus
 from durabus.stores.sql.changes import NO_EVENT, StoredEvent, changed_handlers, freed_handler_locks
 from durabus.stores.sql.rows import Row, entry_to, event_of, handler_of, settled_of, strings_to, to_json
 from durabus.stores.sqlite.connection import Transaction
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.publishing import get_event, note_completed, note_ended
-
-_GET = statement("get_state")
-_GET_RESULTS = statement("list_results")
-_APPEND = statement("append_entry")
-_RETURN = statement("return_event")
-_START = statement("start_event")
-_INSERT_DEAD_LETTER = statement("insert_dead_letter")
-_FORGET = statement("forget_live_event")
-_READY_TAGS = statement("ready_event_tags")
-_PUT_RESULT = statement("put_result")
-_FORGET_RESULT = statement("forget_result")
-_MARK_RESULTS = statement("mark_results")
-_FREE_LOCK = statement("free_event_lock")
-_ABANDONED = statement("abandoned_claims")
-_FORGET_TAGS = statement("forget_event_tags")
 
 
 def load(tx: Transaction, id_: int) -> StoredEvent | None:
     """Return the state of a live event, or None."""
-    row = tx.one(_GET, (id_,))
+    row = tx.one(SQL["get_state"], (id_,))
     if row is None:
         return None
     *columns, token, lock_key, has_results = row
@@ -52,12 +37,12 @@ def load(tx: Transaction, id_: int) -> StoredEvent | None:
 
 def abandoned_claims(tx: Transaction, ids: list[int]) -> dict[int, Row]:
     """Return abandoned claims without a later claim, by id: (id, token, fence, worker_id, picked, started)."""
-    return {row[0]: row for row in tx.all(_ABANDONED, {"ids": to_json(ids)})}
+    return {row[0]: row for row in tx.all(SQL["abandoned_claims"], {"ids": to_json(ids)})}
 
 
 def load_handlers(tx: Transaction, id_: int) -> tuple[HandlerState, ...]:
     """Return the states of the handlers of an event."""
-    return tuple(handler_of(row) for row in tx.all(_GET_RESULTS, (id_,)))
+    return tuple(handler_of(row) for row in tx.all(SQL["list_results"], (id_,)))
 
 
 def store(tx: Transaction, before: StoredEvent, applied: Applied, token: str | None = None) -> None:
@@ -75,21 +60,21 @@ def store(tx: Transaction, before: StoredEvent, applied: Applied, token: str | N
         free_lock(tx, before)
     old = before.state.event
     if old.status is EventStatus.PENDING:
-        tx.many(_FORGET_TAGS, [(old.bus, tag, old.priority, old.id) for tag in old.tags])
+        tx.many(SQL["forget_event_tags"], [(old.bus, tag, old.priority, old.id) for tag in old.tags])
     if event.status is EventStatus.PENDING:
         _return(tx, event)
     elif event.status is EventStatus.PROCESSING:
-        tx.run(_START, {"id": event.id, "now": event.updated_ts})
+        tx.run(SQL["start_event"], {"id": event.id, "now": event.updated_ts})
     else:
         if event.status in DEAD_LETTER:
             _insert_dead_letter(tx, event)
-        tx.run(_FORGET, (event.id,))
+        tx.run(SQL["forget_live_event"], (event.id,))
         note_ended(tx, event)
 
 
 def _insert_dead_letter(tx: Transaction, event: Event) -> None:
     tx.run(
-        _INSERT_DEAD_LETTER,
+        SQL["insert_dead_letter"],
         {
             "id": event.id,
             "status": event.status.value,
@@ -107,15 +92,15 @@ def store_handlers(tx: Transaction, before: StoredEvent, after: EventState) -> N
     if after.handlers == before.state.handlers:
         return
     changed, gone = changed_handlers(before.state, after)
-    tx.many(_PUT_RESULT, changed)
-    tx.many(_FORGET_RESULT, gone)
+    tx.many(SQL["put_result"], changed)
+    tx.many(SQL["forget_result"], gone)
     if not before.has_results:
-        tx.run(_MARK_RESULTS, (after.event.id,))
+        tx.run(SQL["mark_results"], (after.event.id,))
 
 
 def append(tx: Transaction, entries: tuple[LogEntry, ...], event: Event, token: str | None = None) -> None:
     """Write log entries."""
-    tx.many(_APPEND, [entry_to(entry, event, token) for entry in entries])
+    tx.many(SQL["append_entry"], [entry_to(entry, event, token) for entry in entries])
 
 
 def expire(tx: Transaction, rows: Sequence[Row], max_attempts: int | None) -> int:
@@ -139,14 +124,14 @@ def free_lock(tx: Transaction, held: StoredEvent) -> None:
 
 def free_event_lock(tx: Transaction, key: str | None, token: str | None, bus: str, *, but: int = 0) -> None:
     """Free the lock of a token that holds no event except ``but``, and wake the workers of the bus."""
-    if key is not None and tx.run(_FREE_LOCK, {"key": key, "token": token, "but": but}):
+    if key is not None and tx.run(SQL["free_event_lock"], {"key": key, "token": token, "but": but}):
         tx.woken.add(bus)
 
 
 def _return(tx: Transaction, event: Event) -> None:
     ready = event.due_ts <= tx.now
     tx.run(
-        _RETURN,
+        SQL["return_event"],
         {
             "id": event.id,
             "ready": int(ready),
@@ -157,17 +142,8 @@ def _return(tx: Transaction, event: Event) -> None:
         },
     )
     if ready and event.tags:
-        tx.run(_READY_TAGS, {"ids": to_json([event.id])})
+        tx.run(SQL["ready_event_tags"], {"ids": to_json([event.id])})
     tx.woken.add(event.bus)
-
-
-_CLAIMS = statement("claims_of")
-_COMPLETE = statement("complete_events")
-_UNCOMPLETE = statement("uncomplete_events")
-_FORGET_COMPLETED = statement("forget_completed_events")
-_LAST = statement("last_settlement")
-_LOCK = statement("lock_of_claim")
-_FREE_CLAIMED_LOCK = statement("free_claimed_lock")
 
 
 def settle_events(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
@@ -180,7 +156,7 @@ def settle_events(tx: Transaction, settlements: Sequence[Settlement]) -> list[Se
 
 def claims_of(tx: Transaction, ids: list[int]) -> dict[int, Row]:
     """Return the current claims on these events, by id: (id, token, fence, lock_key, plain, bus)."""
-    return {row[0]: row for row in tx.all(_CLAIMS, {"ids": to_json(ids)})}
+    return {row[0]: row for row in tx.all(SQL["claims_of"], {"ids": to_json(ids)})}
 
 
 def is_current(claim: Row, ref: ClaimRef) -> bool:
@@ -198,7 +174,7 @@ def settle(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
     if isinstance(applied, Refused):
         return LeaseLost(ref.id, applied.reason)
     store(tx, stored, applied, ref.token)
-    tx.many(_FREE_CLAIMED_LOCK, freed_handler_locks(stored.state, applied.state))
+    tx.many(SQL["free_claimed_lock"], freed_handler_locks(stored.state, applied.state))
     settled = applied.state.settled
     return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.answer
 
@@ -214,13 +190,13 @@ def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> lis
         if type(one) is not Complete or not _is_plain(one) or ref.token != token or ref.fence != fence:
             return None
         times[ref.id] = one.execution_time_ms
-    count = tx.run(_COMPLETE, {"now": tx.now, "times": to_json(times), "token": token, "fence": fence})
+    count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(times), "token": token, "fence": fence})
     if count != len(settlements):
-        tx.run(_UNCOMPLETE, {"last": tx.cursor.lastrowid, "count": count})
+        tx.run(SQL["uncomplete_events"], {"last": tx.cursor.lastrowid, "count": count})
         return None
     note_completed(tx, count)
-    lock = tx.one(_LOCK, (settlements[0].ref.id,))  # all events of one claim share it
-    tx.run(_FORGET_COMPLETED, {"ids": to_json(list(times))})
+    lock = tx.one(SQL["lock_of_claim"], (settlements[0].ref.id,))  # all events of one claim share it
+    tx.run(SQL["forget_completed_events"], {"ids": to_json(list(times))})
     if lock is not None:
         free_event_lock(tx, lock[0], token, lock[1])
     return [Settled(id_, EventStatus.COMPLETED) for id_ in times]
@@ -252,9 +228,9 @@ def _settle_mixed(tx: Transaction, settlements: Sequence[Settlement]) -> list[Se
 
 def _complete_run(tx: Transaction, run: dict[int, float | None]) -> None:
     if run:
-        count = tx.run(_COMPLETE, {"now": tx.now, "times": to_json(run), "token": None, "fence": None})
+        count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(run), "token": None, "fence": None})
         note_completed(tx, count)
-        tx.run(_FORGET_COMPLETED, {"ids": to_json(list(run))})
+        tx.run(SQL["forget_completed_events"], {"ids": to_json(list(run))})
         run.clear()
 
 
@@ -265,7 +241,7 @@ def _is_plain(one: Complete) -> bool:
 def _repeated(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
     """Let the kernel compare the settlement with the newest one of the event."""
     id_ = settlement.ref.id
-    event, last = get_event(tx, id_), tx.one(_LAST, (id_,))
+    event, last = get_event(tx, id_), tx.one(SQL["last_settlement"], (id_,))
     if event is None:
         return LeaseLost(id_, NO_EVENT)
     settled = None if last is None else settled_of(last)

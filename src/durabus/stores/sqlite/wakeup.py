@@ -24,7 +24,7 @@ from pathlib import Path
 
 from durabus.clock import monotonic
 from durabus.stores.sqlite.connection import Transaction, Watch, deliver
-from durabus.stores.sqlite.layout import statement
+from durabus.stores.sqlite.layout import SQL
 from durabus.stores.wakeups import BusNews
 
 TELL_EVERY = 0.004
@@ -115,8 +115,6 @@ LOOK_EVERY = 0.005
 LOOKS = (0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.006, 0.009, 0.014, 0.02, 0.03, 0.05, 0.1, 0.3, 1.0)
 """Seconds from a reported write to the checks for its commit, which follows once the disk has confirmed it."""
 _LOOK_ANYWAY = 1.0
-
-_NEXT_WAKEUP = statement("next_wakeup")
 
 
 class SQLiteWakeup:
@@ -252,7 +250,7 @@ class SQLiteWakeup:
 
     def _next_wakeup(self, bus: str, now: float) -> tuple[bool, float | None]:
         """Return whether ``bus`` has events to claim, and else the local instant at which it will have."""
-        ready, due, expires = self._connection.execute(_NEXT_WAKEUP, {"bus": bus}).fetchone()
+        ready, due, expires = self._connection.execute(SQL["next_wakeup"], {"bus": bus}).fetchone()
         instants = [instant for instant in (due, expires) if instant is not None]
         return bool(ready), monotonic() + max(min(instants) - now, 0.0) if instants else None
 
