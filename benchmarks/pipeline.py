@@ -23,7 +23,7 @@ from benchmarks.pipeline_bulk import DRIVERS, by_jdbc, by_python
 from benchmarks.pipeline_load import fill
 from benchmarks.report import PIPELINE
 from benchmarks.results import Published, this_commit, this_moment
-from durabus.cli.progress import Bars, progress_bars
+from durabus.cli.output import Bars, progress_bars
 from durabus.jars import ensure_jars
 from durabus.pipeline.analytics import analyze
 from durabus.pipeline.archive import Archive

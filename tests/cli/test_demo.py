@@ -15,7 +15,7 @@ import pytest
 from tests.servers.presence import installed
 
 from durabus import EventStore, open_store
-from durabus.cli.demo import demo
+from durabus.cli.dev import demo
 from durabus.cli.failures import CommandFailed
 from durabus.demo.report import read_report
 from durabus.demo.run import TITLES, DemoOptions, run_demo

@@ -16,8 +16,7 @@ from durabus.model.query import Counts, EventQuery
 from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release
 from durabus.model.statuses import EventStatus
 from durabus.views import activity as activity_module
-from durabus.views.activity import ActivityByBus, BusActivity
-from durabus.views.activity_counts import MAX_TAG_SETS, SlotCounts, percentiles, step_of
+from durabus.views.activity import MAX_TAG_SETS, ActivityByBus, BusActivity, SlotCounts, percentiles, step_of
 from durabus.views.attempts import attempts_of
 from durabus.views.dead_letters import Selection, count_selected, group_dead_letters, shape_of, take_step
 from durabus.views.events import count_queue, oldest

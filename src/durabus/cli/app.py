@@ -6,26 +6,26 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import Annotated, Literal
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from durabus import __version__
-from durabus.cli.completion import completion
 from durabus.cli.db import db
-from durabus.cli.demo import demo
-from durabus.cli.dev import dev
+from durabus.cli.dev import demo, dev
 from durabus.cli.dlq import dlq
 from durabus.cli.doctor import doctor, guarantees
 from durabus.cli.events import events
 from durabus.cli.failures import CommandFailed, Exit, from_error, report
-from durabus.cli.handlers import handlers
+from durabus.cli.options import JsonOption
+from durabus.cli.output import print_json
 from durabus.cli.pipeline import pipeline
 from durabus.cli.publish import publish
 from durabus.cli.serve import serve
 from durabus.cli.stats import stats
 from durabus.cli.tokens import tokens
 from durabus.cli.worker import worker
-from durabus.cli.workers import locks, workers
+from durabus.cli.workers import handlers, locks, workers
 from durabus.errors import DurabusError
 
 DEBUG_VARIABLE = "DURABUS_DEBUG"
@@ -62,7 +62,26 @@ app.command(tokens)
 app.command(dev)
 app.command(doctor)
 app.command(guarantees)
-app.command(completion)
+
+Shell = Literal["bash", "zsh", "fish"]
+
+
+@app.command
+def completion(
+    shell: Annotated[Shell, Parameter(name="SHELL", help="The shell.")],
+    /,
+    *,
+    json: JsonOption = False,
+) -> None:
+    """Print the completion script for a shell. To use it in this bash session: eval "$(durabus completion bash)".
+
+    Example: durabus completion bash
+    """
+    script = app.generate_completion(prog_name="durabus", shell=shell)
+    if json:
+        print_json({"shell": shell, "script": script})
+    else:
+        print(script)
 
 
 def run(argv: Sequence[str]) -> int:

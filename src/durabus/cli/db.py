@@ -8,18 +8,20 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
-from durabus.cli.output import console, iso, print_json, say, table
-from durabus.cli.progress import progress_bars
-from durabus.cli.store_files import (
+from durabus.cli.options import (
+    DEFAULTS,
     BackUp,
+    Common,
     SchemaStep,
     applied_steps,
     file_backup,
+    opened_store,
     refuse_absent_file,
     schema_steps,
+    store_url,
     warning_of_copy,
 )
+from durabus.cli.output import console, iso, print_json, progress_bars, say, table
 
 db = App(name="db", help="Tables of the store: migrate, status, verify, sql. SQLite files: backup, restore.")
 

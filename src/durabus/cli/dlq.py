@@ -8,10 +8,8 @@ from cyclopts import App, Parameter
 
 from durabus.cli.events import event_ref, print_event, print_events, refuse_without_events
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.options import DEFAULTS, Common, opened_store, shown_url, store_url
-from durabus.cli.output import confirm, event_document, print_json, say
-from durabus.cli.progress import progress_bars
-from durabus.cli.store_files import refuse_absent_file
+from durabus.cli.options import DEFAULTS, Common, opened_store, refuse_absent_file, shown_url, store_url
+from durabus.cli.output import confirm, event_document, print_json, progress_bars, say
 from durabus.errors import EventNotFound, NotADeadLetter
 from durabus.model.event import Event
 from durabus.model.limits import seconds

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from durabus.cli.failures import Exit
-from durabus.cli.options import DEFAULTS, Common, store_url
+from durabus.cli.options import DEFAULTS, Common, refuse_absent_file, store_url
 from durabus.cli.output import age, console, plain, print_json, table
-from durabus.cli.store_files import refuse_absent_file
 from durabus.store.connect import make_store
 from durabus.views.handlers import registered_handlers
 

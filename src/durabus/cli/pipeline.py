@@ -13,10 +13,8 @@ from cyclopts import App, Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
 from durabus.cli.lake import LAKE_DEFAULTS, LakeOptions, opened_lake, refuse_without_spark
-from durabus.cli.options import DEFAULTS, Common, opened_store, store_url
-from durabus.cli.output import age, console, pairs, plain, print_json, say, table
-from durabus.cli.progress import progress_bars
-from durabus.cli.store_files import refuse_absent_file
+from durabus.cli.options import DEFAULTS, Common, opened_store, refuse_absent_file, store_url
+from durabus.cli.output import age, console, pairs, plain, print_json, progress_bars, say, table
 from durabus.errors import EventNotFound
 from durabus.model.event import new_event_id
 from durabus.model.statuses import EventStatus

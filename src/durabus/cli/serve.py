@@ -11,9 +11,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.log_format import set_up_logging
 from durabus.cli.options import DEFAULTS, Common, store_url
-from durabus.cli.output import print_json_line, say
+from durabus.cli.output import print_json_line, say, set_up_logging
 from durabus.errors import ConfigurationError
 from durabus.model.event import DEFAULT_BUS
 

@@ -17,9 +17,8 @@ from cyclopts import Parameter
 from durabus.bus.event_bus import EventBus
 from durabus.bus.sync_bus import SyncEventBus
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.log_format import LogFormat, set_up_logging
 from durabus.cli.options import JsonOption
-from durabus.cli.output import print_json_line, say
+from durabus.cli.output import LogFormat, print_json_line, say, set_up_logging
 from durabus.errors import DurabusError
 from durabus.maintenance.services import Maintenance
 from durabus.store.connect import STORE_VARIABLE

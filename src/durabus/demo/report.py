@@ -13,7 +13,7 @@ from rich.text import Text
 from durabus.demo.shop import FOLLOW_UPS, MAIL, ORDER, PAYMENT
 from durabus.model.query import Counts
 from durabus.store.contract import EventStore
-from durabus.views.tally import Tally
+from durabus.views.stats import Tally
 
 TYPES = (ORDER, PAYMENT, MAIL)
 CAPTION = "p50, p99: publish to done, with all retries and takeovers"

@@ -29,7 +29,7 @@ from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 from durabus.testing.servers.known import make_server
 from durabus.testing.servers.process import is_free
-from durabus.views.tally import Tally
+from durabus.views.stats import Tally
 
 WIDTH = 96
 ORDERS_PER_SECOND = 200

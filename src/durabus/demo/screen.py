@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from durabus.demo.processes import DemoProcess
-from durabus.views.tally import Tally
+from durabus.views.stats import Tally
 
 BAR = 47
 LINE_EVERY = 2.0

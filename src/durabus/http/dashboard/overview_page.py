@@ -13,8 +13,7 @@ from durabus.http.dashboard.charts import Chart, chart
 from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, live_views, page_route, render
 from durabus.model.event import Event
 from durabus.model.log_entry import LogHold
-from durabus.views.activity import BusActivity
-from durabus.views.activity_counts import KEPT, SLOT, ActivityCounts, Percentiles, percentiles, whole
+from durabus.views.activity import KEPT, SLOT, ActivityCounts, BusActivity, Percentiles, percentiles, whole
 from durabus.views.events import QueueCounts
 
 RANGES = {"5m": 5.0, "15m": 15.0, "1h": 60.0}
