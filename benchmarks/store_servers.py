@@ -17,7 +17,7 @@ from benchmarks.processes import Child
 from benchmarks.results import Row, Target
 from durabus import EventQueue, new_event, open_store
 from durabus.stores.replicated_log.store import ReplicatedLogStore
-from durabus.testing.servers.known import make_server
+from durabus.testing.servers.server import make_server
 
 BATCH = 1_000
 REDIS_RAW = "raw script: complete 100 and claim 100"

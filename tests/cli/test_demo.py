@@ -20,8 +20,8 @@ from durabus.cli.failures import CommandFailed
 from durabus.demo.report import read_report
 from durabus.demo.run import TITLES, DemoOptions, run_demo
 from durabus.demo.shop import MAIL, ORDER, PAYMENT
-from durabus.testing.servers.known import SERVERS, make_server
 from durabus.testing.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.server import SERVERS, make_server
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 

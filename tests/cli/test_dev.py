@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from tests.servers.presence import installed
 
-from durabus.testing.servers.known import make_server
+from durabus.testing.servers.server import make_server
 
 pytestmark = pytest.mark.processes
 

@@ -28,11 +28,9 @@ from tests.lab.round import Disturbances, Plan, Report, Round
 from tests.servers.proxy import Proxy
 
 from durabus.clock import monotonic
-from durabus.testing.history.history import Violation
-from durabus.testing.history.lines import encode
-from durabus.testing.servers.known import SERVERS, make_server
+from durabus.testing.history.history import Violation, encode
 from durabus.testing.servers.redis import RedisServer
-from durabus.testing.servers.server import Server
+from durabus.testing.servers.server import SERVERS, Server, make_server
 
 SHOWN = 10
 FOLDER = Path("build/lab")

@@ -18,7 +18,7 @@ from tests.lab.failpoints import Failpoint
 from tests.lab.life import NOT_STARTED, Life, live, wall
 
 from durabus.clock import monotonic
-from durabus.testing.history.lines import Disturbed
+from durabus.testing.history.history import Disturbed
 
 BORN_BY = multiprocessing.get_context("forkserver")
 BORN_BY.set_forkserver_preload(["tests.lab.life", "asyncpg", "redis", "nats", "confluent_kafka"])

@@ -20,7 +20,7 @@ from tests.lab.disk import break_sync
 from tests.lab.failpoints import Failpoint, failing_store
 
 from durabus import Context, Event, EventBus, EventStore, RetryPolicy, StoreUnavailableError, open_store
-from durabus.testing.history.lines import Disturbed, Effect, Line, decode, encode
+from durabus.testing.history.history import Disturbed, Effect, Line, decode, encode
 from durabus.testing.history.recorder import recorded_store
 
 HANDLER = "lab.handler"

@@ -20,8 +20,7 @@ from durabus.model.settlement import Release
 from durabus.testing.history.checker import check
 from durabus.testing.history.claims import dead_letters, refused, takeovers
 from durabus.testing.history.completeness import remains
-from durabus.testing.history.history import History, Violation
-from durabus.testing.history.lines import Disturbed, Invoke, Line, Ok, RunSettings, Unknown
+from durabus.testing.history.history import Disturbed, History, Invoke, Line, Ok, RunSettings, Unknown, Violation
 from durabus.testing.history.recorder import recorded_store
 
 TICK = 0.01

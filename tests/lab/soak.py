@@ -29,7 +29,7 @@ from tests.lab.life import Life
 
 from durabus import EventStore, StoreUnavailableError, new_event, open_store
 from durabus.clock import monotonic
-from durabus.testing.servers.known import make_server
+from durabus.testing.servers.server import make_server
 
 LIVES = (1.5, 2.5)
 KEPT = 1000

@@ -13,7 +13,7 @@ from tests.lab.disk import break_sync, fill, free
 from tests.lab.life import line_writer, lines_of
 
 from durabus import NewEvent, StoreUnavailableError, new_event, open_store
-from durabus.testing.history.lines import Disturbed
+from durabus.testing.history.history import Disturbed
 
 NEW_PROCESS = multiprocessing.get_context("spawn")
 

@@ -7,7 +7,7 @@ import pytest
 from tests.lab.__main__ import KINDS, one_round, small
 from tests.servers.presence import installed
 
-from durabus.testing.servers.known import make_server
+from durabus.testing.servers.server import make_server
 
 SEED = 4711
 

@@ -7,13 +7,13 @@ from importlib.resources import files
 import pytest
 
 import durabus.stores.redis
-from durabus.stores.redis import claims, core, dead_letters, events, locks, log, registrations, results
+from durabus.stores.redis import claims, core, events, log, results, store
 from durabus.stores.redis.layout import KEYS, SCHEMA, key_names
 from durabus.stores.redis.schema import library
 
 FOLDER = files(durabus.stores.redis) / "functions"
 VERBS = {one.name.removesuffix(".lua"): one.read_text(encoding="utf-8") for one in FOLDER.iterdir() if one.is_file()}
-MODULES = (claims, core, dead_letters, events, locks, log, registrations, results)
+MODULES = (claims, core, events, log, results, store)
 
 
 def test_the_name_tells_the_content() -> None:

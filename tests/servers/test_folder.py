@@ -6,9 +6,9 @@ import pytest
 from tests.servers.presence import installed
 
 from durabus.errors import ServerError
-from durabus.testing.servers.known import SERVERS, make_server
 from durabus.testing.servers.postgresql import PostgreSQLServer
 from durabus.testing.servers.process import RECORD_FILE, Folder, FolderRecord
+from durabus.testing.servers.server import SERVERS, make_server
 
 
 def refusal(directory: Path) -> str:

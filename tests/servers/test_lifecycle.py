@@ -15,9 +15,8 @@ import pytest
 from tests.servers.presence import installed
 
 from durabus.errors import ServerError
-from durabus.testing.servers.known import SERVERS, make_server
 from durabus.testing.servers.process import CLIENT_PORTS, LOOPBACK, RECORD_FILE
-from durabus.testing.servers.server import Server
+from durabus.testing.servers.server import SERVERS, Server, make_server
 
 pytestmark = pytest.mark.processes
 
@@ -30,7 +29,7 @@ every_one = pytest.mark.parametrize(
 
 STARTER = """
 import sys, time
-from durabus.testing.servers.known import make_server
+from durabus.testing.servers.server import make_server
 server = make_server(sys.argv[1])
 server.start()
 print(server.pid, flush=True)

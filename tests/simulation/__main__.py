@@ -21,8 +21,7 @@ import msgspec
 from tests.simulation.fleet_of_seeds import verdicts
 from tests.simulation.judge import PLACES, Verdict, judge, scenario_of
 
-from durabus.testing.simulation.scenario import Scenario
-from durabus.testing.simulation.shrink import shrink
+from durabus.testing.simulation.scenario import Scenario, shrink
 
 FLOORS = {
     "crash": 0.6,

@@ -13,8 +13,7 @@ from tests.simulation.sqlite_place import SQLitePlace
 
 from durabus.testing.history.checker import check
 from durabus.testing.history.claims import dead_letters, late_settlements, refused, takeovers
-from durabus.testing.history.history import History, Violation
-from durabus.testing.history.lines import Invoke, Unknown, encode
+from durabus.testing.history.history import History, Invoke, Unknown, Violation, encode
 from durabus.testing.simulation.loop import SimulationError
 from durabus.testing.simulation.places import MakePlace, MemoryPlace
 from durabus.testing.simulation.run import simulate

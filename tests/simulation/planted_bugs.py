@@ -31,14 +31,13 @@ from durabus.model.query import EventQuery
 from durabus.model.settlement import Complete, Fail, Settled
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.claims import SettleAnswer
-from durabus.stores.memory.bus_queue import BusQueue
+from durabus.stores.memory.bus_queue import BusQueue, OrderingKeys
 from durabus.stores.memory.core import MemoryCore
 from durabus.stores.memory.log import MemoryLog
-from durabus.stores.memory.ordering_keys import OrderingKeys
 from durabus.stores.memory.store import MemoryStore
 from durabus.stores.replicated_log.store import ReplicatedLogStore
-from durabus.testing.simulation.host import Host, host_here
 from durabus.testing.simulation.loop import VirtualLoop
+from durabus.testing.simulation.processes import Host, host_here
 from durabus.worker import attempt, dispatcher, heartbeat
 from durabus.worker.claim_table import ClaimTable
 from durabus.worker.claimed_event import ClaimedEvent

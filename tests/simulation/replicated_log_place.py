@@ -24,10 +24,10 @@ from durabus.stores.replicated_log.transport import (
     PublicRecord,
     SnapshotPart,
 )
-from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import LANE, VirtualLoop, context_of
 from durabus.testing.simulation.network import Network
 from durabus.testing.simulation.places import StorePlace, network_to
+from durabus.testing.simulation.processes import Host
 from durabus.testing.simulation.scenario import Scenario
 from durabus.testing.simulation.world import WorldClock
 

@@ -7,7 +7,7 @@ Events 2 and 3 share a key: 2 fails once, waits, is completed; then comes 3. A r
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.statuses import Action, EventStatus
-from durabus.testing.history.lines import (
+from durabus.testing.history.history import (
     ClaimAsked,
     Disturbed,
     Effect,

@@ -8,7 +8,7 @@ from tests.simulation.story import COMPLETED, LEASE, PENDING, PROCESSING, claim,
 
 from durabus.model.statuses import Action
 from durabus.testing.history.checker import check
-from durabus.testing.history.lines import (
+from durabus.testing.history.history import (
     Disturbed,
     Effect,
     Final,

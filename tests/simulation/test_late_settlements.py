@@ -6,8 +6,7 @@ from tests.simulation.story import COMPLETED, LEASE, PENDING, PROCESSING, claim,
 from durabus.model.statuses import Action
 from durabus.testing.history.checker import check
 from durabus.testing.history.claims import late_settlements, takeovers
-from durabus.testing.history.history import History
-from durabus.testing.history.lines import Effect, Invoke, Line, Ok, RunSettings, Subject
+from durabus.testing.history.history import Effect, History, Invoke, Line, Ok, RunSettings, Subject
 
 LOST = "lease expired (worker a)"
 

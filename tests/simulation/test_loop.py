@@ -10,8 +10,8 @@ import pytest
 
 from durabus.clock import monotonic
 from durabus.model.claim import default_worker_id
-from durabus.testing.simulation.host import Host, host_here
 from durabus.testing.simulation.loop import SimulationError, VirtualLoop
+from durabus.testing.simulation.processes import Host, host_here
 from durabus.testing.simulation.world import EPOCH, WorldClock, world
 from durabus.worker import heartbeat, poller
 

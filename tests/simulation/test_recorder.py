@@ -10,7 +10,7 @@ from durabus.model.claim import ClaimRef, ClaimRequest
 from durabus.model.event import Event, NewEvent
 from durabus.model.settlement import Complete
 from durabus.stores.memory.store import MemoryStore
-from durabus.testing.history.lines import Failed, Invoke, Line, Ok, Unknown
+from durabus.testing.history.history import Failed, Invoke, Line, Ok, Unknown
 from durabus.testing.history.recorder import recorded_store
 
 

@@ -4,9 +4,8 @@ from msgspec.structs import replace
 from tests.simulation.story import BUS, COMPLETED, LEASE, PROCESSING, entry, final
 
 from durabus.model.statuses import Action
-from durabus.testing.history.history import History
-from durabus.testing.history.lines import ClaimAsked, Disturbed, Effect, Invoke, Line, Logged, Ok, Subject
-from durabus.testing.history.locks import serial
+from durabus.testing.history.claims import serial
+from durabus.testing.history.history import ClaimAsked, Disturbed, Effect, History, Invoke, Line, Logged, Ok, Subject
 
 
 def claimed(call: str, at: float, host: str, token: str, *ids: int) -> list[Line]:

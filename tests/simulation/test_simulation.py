@@ -6,8 +6,7 @@ import pytest
 from tests.simulation.judge import judge, scenario_of
 from tests.simulation.mutants import caught
 
-from durabus.testing.simulation.scenario import Scenario
-from durabus.testing.simulation.shrink import shrink
+from durabus.testing.simulation.scenario import Scenario, shrink
 
 SEEDS = range(1, 22)
 

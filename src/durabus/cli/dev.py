@@ -41,7 +41,7 @@ def up(
 
     Example: durabus dev up postgresql --data-dir ./postgres
     """
-    from durabus.testing.servers.known import make_server
+    from durabus.testing.servers.server import make_server
 
     # Blocked, not handled: a signal, even one that comes while the server starts, stays pending until `_wait`.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)

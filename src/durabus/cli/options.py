@@ -102,7 +102,7 @@ def sqlite_file(url: str) -> Path | None:
 def refuse_absent_file(url: str) -> None:
     """Refuse a file that does not exist: a mistyped path must not become a new, empty store."""
     if urlsplit(url).scheme == "sharded":
-        for part in import_module("durabus.stores.sharded.address").parse_url(url):
+        for part in import_module("durabus.stores.sharded.store").parse_url(url):
             refuse_absent_file(part)
         return
     path = sqlite_file(url)

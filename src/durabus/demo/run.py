@@ -27,8 +27,8 @@ from durabus.demo.shop import BUS, LEASE, order
 from durabus.errors import ConfigurationError
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
-from durabus.testing.servers.known import make_server
 from durabus.testing.servers.process import is_free
+from durabus.testing.servers.server import make_server
 from durabus.views.stats import Tally
 
 WIDTH = 96

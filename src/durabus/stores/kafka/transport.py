@@ -13,11 +13,10 @@ from confluent_kafka import KafkaException
 
 from durabus.errors import ConfigurationError, SchemaError, StoreError, StoreUnavailableError
 from durabus.stores.kafka.follower import KafkaFollower
-from durabus.stores.kafka.lane_ends import LaneEnds, MissingTopicError
 from durabus.stores.kafka.layout import LARGEST, KafkaLayout
 from durabus.stores.kafka.producer import KafkaOutgoing, LaneProducer
 from durabus.stores.kafka.snapshots import KafkaSnapshots
-from durabus.stores.kafka.topics import DriverThreads, Topics
+from durabus.stores.kafka.topics import ANSWER_WITHIN, DriverThreads, LaneEnds, MissingTopicError, Topics
 from durabus.stores.replicated_log.records import Damage, label, seal
 from durabus.stores.replicated_log.transport import (
     BEGINNING,
@@ -30,7 +29,6 @@ from durabus.stores.replicated_log.transport import (
 
 logger = logging.getLogger("durabus.kafka")
 
-ANSWER_WITHIN = 5.0
 PLACE_AGAIN_AFTER = (0.1, 0.5, 1.0)
 WATCH_EVERY = 3.0
 UNPLACED_FOR = 0.05

@@ -1,4 +1,4 @@
-"""The queue of one bus: which event is next, which ones wait until they are due, which lease ends first."""
+"""The queue of one bus: which event is next, which ones wait, which lease ends first; and its ordering keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,61 @@ from typing import Any
 from durabus.lifecycle.state import EventState
 from durabus.model.event import Event
 from durabus.model.statuses import EventStatus
-from durabus.stores.memory.ordering_keys import OrderingKeys
+
+
+class OrderingKeys:
+    """The ids of the live events of each ordering key, and which of them is PROCESSING."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[int]] = {}
+        self._members: set[int] = set()
+        self._working: dict[str, int] = {}
+
+    def wait(self, event: Event) -> int | None:
+        """Add a PENDING event. Returns the first event of its key, or None if one of them is PROCESSING."""
+        key = event.ordering_key
+        if key is None:
+            return None
+        if self._working.get(key) == event.id:
+            del self._working[key]
+        self._enqueue(key, event.id)
+        return self._first(key)
+
+    def work(self, event: Event) -> None:
+        """Mark an event as PROCESSING."""
+        key = event.ordering_key
+        if key is not None:
+            self._enqueue(key, event.id)
+            self._working[key] = event.id
+
+    def leave(self, event: Event) -> int | None:
+        """Remove an event that has ended. Returns as ``wait``."""
+        key = event.ordering_key
+        if key is None:
+            return None
+        if self._working.get(key) == event.id:
+            del self._working[key]
+        self._members.discard(event.id)
+        return self._first(key)
+
+    def is_next(self, event: Event) -> bool:
+        """Return whether the event is the first of its key and none of them is PROCESSING."""
+        key = event.ordering_key
+        return key is None or self._first(key) == event.id
+
+    def _enqueue(self, key: str, id_: int) -> None:
+        if id_ not in self._members:
+            self._members.add(id_)
+            heappush(self._waiting.setdefault(key, []), id_)
+
+    def _first(self, key: str) -> int | None:
+        waiting = self._waiting.get(key, [])
+        while waiting and waiting[0] not in self._members:
+            heappop(waiting)
+        if not waiting:
+            self._waiting.pop(key, None)
+            return None
+        return None if key in self._working else waiting[0]
 
 
 class BusQueue:

@@ -9,28 +9,57 @@ import asyncio
 import logging
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from durabus.clock import monotonic
 from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
 from durabus.loop_thread import LoopThread
 from durabus.model.event import Event, NewEvent
-from durabus.stores.replicated_log.callers import Barriers, Inbox, PendingCall, Replies
+from durabus.stores.replicated_log.callers import CLOSED, Barriers, Inbox, PendingCall, Replies, Sender
 from durabus.stores.replicated_log.commands import Join, Written, encode_command
 from durabus.stores.replicated_log.log_clock import LogClock
-from durabus.stores.replicated_log.own_loop import CLOSED, NOT_OPEN, OwnTasks
 from durabus.stores.replicated_log.records import GONE, Damage
 from durabus.stores.replicated_log.replica import Replica
-from durabus.stores.replicated_log.sender import Sender
 from durabus.stores.replicated_log.snapshot import Snapshotter, load_newest
 from durabus.stores.replicated_log.transport import BrokerRecord, GapError, Position, Transport
 
 logger = logging.getLogger("durabus.replicated_log")
 
+NOT_OPEN = "this store is not open yet: open() comes first"
 LOOK_EVERY = 0.25
 CLOSE_EVERY = 0.005
 RESTORE_PAUSE = 0.5
+
+
+class NodeTasks:
+    """The tasks in the thread of a node."""
+
+    def __init__(self, own: LoopThread, failed: Callable[[StoreUnavailableError], None]) -> None:
+        self._own = own
+        self._failed = failed
+        """Called when a task failed: the store cannot go on without it."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start a task in the loop."""
+        task = self._own.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def cancel_all(self) -> None:
+        """Cancel the tasks and wait for their end."""
+        while self._tasks:  # a task that ends may have begun another
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.wait(self._tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("a task of the store failed", exc_info=error)
+            self._failed(StoreUnavailableError(f"the store's own work failed: {type(error).__name__}: {error}"))
 
 
 class Node:
@@ -55,7 +84,7 @@ class Node:
         self.replica = Replica(self.session, clock, skip=skip)
         self._pid = os.getpid()
         self._own = LoopThread("durabus-replicated-log", StoreClosedError, ended=CLOSED, not_started=NOT_OPEN)
-        self._tasks = OwnTasks(self._own, self._break)
+        self._tasks = NodeTasks(self._own, self._break)
         self._inbox = Inbox(lambda: self._own.loop.call_soon_threadsafe(self._take), timeout=timeout)
         self._closing = False
         self._broken: DurabusError | None = None

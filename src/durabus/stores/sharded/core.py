@@ -6,15 +6,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from durabus.clock import Clock
 from durabus.errors import DurabusError, LeaseLost, SchemaError, StoreError
 from durabus.model.claim import default_worker_id, new_token
 from durabus.model.query import EventQuery
-from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.store.features import Features
 from durabus.store.log import START
-from durabus.stores.sharded.address import parse_url
 from durabus.stores.sharded.numbering import Numbering
 
 S = TypeVar("S")
@@ -52,11 +49,6 @@ class ShardedCore:
         self._shards = list(shards)
         self._numbers = Numbering(len(self._shards))
         self.features = features_of(self._shards)
-
-    @classmethod
-    def shards_from_url(cls, url: str, clock: Clock | None) -> list[EventStore]:
-        """Return the stores that the URL names, not opened yet."""
-        return [make_store(part, clock=clock) for part in parse_url(url)]
 
     async def open(self) -> None:
         opened: list[EventStore] = []

@@ -7,7 +7,7 @@ import msgspec
 from durabus.store.checks import Finding
 from durabus.store.checks import examine as examine_shard
 from durabus.store.guarantees import Guarantees
-from durabus.stores.sharded.address import parse_url
+from durabus.stores.sharded.store import parse_url
 
 SUITE = "conformance/test_sharded.py::TestMemoryShards"
 SHARDS = "sharded/test_store.py"

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from durabus.testing.history.claims import effects, exclusive, stale_writes, starts
+from durabus.testing.history.claims import effects, exclusive, locks, serial, stale_writes, starts
 from durabus.testing.history.completeness import cursor, lost, phantom, stuck
-from durabus.testing.history.history import History, Violation
+from durabus.testing.history.history import History, Line, Violation
 from durabus.testing.history.lifecycle import backoff, lifecycle, order
 from durabus.testing.history.linear import linearizable
-from durabus.testing.history.lines import Line
-from durabus.testing.history.locks import locks, serial
 
 Check = Callable[[History], Iterator[Violation]]
 

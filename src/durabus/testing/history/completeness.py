@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from durabus.model.query import EventQuery
 from durabus.model.statuses import LIVE, Action, EventStatus
 from durabus.store.contract import EventStore
-from durabus.testing.history.history import History, Violation
-from durabus.testing.history.lines import Final, Line, Logged
+from durabus.testing.history.history import Final, History, Line, Logged, Violation
 
 
 def lost(history: History) -> Iterator[Violation]:

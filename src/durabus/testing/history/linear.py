@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 from durabus.model.event import Event
 from durabus.model.statuses import DEAD_LETTER, EventStatus
-from durabus.testing.history.history import FOREVER, History, RecordedCall, Violation
-from durabus.testing.history.lines import Failed, Subject
+from durabus.testing.history.history import FOREVER, Failed, History, RecordedCall, Subject, Violation
 
 MAX_NODES = 40_000
 SLACK = 1e-6

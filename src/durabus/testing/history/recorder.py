@@ -22,7 +22,7 @@ from durabus.model.log_entry import LogPage
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.contract import EventStore
-from durabus.testing.history.lines import ClaimAsked, Failed, Invoke, Line, Ok, Subject, Unknown
+from durabus.testing.history.history import ClaimAsked, Failed, Invoke, Line, Ok, Subject, Unknown
 
 REFUSALS = (
     ConfigurationError,

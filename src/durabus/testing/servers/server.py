@@ -6,6 +6,7 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Self
@@ -223,3 +224,21 @@ class Server(ServerKind):
         if self._folder is not None:
             self._folder.close()
         self._folder = self._process = None
+
+
+SERVERS = {
+    "postgresql": "durabus.testing.servers.postgresql:PostgreSQLServer",
+    "redis": "durabus.testing.servers.redis:RedisServer",
+    "nats": "durabus.testing.servers.nats:NatsServer",
+    "kafka": "durabus.testing.servers.kafka:KafkaServer",
+}
+"""The servers that durabus can start, by name. A server is imported only when it is needed."""
+
+
+def make_server(kind: str, directory: Path | None = None) -> Server:
+    """Return the server of this name. It is not started yet."""
+    if kind not in SERVERS:
+        raise ServerError(f"no server {kind!r}: known are {', '.join(SERVERS)}")
+    module, name = SERVERS[kind].split(":")
+    server: Server = getattr(import_module(module), name)(directory)
+    return server

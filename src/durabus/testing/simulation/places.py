@@ -8,9 +8,9 @@ from collections.abc import Callable, Container
 
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
-from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.network import Network, remote_store
+from durabus.testing.simulation.processes import Host
 from durabus.testing.simulation.scenario import Scenario
 from durabus.testing.simulation.world import WorldClock
 

@@ -14,9 +14,8 @@ from durabus.errors import StoreError
 from durabus.model.event import new_event_id
 from durabus.store.contract import EventStore
 from durabus.testing.history.completeness import remains
-from durabus.testing.history.lines import Disturbed, Line, RunSettings, encode
+from durabus.testing.history.history import Disturbed, Line, RunSettings, encode
 from durabus.testing.history.recorder import recorded_store
-from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import VirtualLoop
 from durabus.testing.simulation.places import MakePlace, StorePlace
 from durabus.testing.simulation.processes import (
@@ -24,6 +23,7 @@ from durabus.testing.simulation.processes import (
     TRY_AGAIN,
     Administrator,
     BusWorker,
+    Host,
     Locker,
     LogReaderProcess,
     Process,

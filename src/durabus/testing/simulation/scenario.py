@@ -1,11 +1,12 @@
-"""What happens in a run: plain data, made from a seed, so that a failing one can be cut down piece by piece."""
+"""The scenario of a run: plain data, made from a seed. A failing scenario can be reduced piece by piece."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
+from msgspec.structs import replace
 
 from durabus.model.statuses import EventMode, HandlerMode
 from durabus.testing.simulation.network import Fault
@@ -14,6 +15,8 @@ CHAOS = 6
 """How long the faults last, in leases."""
 CRASH, FREEZE, SHUTDOWN, STORE_RESTART = "crash", "freeze", "shutdown", "store restart"
 CUT_OFF = "cut off"
+MAX_TRIES = 150
+"""How many smaller scenarios are tried to reduce a failing one."""
 
 
 class Disturbance(msgspec.Struct, frozen=True):
@@ -178,3 +181,52 @@ def plan_of(scenario: Scenario, number: int) -> EventPlan:
         child=scenario.children and key is None and outcomes == ("done",) and chance.random() < 0.4,  # noqa: PLR2004
         given_up=chance.random() < 0.15,  # noqa: PLR2004
     )
+
+
+def shrink(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
+    """Return a smaller scenario that still fails. No single piece of it can be left out, unless the tries run out."""
+    tries = MAX_TRIES
+    smaller = True
+    while smaller and tries > 0:
+        smaller = False
+        for candidate in _smaller(scenario):
+            tries -= 1
+            if fails(candidate):
+                scenario, smaller = candidate, True
+                break
+            if tries == 0:
+                break
+    return scenario
+
+
+def _smaller(scenario: Scenario) -> Iterator[Scenario]:
+    """Yield scenarios with one piece less, the large pieces first."""
+    for field in ("disturbances", "events", "faults"):
+        whole = getattr(scenario, field)
+        size = len(whole)
+        while size > 1:
+            size //= 2
+            for start in range(0, len(whole), size):
+                left = whole[:start] + whole[start + size :]
+                if left or field != "events":
+                    yield replace(scenario, **{field: left})
+        if len(whole) == 1 and field != "events":
+            yield replace(scenario, **{field: ()})
+    plain = {
+        "awaited": False,
+        "children": False,
+        "split": False,
+        "keys": 0,
+        "lockers": 0,
+        "requeues": 0,
+        "skewed": False,
+        "handlers": 1,
+        "mode": EventMode.PARALLEL,
+        "concurrency": 1,
+        "publishers": 1,
+    }
+    for field, value in plain.items():
+        if getattr(scenario, field) != value:
+            yield replace(scenario, **{field: value})
+    if scenario.workers > 1:
+        yield replace(scenario, workers=scenario.workers - 1)

@@ -23,9 +23,8 @@ import durabus.model.claim
 import durabus.model.event
 import durabus.worker.worker
 from durabus import clock
-from durabus.testing.simulation.host import Host
 from durabus.testing.simulation.loop import SimulationError, VirtualLoop
-from durabus.testing.simulation.processes import LaneHeartbeat
+from durabus.testing.simulation.processes import Host, LaneHeartbeat
 from durabus.worker.heartbeat import Heartbeat
 
 EPOCH = 1_700_000_000.0
