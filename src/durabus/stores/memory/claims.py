@@ -26,13 +26,11 @@ class MemoryClaims(MemoryCore):
     """Claims on events."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
-        """See ``Claims``."""
         with self._lock:
             self._check_open()
             return self._claim(request, self._clock.now())
 
     async def start_events(self, refs: Sequence[ClaimRef]) -> list[Event | LeaseLost]:
-        """See ``Claims``."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
@@ -42,7 +40,6 @@ class MemoryClaims(MemoryCore):
             ]
 
     async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
-        """See ``Claims``."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
@@ -55,7 +52,6 @@ class MemoryClaims(MemoryCore):
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
     ) -> SettleAnswer:
-        """See ``Claims``."""
         if connection is not None:
             require(self.features, "caller_transactions", "settle_events(connection=…)")
         with self._lock:
@@ -65,13 +61,11 @@ class MemoryClaims(MemoryCore):
             return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
-        """See ``Claims``."""
         with self._lock:
             self._check_open()
             return [self._current_claim(id_) for id_ in ids]
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:
-        """See ``Claims``."""
         with self._lock:
             self._check_open()
             now, taken = self._clock.now(), 0
@@ -81,7 +75,6 @@ class MemoryClaims(MemoryCore):
             return taken
 
     async def reset_event(self, ref: EventRef, *, reason: str) -> Event:
-        """See ``Claims``."""
         with self._lock:
             self._check_open()
             now, state = self._clock.now(), self._known(ref)

@@ -16,7 +16,6 @@ class MemoryRegistrations(MemoryCore):
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
     ) -> None:
-        """See ``Registrations``."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
@@ -36,7 +35,6 @@ class MemoryRegistrations(MemoryCore):
             self._put_handlers(bus, after)
 
     async def unregister_handler(self, bus: str, handler_id: str) -> bool:
-        """See ``Registrations``."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
@@ -47,7 +45,6 @@ class MemoryRegistrations(MemoryCore):
             return len(left) < len(live)
 
     async def list_handlers(self, bus: str) -> Registered:
-        """See ``Registrations``."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
@@ -55,26 +52,22 @@ class MemoryRegistrations(MemoryCore):
             return Registered(self._revisions.get(bus, ""), [info for _, info in live])
 
     async def list_buses(self, *, after: str = "", limit: int = 100) -> list[BusInfo]:
-        """See ``Registrations``."""
         with self._lock:
             self._check_open()
             return [self._buses[bus] for bus in sorted(bus for bus in self._buses if bus > after)[:limit]]
 
     async def active_buses(self, *, after: str = "", limit: int = 100) -> list[str]:
-        """See ``Registrations``."""
         with self._lock:
             self._check_open()
             return sorted(bus for bus, queue in self._bus_queues.items() if queue.live and bus > after)[:limit]
 
     async def stop_bus(self, bus: str) -> None:
-        """See ``Registrations``."""
         with self._lock:
             self._check_open()
             if bus in self._buses:
                 self._buses[bus] = replace(self._buses[bus], stopped_ts=self._clock.now())
 
     async def archive_buses(self, *, stopped_for: float, limit: int = 1000) -> int:
-        """See ``Registrations``."""
         with self._lock:
             self._check_open()
             cutoff = self._clock.now() - stopped_for

@@ -32,14 +32,12 @@ class MemoryResults(MemoryCore):
     """Handler results, claims on single handlers, and locks."""
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
-        """See ``Results``."""
         with self._lock:
             self._check_open()
             state = self._state(ref)
             return [] if state is None else sorted(state.results, key=lambda result: result.handler_id)
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
-        """See ``Results``."""
         with self._lock:
             self._check_open()
             now, state = self._clock.now(), self._states.get(request.event.id)
@@ -56,21 +54,18 @@ class MemoryResults(MemoryCore):
             return claim
 
     async def renew_handler_claims(self, claims: Sequence[HandlerClaim], *, lease: float) -> list[float | LeaseLost]:
-        """See ``Results``."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
             return [self._renew_handler(claim, lease, now) for claim in claims]
 
     async def release_handler_claim(self, claim: HandlerClaim) -> None:
-        """See ``Results``."""
         with self._lock:
             self._check_open()
             state = self._handler_state(claim)
             self._store_handler(claim, release_handler(state, claim))
 
     async def complete_handler_result(self, claim: HandlerClaim, outcome: HandlerResult) -> HandlerResult:
-        """See ``Results``."""
         with self._lock:
             self._check_open()
             state = self._handler_state(claim)
@@ -78,7 +73,6 @@ class MemoryResults(MemoryCore):
             return next(result for result in after.results if result.handler_id == claim.handler_id)
 
     async def complete_event_if_done(self, ref: ClaimRef, handler_ids: Sequence[str]) -> Settled | None:
-        """See ``Results``."""
         with self._lock:
             self._check_open()
             now, state = self._clock.now(), self._states.get(ref.id)
@@ -95,7 +89,6 @@ class MemoryResults(MemoryCore):
             return applied.state.settled.answer if applied.state.settled else None
 
     async def cleanup_results(self, *, limit: int = 10_000) -> int:
-        """See ``Results``."""
         with self._lock:
             self._check_open()
             removed = 0
@@ -107,7 +100,6 @@ class MemoryResults(MemoryCore):
             return removed
 
     async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
-        """See ``Locks``."""
         check_name(key, "lock key")
         with self._lock:
             self._check_open()
@@ -115,7 +107,6 @@ class MemoryResults(MemoryCore):
             return None if lock is None else lock_claim(lock, token)
 
     async def renew_lock(self, claim: LockClaim, *, lease: float) -> LockClaim:
-        """See ``Locks``."""
         with self._lock:
             self._check_open()
             lock = renew_lock(self._locks.get(claim.key), claim, lease, self._clock.now())
@@ -125,7 +116,6 @@ class MemoryResults(MemoryCore):
             return lock_claim(lock, claim.token)
 
     async def release_lock(self, claim: LockClaim) -> None:
-        """See ``Locks``."""
         with self._lock:
             self._check_open()
             lock = release_lock(self._locks.get(claim.key), claim)
@@ -134,7 +124,6 @@ class MemoryResults(MemoryCore):
             self._locks[claim.key] = lock
 
     async def list_locks(self, *, after: str = "", limit: int = 100) -> list[LockClaim]:
-        """See ``Locks``."""
         with self._lock:
             self._check_open()
             now = self._clock.now()

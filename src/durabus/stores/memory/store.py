@@ -28,7 +28,6 @@ class MemoryEvents(MemoryCore):
     """The verbs of ``Events``."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
-        """See ``Events``."""
         if connection is not None:
             require(self.features, "caller_transactions", "add_events(connection=…)")
         with self._lock:
@@ -37,21 +36,17 @@ class MemoryEvents(MemoryCore):
             return [self._add(one, now) for one in new]
 
     async def get_event(self, ref: EventRef) -> Event | None:
-        """See ``Events``."""
         return (await self.get_events([ref]))[0]
 
     async def get_events(self, refs: Sequence[EventRef]) -> list[Event | None]:
-        """See ``Events``."""
         with self._lock:
             self._check_open()
             return [None if state is None else state.event for state in map(self._state, refs)]
 
     async def has_event(self, ref: EventRef) -> bool:
-        """See ``Events``."""
         return await self.get_event(ref) is not None
 
     async def remove_event(self, ref: EventRef) -> bool:
-        """See ``Events``."""
         with self._lock:
             self._check_open()
             state = self._state(ref)
@@ -61,7 +56,6 @@ class MemoryEvents(MemoryCore):
             return True
 
     async def find(self, query: EventQuery) -> EventPage:
-        """See ``Events``."""
         with self._lock:
             self._check_open()
             found: list[Event] = []
@@ -81,7 +75,6 @@ class MemoryEvents(MemoryCore):
         return sorted((id_ for queue in queues for id_ in queue.live), reverse=True)
 
     async def trim_event_history(self, bus: str, *, older_than: float, limit: int = 10_000) -> int:
-        """See ``Events``."""
         with self._lock:
             self._check_open()
             cutoff = self._clock.now() - older_than
@@ -90,13 +83,11 @@ class MemoryEvents(MemoryCore):
             return len(old[:limit])
 
     async def cleanup_excess_events(self, bus: str, *, keep: int, limit: int = 10_000) -> int:
-        """See ``Events``."""
         with self._lock:
             self._check_open()
             return self._forget_excess(self._bus_queue(bus), keep, limit)
 
     async def counts(self, bus: str | None = None) -> Counts:
-        """See ``Events``."""
         with self._lock:
             self._check_open()
             queues = [queue for name, queue in self._bus_queues.items() if bus in (None, name)]
@@ -145,24 +136,20 @@ class MemoryLogVerbs(MemoryCore):
     """The verbs of ``Log``."""
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
-        """See ``Log``."""
         with self._lock:
             self._check_open()
             return self._log.page(after, until, limit)
 
     async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
-        """See ``Log``."""
         page = await self.read_log(after=after, until=until, limit=limit)
         return LogRows([row_of(entry) for entry in page.entries], page.next)
 
     async def cut_log(self, *, after: str = START, until: str, rows: int, limit: int = 1000) -> list[str]:
-        """See ``Log``."""
         with self._lock:
             self._check_open()
             return self._log.cut(after, until, rows, limit)
 
     async def trim_log(self, *, until: str, older_than: float = 0.0, limit: int = 10_000) -> int:
-        """See ``Log``."""
         with self._lock:
             self._check_open()
             before_ts, entries = self._clock.now() - older_than, self._log.count_after(START)
@@ -181,31 +168,26 @@ class MemoryLogVerbs(MemoryCore):
             return entries - self._log.count_after(START)
 
     async def log_head(self) -> str:
-        """See ``Log``."""
         with self._lock:
             self._check_open()
             return self._log.head
 
     async def log_lag(self, after: str) -> int:
-        """See ``Log``."""
         with self._lock:
             self._check_open()
             return self._log.count_after(after)
 
     async def log_hold(self) -> LogHold | None:
-        """See ``Log``."""
         self._check_open()
         return None
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
-        """See ``Log``."""
         with self._lock:
             self._check_open()
             state = self._state(ref)
             return [] if state is None else self._log.trail(state.event.id)
 
     async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
-        """See ``Log``."""
         with self._lock:
             self._check_open()
             held = self._locks.get(lock.key)
@@ -214,7 +196,6 @@ class MemoryLogVerbs(MemoryCore):
             self._positions[name] = position
 
     async def read_position(self, name: str) -> str:
-        """See ``Log``."""
         with self._lock:
             self._check_open()
             return self._positions.get(name, START)
@@ -224,7 +205,6 @@ class MemoryDeadLetters(MemoryCore):
     """The verbs of ``DeadLetters``."""
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
-        """See ``DeadLetters``."""
         with self._lock:
             self._check_open()
             dead = [self._states[id_].event for id_ in self._dead]
@@ -233,7 +213,6 @@ class MemoryDeadLetters(MemoryCore):
             return DeadLetterPage(events=chosen[offset : offset + limit], total=len(chosen))
 
     async def requeue_dead_letters(self, refs: Sequence[EventRef]) -> list[Event]:
-        """See ``DeadLetters``."""
         with self._lock:
             self._check_open()
             now, states = self._clock.now(), [self._known(ref) for ref in refs]
@@ -250,7 +229,6 @@ class MemoryDeadLetters(MemoryCore):
             return answer
 
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
-        """See ``DeadLetters``."""
         with self._lock:
             self._check_open()
             dead = sorted((self._states[id_].event.created_ts, id_) for id_ in self._dead)
@@ -264,7 +242,6 @@ class MemoryDeadLetters(MemoryCore):
             return len(old)
 
     async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
-        """See ``DeadLetters``."""
         with self._lock:
             self._check_open()
             gone = [id_ for id_ in dict.fromkeys(ids) if id_ in self._dead]
@@ -282,11 +259,9 @@ class MemoryStore(MemoryRegistrations, MemoryEvents, MemoryClaims, MemoryResults
         return cls(clock, **cls.options_from_url(url))
 
     async def open(self) -> None:
-        """See ``EventStore``."""
         self._check_open()
 
     async def close(self) -> None:
-        """See ``EventStore``."""
         with self._lock:
             self._closed = True
             self._waiting.wake(None)
@@ -296,12 +271,10 @@ class MemoryStore(MemoryRegistrations, MemoryEvents, MemoryClaims, MemoryResults
         self._check_open()
 
     async def now(self) -> float:
-        """See ``EventStore``."""
         self._check_open()
         return self._clock.now()
 
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
-        """See ``EventStore``."""
         with self._lock:
             self._check_open()
             now, queue = self._clock.now(), self._bus_queue(bus)

@@ -32,8 +32,6 @@ class Command(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RegisterHandlers(Command, frozen=True, tag="register_handlers"):
-    """See ``Registrations``."""
-
     bus: str
     node: str
     handlers: tuple[HandlerInfo, ...]
@@ -41,145 +39,103 @@ class RegisterHandlers(Command, frozen=True, tag="register_handlers"):
 
 
 class UnregisterHandler(Command, frozen=True, tag="unregister_handler"):
-    """See ``Registrations``."""
-
     bus: str
     handler_id: str
 
 
 class StopBus(Command, frozen=True, tag="stop_bus"):
-    """See ``Registrations``."""
-
     bus: str
 
 
 class ArchiveBuses(Command, frozen=True, tag="archive_buses"):
-    """See ``Registrations``."""
-
     stopped_for: float
     limit: int
 
 
 class RemoveEvent(Command, frozen=True, tag="remove_event"):
-    """See ``Events``."""
-
     ref: EventRef
 
 
 class TrimEventHistory(Command, frozen=True, tag="trim_event_history"):
-    """See ``Events``."""
-
     bus: str
     older_than: float
     limit: int
 
 
 class CleanupExcessEvents(Command, frozen=True, tag="cleanup_excess_events"):
-    """See ``Events``."""
-
     bus: str
     keep: int
     limit: int
 
 
 class ClaimNextEvents(Command, frozen=True, tag="claim_next_events"):
-    """See ``Claims``."""
-
     request: ClaimRequest
 
 
 class StartEvents(Command, frozen=True, tag="start_events"):
-    """See ``Claims``."""
-
     refs: tuple[Ref, ...]
 
     def apply(self, core: ReplicatedLogCore) -> Any:
-        """Run the verb as the contract says."""
         return finish(core.start_events([ClaimRef(*ref) for ref in self.refs]))
 
 
 class RenewEventClaims(Command, frozen=True, tag="renew_event_claims"):
-    """See ``Claims``."""
-
     refs: tuple[Ref, ...]
     lease: float
 
     def apply(self, core: ReplicatedLogCore) -> Any:
-        """Run the verb as the contract says."""
         return finish(core.renew_event_claims([ClaimRef(*ref) for ref in self.refs], lease=self.lease))
 
 
 class SettleEvents(Command, frozen=True, tag="settle_events"):
-    """See ``Claims``."""
-
     settlements: tuple[Sent, ...]
     then_claim: ClaimRequest | None
 
     def apply(self, core: ReplicatedLogCore) -> SettleAnswer:
-        """Run the verb as the contract says."""
         return core.settle(self.settlements, self.then_claim)
 
 
 class ExpireEvents(Command, frozen=True, tag="expire_events"):
-    """See ``Claims``."""
-
     max_attempts: int | None
     limit: int
 
 
 class ResetEvent(Command, frozen=True, tag="reset_event"):
-    """See ``Claims``."""
-
     ref: EventRef
     reason: str
 
 
 class ClaimNextHandlerResult(Command, frozen=True, tag="claim_next_handler_result"):
-    """See ``Results``."""
-
     request: HandlerClaimRequest
 
 
 class RenewHandlerClaims(Command, frozen=True, tag="renew_handler_claims"):
-    """See ``Results``."""
-
     claims: tuple[HandlerClaim, ...]
     lease: float
 
 
 class ReleaseHandlerClaim(Command, frozen=True, tag="release_handler_claim"):
-    """See ``Results``."""
-
     claim: HandlerClaim
 
 
 class CompleteHandlerResult(Command, frozen=True, tag="complete_handler_result"):
-    """See ``Results``."""
-
     claim: HandlerClaim
     outcome: HandlerResult
 
 
 class CompleteEventIfDone(Command, frozen=True, tag="complete_event_if_done"):
-    """See ``Results``."""
-
     ref: Ref
     handler_ids: tuple[str, ...]
 
     def apply(self, core: ReplicatedLogCore) -> Any:
-        """Run the verb as the contract says."""
         return finish(core.complete_event_if_done(ClaimRef(*self.ref), self.handler_ids))
 
 
 class CleanupResults(Command, frozen=True, tag="cleanup_results"):
-    """See ``Results``."""
-
     limit: int
 
 
 class ClaimLock(Command, frozen=True, tag="claim_lock"):
-    """See ``Locks``."""
-
     key: str
     worker_id: str
     token: str
@@ -187,51 +143,37 @@ class ClaimLock(Command, frozen=True, tag="claim_lock"):
 
 
 class RenewLock(Command, frozen=True, tag="renew_lock"):
-    """See ``Locks``."""
-
     claim: LockClaim
     lease: float
 
 
 class ReleaseLock(Command, frozen=True, tag="release_lock"):
-    """See ``Locks``."""
-
     claim: LockClaim
 
 
 class SavePosition(Command, frozen=True, tag="save_position"):
-    """See ``Log``."""
-
     name: str
     position: str
     lock: LockClaim
 
 
 class TrimLog(Command, frozen=True, tag="trim_log"):
-    """See ``Log``."""
-
     until: str
     older_than: float
     limit: int
 
 
 class RequeueDeadLetters(Command, frozen=True, tag="requeue_dead_letters"):
-    """See ``DeadLetters``."""
-
     refs: tuple[EventRef, ...]
 
 
 class PurgeDeadLetters(Command, frozen=True, tag="purge_dead_letters"):
-    """See ``DeadLetters``."""
-
     created_until_ts: float
     bus: str | None
     limit: int
 
 
 class PurgeDeadLettersById(Command, frozen=True, tag="purge_dead_letters_by_id"):
-    """See ``DeadLetters``."""
-
     ids: tuple[int, ...]
 
 
@@ -244,7 +186,7 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join"):
 
 
 class Now(Command, frozen=True, tag="now"):
-    """Return the log's time. See ``EventStore``."""
+    """Return the log's time."""
 
 
 class Attach(msgspec.Struct, frozen=True, array_like=True, tag="attach"):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, cast
 
 import msgspec
 
 from durabus.clock import Clock, monotonic
-from durabus.stores.replicated_log.transport import BrokerRecord, Position, PublicRecord, Snapshots, Transport
+from durabus.stores.replicated_log.transport import BrokerRecord, Position, PublicRecord, Transport
 
 STRETCH = 5.0
 """Seconds. A bound counts in the period in which it was measured and in the next one."""
@@ -71,32 +72,15 @@ class LogClock:
 HEADER = "durabus-manual-time"
 
 
-class ManualTime:
-    """A ``Transport`` that writes the time of a manual clock on every record of another transport."""
+class _ManualTime:
+    """Writes the time of a manual clock on every record of a transport, and reads it from there."""
 
     def __init__(self, transport: Transport, clock: Clock) -> None:
         self._transport = transport
         self._clock = clock
 
-    @property
-    def name(self) -> str:
-        return self._transport.name
-
-    @property
-    def largest(self) -> int:
-        return self._transport.largest
-
-    async def open(self) -> None:
-        await self._transport.open()
-
-    async def verify(self) -> None:
-        await self._transport.verify()
-
-    async def close(self) -> None:
-        await self._transport.close()
-
-    def refusal(self, record: PublicRecord) -> str | None:
-        return self._transport.refusal(record)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
     async def publish(self, records: Sequence[PublicRecord]) -> None:
         header = self._manual_time()
@@ -105,24 +89,16 @@ class ManualTime:
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
         await self._transport.append(record, key, {**headers, **self._manual_time()})
 
-    async def head(self) -> Position:
-        return await self._transport.head()
-
-    def public_seen(self) -> int:
-        return self._transport.public_seen()
-
     async def follow(self, after: Position, deliver: Callable[[Sequence[BrokerRecord]], None]) -> None:
         await self._transport.follow(after, partial(_deliver_at_manual_time, deliver))
 
-    @property
-    def snapshots(self) -> Snapshots:
-        return self._transport.snapshots
-
-    async def trim(self, control: Position, public: Position) -> None:
-        await self._transport.trim(control, public)
-
     def _manual_time(self) -> dict[str, str]:
         return {HEADER: repr(self._clock.now())}
+
+
+def at_manual_time(transport: Transport, clock: Clock) -> Transport:
+    """Return the transport with the time of ``clock``."""
+    return cast("Transport", _ManualTime(transport, clock))
 
 
 def _deliver_at_manual_time(deliver: Callable[[Sequence[BrokerRecord]], None], entries: Sequence[BrokerRecord]) -> None:

@@ -25,7 +25,7 @@ from durabus.store.features import Features, require
 from durabus.store.log import START
 from durabus.stores.replicated_log import commands as c
 from durabus.stores.replicated_log.core import ReplicatedLogCore
-from durabus.stores.replicated_log.log_clock import LogClock, ManualTime
+from durabus.stores.replicated_log.log_clock import LogClock, at_manual_time
 from durabus.stores.replicated_log.node import Node
 from durabus.stores.replicated_log.options import Options
 from durabus.stores.replicated_log.public_lane import travels_apart
@@ -288,7 +288,7 @@ class ReplicatedLogStore(
 
     def __init__(self, transport: Transport, options: Options, features: Features, clock: Clock | None = None) -> None:
         self.features = features
-        self._transport = transport if clock is None else ManualTime(transport, clock)
+        self._transport = transport if clock is None else at_manual_time(transport, clock)
         self._options = options
         self._clock = clock
         self._node = self._new_node()

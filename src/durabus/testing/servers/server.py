@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +32,8 @@ class ServerKind(ABC):
     title: ClassVar[str]
     package: ClassVar[str] = ""
     """The module that brings the binary, if there is one."""
+    defaults: ClassVar[Mapping[str, str]] = {}
+    """Settings of the server that differ from its own defaults."""
     ports_needed: ClassVar[int] = 1
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
     """Ends the server cleanly, without waiting for clients."""
@@ -43,6 +45,7 @@ class ServerKind(ABC):
     """Whether a killed server leaves something outside its folder, which its next start removes."""
 
     _folder: Folder | None = None
+    _settings: Mapping[str, str]
 
     @property
     @abstractmethod
@@ -99,8 +102,10 @@ class Server(ServerKind):
     process.
     """
 
-    def __init__(self, directory: Path | None = None) -> None:
+    def __init__(self, directory: Path | None = None, *, settings: Mapping[str, str] | None = None) -> None:
+        """``settings`` are options of the server itself."""
         self._given = directory
+        self._settings = {**self.defaults, **(settings or {})}
         self._process: ServerProcess | None = None
         self._log_start = 0
         """The position in the log where the present run begins."""

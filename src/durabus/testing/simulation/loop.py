@@ -57,33 +57,33 @@ class ThreadQueue:
 LANE: contextvars.ContextVar[ThreadQueue] = contextvars.ContextVar("durabus_simulation_lane")
 
 
-class SimulatedTask(asyncio.Task[Any]):
-    """A task whose hash is its number, because the order of a set must not depend on addresses."""
+class Numbered:
+    """An object whose hash is its number, because the order of a set must not depend on addresses."""
+
+    _number: int
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class SimulatedTask(Numbered, asyncio.Task[Any]):
+    """A task with a number."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], number: int, **options: Any) -> None:
         self._number = number
         super().__init__(coroutine, **options)
 
-    def __hash__(self) -> int:
-        return self._number
 
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-class Future(asyncio.Future[Any]):
-    """A future whose hash is its number, as in ``SimulatedTask``."""
+class Future(Numbered, asyncio.Future[Any]):
+    """A future with a number."""
 
     def __init__(self, number: int, lane: ThreadQueue, *, loop: asyncio.AbstractEventLoop) -> None:
         self._number = number
         self.lane = lane
         super().__init__(loop=loop)
-
-    def __hash__(self) -> int:
-        return self._number
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
 
 
 def context_of(lane: ThreadQueue) -> contextvars.Context:
