@@ -86,7 +86,7 @@ def test_depth_and_throughput_over_time(past: Past) -> None:
     assert all(row["waiting"] >= 0 and row["working"] >= 0 for row in depth)
     assert max(row["working"] for row in depth) == 1
     assert all(row["since"].second % 5 == 0 for row in depth)
-    assert analytics.stretch_of(past.log) == 1
+    assert analytics.step_of(past.log) == 1
     total = (
         analytics.throughput(past.log)
         .agg(*(F.sum(n) for n in ("published", "completed", "dead", "failed_attempts")))

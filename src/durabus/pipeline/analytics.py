@@ -1,4 +1,4 @@
-"""What operators ask of the history: pure transforms of bronze and silver, each named after the table it makes."""
+"""The tables for operators: pure transforms of bronze and silver, each named after the table it makes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from durabus.pipeline.schema import ATTEMPTS, EVENT_LOG, EVENTS
 from durabus.pipeline.silver import SETTLES
 
 STALE_AFTER = 300.0
-"""Seconds after which a claim that neither ended nor was renewed by an entry counts as stale."""
+"""Seconds after which a claim that has not ended counts as stale."""
 
-STRETCHES = (1, 5, 15, 60)
-"""Seconds that one row of what happens over time may stand for."""
+STEPS = (1, 5, 15, 60)
+"""Seconds that one row of a table over time may cover."""
 FINE = 600
-"""A history that needs no more rows than this is shown finer than by the minute."""
+"""Maximum number of rows for a step below a minute. A longer history takes the next longer step."""
 
 AT_ONCE = 4
-"""Tables that are made side by side."""
+"""Maximum number of tables that are written at the same time."""
 
 OF_THE_PAST = (
     "gold.queue_depth",
@@ -32,7 +32,7 @@ OF_THE_PAST = (
     "gold.dead_letters",
     "gold.abandoned_attempts",
 )
-"""What only news can change."""
+"""The tables that change only if the log has new entries."""
 
 _DEAD = sorted(status.value for status in DEAD_LETTER)
 _TERMINAL = sorted(status.value for status in TERMINAL)
@@ -48,18 +48,18 @@ _FINGERPRINT = (
 
 
 def queue_depth(log: DataFrame, seconds: int = 60) -> DataFrame:
-    """Per bus and stretch of ``seconds`` with news: how many events wait and how many are worked on at its end."""
+    """Events that wait and events in progress, per bus, at the end of each step of ``seconds`` that has log entries."""
     action, status = F.col("action"), F.col("status")
     entered = action.isin(Action.PUBLISHED.value, Action.REQUEUED.value)
     picked = action == Action.PICKED.value
     abandoned = log.where(action == Action.ABANDONED.value).select("id", "fence", F.lit(True).alias("abandoned"))
-    # What was put back, and settled by its last holder all the same, waited then.
+    # A worker may settle an event after its lease expired. The event was back in the queue at that moment.
     late = F.coalesce("abandoned", F.lit(False)) & action.isin(SETTLES)
     given_back = (status == "PENDING") & ~entered & ~late
     over = status.isin(_TERMINAL)
     changes = (
         log.join(abandoned, ["id", "fence"], "left")
-        .groupBy("bus", _stretch(seconds))
+        .groupBy("bus", _step(seconds))
         .agg(
             (F.count_if(entered) + F.count_if(given_back) - F.count_if(picked) - F.count_if(over & late)).alias(
                 "waiting"
@@ -78,9 +78,9 @@ def queue_depth(log: DataFrame, seconds: int = 60) -> DataFrame:
 
 
 def throughput(log: DataFrame, seconds: int = 60) -> DataFrame:
-    """Per bus and stretch of ``seconds``: events that came in, ended well, or dead, and attempts that failed."""
+    """Per bus and step of ``seconds``: published, completed and dead events, and failed attempts."""
     status = F.col("status")
-    return log.groupBy("bus", _stretch(seconds), F.lit(seconds).alias("seconds")).agg(
+    return log.groupBy("bus", _step(seconds), F.lit(seconds).alias("seconds")).agg(
         F.count_if(F.col("action") == Action.PUBLISHED.value).alias("published"),
         F.count_if(status == "COMPLETED").alias("completed"),
         F.count_if(status.isin(_DEAD)).alias("dead"),
@@ -88,15 +88,15 @@ def throughput(log: DataFrame, seconds: int = 60) -> DataFrame:
     )
 
 
-def _stretch(seconds: int) -> Column:
+def _step(seconds: int) -> Column:
     return F.timestamp_seconds(F.floor(F.unix_seconds("at") / seconds) * seconds).alias("since")
 
 
-def stretch_of(log: DataFrame) -> int:
-    """How many seconds are shown together: a minute, or less while the history is too short for that."""
+def step_of(log: DataFrame) -> int:
+    """The step in seconds: a minute, or a shorter one for a short history."""
     found = log.agg(F.unix_seconds(F.max("at")) - F.unix_seconds(F.min("at"))).first()
     span = 0 if found is None or found[0] is None else found[0]
-    return next((seconds for seconds in STRETCHES if span / seconds <= FINE), STRETCHES[-1])
+    return next((seconds for seconds in STEPS if span / seconds <= FINE), STEPS[-1])
 
 
 def latency(events: DataFrame) -> DataFrame:
@@ -111,9 +111,9 @@ def latency(events: DataFrame) -> DataFrame:
 
 
 def three_digits(span: str) -> Column:
-    """A column of milliseconds as people would say it. A percentile holds each different value in memory.
+    """A column of milliseconds, rounded to three digits.
 
-    There are some thousand of these, however many events there are.
+    A percentile keeps each distinct value in memory. Rounded, there are a few thousand values for any number of events.
     """
     value = F.col(span)
     unit = F.pow(F.lit(10.0), F.floor(F.log10(F.abs(value))) - 2)
@@ -136,7 +136,7 @@ def failure_rate(events: DataFrame) -> DataFrame:
 
 
 def handler_failures(events: DataFrame) -> DataFrame:
-    """Per handler: its results as far as they were kept (several handlers, a failure, or a value)."""
+    """Per handler: its stored results. A store keeps them for several handlers, for a failure, or for a value."""
     results = events.select("bus", F.explode(F.from_json("results", _RESULTS)).alias("result")).select(
         "bus", "result.*"
     )
@@ -151,7 +151,7 @@ def handler_failures(events: DataFrame) -> DataFrame:
 
 
 def dead_letters(events: DataFrame) -> DataFrame:
-    """Dead letters by what their last errors have in common: numbers, ids and quoted texts are left out."""
+    """Dead letters, grouped by their last error without its numbers, ids and quoted texts."""
     dead = events.where(F.col("status").isin(_DEAD))
     return dead.groupBy("bus", "type", fingerprint(F.col("last_error")).alias("fingerprint")).agg(
         F.count("*").alias("events"),
@@ -163,7 +163,7 @@ def dead_letters(events: DataFrame) -> DataFrame:
 
 
 def stale_workers(attempts: DataFrame, as_of: Column, after: float = STALE_AFTER) -> DataFrame:
-    """Workers with claims that were picked ``after`` seconds before ``as_of`` or earlier and have not ended since."""
+    """Workers that hold a claim for at least ``after`` seconds at the time ``as_of``."""
     held = (F.unix_micros(as_of) - F.unix_micros("picked_at")) / 1e6
     silent = attempts.where(F.col("outcome").isNull() & (held >= after))
     return silent.groupBy("worker_id", "bus").agg(
@@ -187,7 +187,7 @@ def abandoned_attempts(attempts: DataFrame) -> DataFrame:
 
 
 def fingerprint(error: Column) -> Column:
-    """An error text without what differs from case to case."""
+    """An error text with placeholders for its numbers, ids and quoted texts."""
     for pattern, name in _FINGERPRINT:
         error = F.regexp_replace(error, pattern, name)
     return F.substring(error, 1, 200)
@@ -198,15 +198,16 @@ def _share(part: Column, whole: Column) -> Column:
 
 
 def analyze(lake: Lake, as_of: float, stale_after: float = STALE_AFTER, *, news: bool = True) -> list[str]:
-    """Make the tables of analytics again. ``as_of`` is the store's now, in seconds. Returns their names.
+    """Write the tables of analytics. ``as_of`` is the current time of the store, in seconds. Returns their names.
 
-    Without ``news`` since the last time, only what depends on ``as_of``, unless a table is missing.
+    Without ``news``, the log has no new entries: only the table that depends on ``as_of`` is written, unless another
+    one is missing.
     """
     log, events, attempts = (lake.read(table.name) for table in (EVENT_LOG, EVENTS, ATTEMPTS))
     now = F.timestamp_micros(F.lit(int(as_of * 1e6)))
     made = {"gold.stale_workers": stale_workers(attempts, now, stale_after)}
     if news or not all(lake.exists(name) for name in OF_THE_PAST):
-        seconds = stretch_of(log)
+        seconds = step_of(log)
         past = (
             queue_depth(log, seconds),
             throughput(log, seconds),
@@ -217,7 +218,7 @@ def analyze(lake: Lake, as_of: float, stale_after: float = STALE_AFTER, *, news:
             abandoned_attempts(attempts),
         )
         made |= dict(zip(OF_THE_PAST, past, strict=True))
-    # Most of a small table's time is Spark's and Delta's own: side by side they share it.
+    # Spark and Delta spend most of a small table's time on planning and committing, so writing in parallel is faster.
     with ThreadPoolExecutor(AT_ONCE) as threads:
         list(threads.map(lambda name: lake.overwrite(made[name].coalesce(1), name), made))
     return list(made)

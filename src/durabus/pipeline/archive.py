@@ -1,4 +1,4 @@
-"""From the log of a store to ``bronze.event_log``: every entry once."""
+"""Copies the log of a store to ``bronze.event_log``: every entry once."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from durabus.model.statuses import Action, EventStatus
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import EVENT_LOG, QUARANTINE
 from durabus.pipeline.session import SPARK_ERRORS, root_cause
-from durabus.pipeline.source import ROWS_PER_PARTITION, log_stretch, pages_of
+from durabus.pipeline.source import ROWS_PER_PARTITION, pages_of, read_log_part
 from durabus.pipeline.store_session import StoreSession
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 
 ROWS_PER_BATCH = 2_000_000
-"""Few large batches: a commit costs about a second, whatever its size."""
+"""Few large batches: a commit takes about a second for any size."""
 
 APP = "durabus.archive"
 _WHICH = tuple(LOG_COLUMNS.index(name) for name in ("event_id", "action"))
@@ -30,25 +30,25 @@ OnBatch = Callable[[int], None]
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
-    """How many rows bronze has, which is the next ``seq``, and what its newest entry is."""
+    """The end of bronze: its number of rows, which is the next ``seq``, and its newest entry."""
 
     rows: int = 0
     position: str = START
     before: str = START
     """The position of the entry before the newest."""
     entry: tuple[str, str] | None = None
-    """``event_id`` and ``action`` of the newest."""
+    """``event_id`` and ``action`` of the newest entry."""
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run added, and where bronze ends now."""
+    """The rows that a run added, and all rows of bronze."""
 
     rows: int
     total: int
 
 
 def bronze_end(lake: Lake) -> Reached:
-    """Cheap however many rows there are: Delta knows the largest ``seq``, and in which file it is."""
+    """Return the end of bronze. This is cheap for any number of rows: Delta knows the file with the largest ``seq``."""
     newest = lake.value(EVENT_LOG.name, "max(seq)")
     if newest is None:
         return Reached()
@@ -63,7 +63,7 @@ def bronze_end(lake: Lake) -> Reached:
 
 
 def event_log(log: DataFrame, first_seq: int) -> DataFrame:
-    """``bronze.event_log`` from rows of the durabus source, the first of which gets ``first_seq``."""
+    """``bronze.event_log`` from rows of the durabus source. The first row gets ``first_seq``."""
     return log.select(
         (F.lit(first_seq) + F.col("ordinal")).alias("seq"),
         F.to_date("at").alias("day"),
@@ -73,7 +73,7 @@ def event_log(log: DataFrame, first_seq: int) -> DataFrame:
 
 
 def unparsable() -> Column:
-    """What does not parse in an entry, as a text; NULL if everything does."""
+    """A text that names the columns of an entry that do not parse; NULL if all parse."""
     checks = {
         "unknown action": ~F.col("action").isin([action.value for action in Action]),
         "unknown status": ~F.col("status").isin([status.value for status in EventStatus]),
@@ -93,11 +93,11 @@ def _broken(column: str, parsed: Column) -> Column:
 
 
 class Archive:
-    """The way from one store into one lake.
+    """Copies the log of one store into one lake.
 
-    The table itself says how far it is: its newest row has the cursor to go on from, so data and progress are one
-    commit. That commit carries the first row's ``seq`` in the table's transaction log: of two writers that begin at the
-    same row (a killed run may leave a Java behind with its commit on the way), one is refused.
+    The newest row of the table has the position to continue from, so data and progress are one commit. The commit also
+    carries the ``seq`` of its first row in the table's transaction log. Delta therefore refuses the second of two
+    writers that begin at the same row. A killed run may leave such a writer behind: its Java may still commit.
     """
 
     def __init__(self, lake: Lake, session: StoreSession, *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
@@ -108,7 +108,7 @@ class Archive:
         self._pages_per_batch = rows_per_batch // self._rows_per_task * pages
 
     def run(self, on_batch: OnBatch = lambda _: None, *, since: Reached | None = None) -> Archived:
-        """Archive what is committed now, batch by batch, then return. ``since``: what ``begin`` has just answered."""
+        """Archive all entries that are committed now, in batches. ``since`` is what ``begin`` has just returned."""
         reached = self.begin() if since is None else since
         before = reached.rows
         head = self._session.ask(lambda store: store.log_head())
@@ -125,10 +125,10 @@ class Archive:
         return Archived(rows=reached.rows - before, total=reached.rows)
 
     def begin(self) -> Reached:
-        """Where bronze ends. Raises ``PipelineError`` if the store's log has something else there.
+        """Return the end of bronze. Raises ``PipelineError`` if the store's log has another entry at this position.
 
-        Positions are small numbers in some stores: without this look, the log of a second store would silently go on
-        behind that of the first, and nobody can take an entry out of bronze again.
+        Positions are small numbers in some stores. Without this check, a run could append the log of a second store to
+        the log of the first, and no entry can be removed from bronze.
         """
         reached = bronze_end(self._lake)
         if reached.rows:
@@ -138,9 +138,9 @@ class Archive:
     async def _compare(self, store: EventStore, reached: Reached) -> None:
         try:
             found = await store.read_log_rows(after=reached.before, until=reached.position)
-        except InvalidEventError as error:  # such a position was never given
+        except InvalidEventError as error:  # the store has never given out this position
             raise self._another_store() from error
-        # No entry there: it was trimmed, and verified before.
+        # Without an entry there, it was trimmed, and it was verified before that.
         if found.rows and tuple(found.rows[-1][n] for n in _WHICH) != reached.entry:
             raise self._another_store()
 
@@ -151,12 +151,12 @@ class Archive:
         )
 
     def _cut(self, after: str, head: str) -> list[str]:
-        """Where the pages of a batch after this position end; none if there is nothing up to ``head``."""
+        """The ends of the pages of the batch after this position; empty if there are no entries up to ``head``."""
         rows, limit = self._rows_per_page, self._pages_per_batch
         return self._session.ask(lambda store: store.cut_log(after=after, until=head, rows=rows, limit=limit))
 
     def _write(self, reached: Reached, ends: list[str]) -> None:
-        rows = log_stretch(self._lake.spark, self._session, reached.position, ends, self._rows_per_task)
+        rows = read_log_part(self._lake.spark, self._session, reached.position, ends, self._rows_per_task)
         try:
             self._lake.append(event_log(rows, reached.rows), EVENT_LOG, app=APP, version=reached.rows)
         except SPARK_ERRORS as error:
@@ -164,7 +164,7 @@ class Archive:
 
 
 def quarantine(lake: Lake) -> int:
-    """Copy what does not parse, and is not there yet, to ``bronze.quarantine``. Returns how many rows the table has."""
+    """Copy new entries that do not parse to ``bronze.quarantine``. Returns the number of rows of that table."""
     lake.create(QUARANTINE)
     newest = lake.value(QUARANTINE.name, "max(seq)")
     bad = lake.read(EVENT_LOG.name).where(

@@ -1,4 +1,4 @@
-"""Static SVG charts, by hand: no script, no library, nothing to load."""
+"""Static SVG charts without a script and without a library."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Series(msgspec.Struct, frozen=True):
 
 
 class Bar(msgspec.Struct, frozen=True):
-    """A labelled bar of one or more values, drawn over each other from the longest to the shortest."""
+    """A labelled bar of one or more values. The shorter values are drawn over the longer ones."""
 
     label: str
     values: list[tuple[str, float]]
@@ -63,7 +63,7 @@ def line_chart(series: Sequence[Series], *, unit: str = "", title: str) -> str:
 
 
 def bar_chart(bars: Sequence[Bar], legend: Sequence[tuple[str, str]] = (), *, title: str) -> str:
-    """Horizontal bars, each with its label and its figures in words."""
+    """Horizontal bars, each with its label and a note."""
     if not bars:
         return _nothing(title)
     height = TOP + len(bars) * (BAR + GAP)
@@ -90,7 +90,7 @@ def nice_ceiling(value: float) -> float:
 
 
 def short(value: float) -> str:
-    """A number as people read it on an axis."""
+    """A number for an axis, such as 1.5k."""
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{letter}"

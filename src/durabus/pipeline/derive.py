@@ -1,4 +1,4 @@
-"""Bring derived tables up to date: only the rows whose input changed are made again."""
+"""Updates derived tables: only the rows whose input has changed are computed again."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TRANSFORMS: dict[str, tuple[Table, Callable[[DataFrame], DataFrame], list[str] |
     EVENTS.name: (EVENTS, events, None),
     ATTEMPTS.name: (ATTEMPTS, attempts, OF_ATTEMPTS),
 }
-"""By name: the table, what makes it, and the actions it is made of, if not of all."""
+"""By name: the table, its transform, and the actions that it uses; None for all actions."""
 
 
 def update_silver(lake: Lake, name: str) -> int:
-    """Make the rows again whose events have new entries. Returns how many entries were new.
+    """Compute the rows of events that have new entries. Returns the number of new entries.
 
-    The table's own ``last_seq`` says what it has seen, so data and progress are one commit: a run that is killed leaves
-    the table as it was, and repeating a run changes nothing.
+    The column ``last_seq`` says which entries the table has seen, so data and progress are one commit. A killed run
+    leaves the table unchanged, and a repeated run changes nothing.
     """
     table, transform, actions = TRANSFORMS[name]
     seen = lake.value(table.name, "max(last_seq)")
@@ -44,7 +44,7 @@ def update_silver(lake: Lake, name: str) -> int:
 
 
 def rebuild_silver(lake: Lake, name: str) -> int:
-    """Make the whole table again from bronze. Returns the number of entries read."""
+    """Compute the whole table from bronze. Returns the number of entries read."""
     table, transform, _ = TRANSFORMS[name]
     log = lake.read(EVENT_LOG.name)
     lake.overwrite(transform(log), table.name, table.properties)
@@ -52,7 +52,7 @@ def rebuild_silver(lake: Lake, name: str) -> int:
 
 
 def _entries_of(log: DataFrame, new: DataFrame, oldest: date | None) -> DataFrame:
-    """Every entry of the events that ``new`` speaks of; none lies before the day on which the oldest was published."""
+    """All entries of the events in ``new``. None is older than the day on which the oldest event was published."""
     touched = new.select("id").distinct()
     # A damaged entry may have no day.
     since = log if oldest is None else log.where((F.col("day") >= F.lit(oldest)) | F.col("day").isNull())
@@ -60,14 +60,14 @@ def _entries_of(log: DataFrame, new: DataFrame, oldest: date | None) -> DataFram
 
 
 FEW = 100_000
-"""Changed events whose keys are sent to every task: the driver holds them for that."""
+"""Maximum number of changed events whose keys Spark sends to every task. The driver keeps these keys in memory."""
 _ENDED = "ended_at IS NOT NULL"
 
 
 def update_projection(lake: Lake, projection: Projection, *, seen: int | None) -> int:
-    """Make the keys again whose events changed after the entry ``seen``; None builds all. Returns how many events.
+    """Compute the keys whose events changed after the entry ``seen``; None: all keys. Returns the number of events.
 
-    A run that is killed before its progress is written is repeated: it makes the same keys again, with the same result.
+    If a run is killed before it has noted its progress, the next run computes the same keys with the same result.
     """
     if seen is None or not lake.exists(projection.table):
         return rebuild_projection(lake, projection)
@@ -75,7 +75,7 @@ def update_projection(lake: Lake, projection: Projection, *, seen: int | None) -
     changed = events.where((F.col("last_seq") > seen) & of_types(projection.types))
     count = changed.count()
     if count:
-        # Asked for twice, made once.
+        # The query below uses the keys twice; the checkpoint computes them once.
         keys = with_keys(changed, projection).select(*projection.key).distinct().localCheckpoint()
         of_keys = with_keys(events.where(_ENDED).where(of_types(projection.types)), projection)
         sent = F.broadcast(keys) if count <= FEW else keys
@@ -85,13 +85,13 @@ def update_projection(lake: Lake, projection: Projection, *, seen: int | None) -
 
 
 def rebuild_projection(lake: Lake, projection: Projection) -> int:
-    """Make all of it again, and swap it in with one commit. Returns of how many events."""
+    """Compute the whole projection and replace the table in one commit. Returns the number of events."""
     lake.overwrite(all_rows(lake, projection), projection.table, MERGED)
     return _ended_events(lake, projection).count()
 
 
 def all_rows(lake: Lake, projection: Projection) -> DataFrame:
-    """The rows of a projection, made from the start."""
+    """The rows of a projection, computed from all events."""
     return projection.rows(with_keys(_ended_events(lake, projection), projection))
 
 
@@ -100,13 +100,13 @@ def _ended_events(lake: Lake, projection: Projection) -> DataFrame:
 
 
 def with_keys(events: DataFrame, projection: Projection) -> DataFrame:
-    """The events with the projection's key as columns; without those that have none."""
+    """The events with the columns of the projection's key. Events without a key are left out."""
     keyed = events.withColumns({name: F.expr(expression) for name, expression in projection.key.items()})
     return keyed.dropna(subset=list(projection.key))
 
 
 def watermarks(lake: Lake) -> dict[tuple[str, int | None], int]:
-    """By step and version: the ``seq`` up to which it has seen everything. Absent: it never ran to its end."""
+    """By step and version: the ``seq`` up to which it has seen all entries. A step that never completed is absent."""
     if not lake.exists(RUNS.name):
         return {}
     done = lake.read(RUNS.name).where(F.col("error").isNull() & F.col("watermark").isNotNull())
@@ -115,11 +115,11 @@ def watermarks(lake: Lake) -> dict[tuple[str, int | None], int]:
 
 
 SHORTEST = 7.0
-"""Days. Delta refuses less: another job may still read such files, or write files that it has not committed yet."""
+"""Days. Delta refuses less, because another job may still read younger files, or may not have committed them yet."""
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):
-    """How many files a table's newest version had, and has."""
+    """The number of files of a table before and after its compaction."""
 
     name: str
     before: int
@@ -127,9 +127,9 @@ class Compacted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compact(lake: Lake, *, keep_days: float, now: datetime, wait: float = 0.0) -> list[Compacted]:
-    """Every table of the lake. Versions of the last ``keep_days`` stay readable.
+    """Compact every table of the lake. Versions of the last ``keep_days`` stay readable.
 
-    Raises ``PipelineError`` if a run has the lake for longer than ``wait`` seconds.
+    Raises ``PipelineError`` if a run uses the lake for longer than ``wait`` seconds.
     """
     if keep_days < SHORTEST:
         raise ConfigurationError(f"keep_days={keep_days:g}: must be {SHORTEST:g} or more")
@@ -143,6 +143,6 @@ def _compact(lake: Lake, name: str, keep_days: float, now: datetime) -> Compacte
     if before > 1:
         lake.compact(name)
         after = int(lake.detail(name)["numFiles"])
-    if detail["createdAt"].astimezone(UTC) < now - timedelta(days=keep_days):  # a younger one has nothing that old
+    if detail["createdAt"].astimezone(UTC) < now - timedelta(days=keep_days):  # a younger table has no files that old
         lake.vacuum(name, hours=24 * keep_days)
     return Compacted(name=name, before=before, after=after)

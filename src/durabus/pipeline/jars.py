@@ -19,7 +19,7 @@ _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 def check_java() -> int:
-    """The major version of the Java that Spark takes; refuses a missing or too old one."""
+    """Return the major version of the Java that Spark will use. Raises ``PipelineError`` if it is absent or too old."""
     java = _java()
     if java is None:
         raise PipelineError(
@@ -42,7 +42,7 @@ def check_java() -> int:
 
 
 def _java() -> str | None:
-    """As Spark's own launcher looks for it."""
+    """The Java that Spark's own launcher would find."""
     home = os.environ.get("JAVA_HOME")
     if home:
         path = Path(home) / "bin" / "java"

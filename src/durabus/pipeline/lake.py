@@ -26,11 +26,11 @@ from durabus.store.events import EventRef
 
 SCHEMAS = ("bronze", "silver", "gold", "ops")
 _ABSENT = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "PATH_NOT_FOUND")
-"""How Spark and Delta say that there is nothing. Whatever else they say, as that it may not be read, is an error."""
+"""The error conditions of Spark and Delta for an absent table. All others, such as missing permission, are errors."""
 _MADE = "__made"
 _LOCK_FILE = "_lock"
 _LOOK_EVERY = 0.1
-"""Seconds. A lock can be waited for, but then nothing can say for how long."""
+"""Seconds between two tries. A blocking lock call would have no timeout."""
 LONGEST_TRAIL = 10_000
 _VERSIONED = re.compile(r"(.+)_v(\d+)")
 
@@ -59,7 +59,7 @@ class Lake:
         return f"{self.path}/{name.replace('.', '/')}"
 
     def exists(self, name: str) -> bool:
-        """Whether a table is there: one commit at least, because who was killed before it leaves an empty folder."""
+        """Whether a table has a commit. A run that is killed before its first commit leaves an empty folder."""
         if "://" not in self.path:
             log = Path(self.location(name), "_delta_log")
             return log.is_dir() and any(file.suffix == ".json" for file in log.iterdir())
@@ -72,7 +72,7 @@ class Lake:
         return True
 
     def read(self, name: str, *, version: int | None = None) -> DataFrame:
-        """A table as it is now, or as it was at a version."""
+        """Read a table at its newest version or at a given one."""
         reader = self.spark.read.format("delta")
         if version is not None:
             reader = reader.option("versionAsOf", version)
@@ -86,7 +86,7 @@ class Lake:
             raise PipelineError(f"{name}: {first_line(error)}") from error
 
     def create(self, table: Table) -> None:
-        """Make an empty table, unless it is there."""
+        """Create an empty table, unless it exists."""
         if self.exists(table.name):
             return
         partitioned = f"PARTITIONED BY ({', '.join(table.partitioned_by)})" if table.partitioned_by else ""
@@ -97,9 +97,9 @@ class Lake:
         )
 
     def append(self, rows: DataFrame, table: Table, *, app: str = "", version: int = 0) -> None:
-        """Add rows in one commit, which makes the table if it is absent. Columns that it lacks are added to it.
+        """Add rows in one commit. Creates the table if it is absent, and adds columns that it lacks.
 
-        With ``app``, a version that this app wrote before is skipped.
+        With ``app``, Delta skips the commit if this app has written this version before.
         """
         writer = rows.write.format("delta").mode("append").option("mergeSchema", "true")
         if not self.exists(table.name):
@@ -109,9 +109,9 @@ class Lake:
         writer.save(self.location(table.name))
 
     def overwrite(self, rows: DataFrame, name: str, properties: Mapping[str, str] | None = None) -> None:
-        """Replace all rows, and the columns, in one commit. Readers keep what they began with; older versions stay.
+        """Replace all rows and columns in one commit. Running readers keep their version; older versions stay.
 
-        ``properties`` are those of a table that is made by it.
+        ``properties`` apply if this creates the table.
         """
         writer = rows.write.format("delta").mode("overwrite").option("overwriteSchema", "true")
         if properties and not self.exists(name):
@@ -119,7 +119,7 @@ class Lake:
         writer.save(self.location(name))
 
     def merge(self, rows: DataFrame, name: str, key: Sequence[str], *, of: DataFrame | None = None) -> None:
-        """Put rows in place of those with the same key. With ``of``, those of its keys that no row has are deleted."""
+        """Replace rows with the same key and insert the others. With ``of``, delete its keys that ``rows`` lacks."""
         on = " AND ".join(f"t.`{column}` <=> s.`{column}`" for column in key)
         updates = ", ".join(f"t.`{column}` = s.`{column}`" for column in rows.columns)
         names, values = (", ".join(f"{p}`{column}`" for column in rows.columns) for p in ("", "s."))
@@ -134,53 +134,54 @@ class Lake:
             )
 
     def value(self, name: str, expression: str) -> Any:
-        """One aggregate over a table, as ``max(seq)``; None if the table is absent or empty."""
+        """One aggregate over a table, such as ``max(seq)``; None if the table is absent or empty."""
         if not self.exists(name):
             return None
         return self.read(name).agg(F.expr(expression)).head()[0]  # type: ignore[index]
 
     def tables(self) -> list[str]:
-        """The names of the tables that are there."""
+        """The names of the tables in the lake."""
         found = {name for schema in SCHEMAS for name in self._folders(f"{self.path}/{schema}") if self.exists(name)}
         return sorted(found)
 
     def sql(self, query: str) -> DataFrame:
-        """A SELECT over the tables by their names; a projection is also known by its name without the version."""
+        """Run a SELECT over the tables by their names. A projection also has a name without its version."""
         tables = self.tables()
         newest = {plain_name(name): name for name in sorted(tables, key=version_of)}
         names = newest | {name: name for name in tables}
-        # To make a name known takes longer than most questions: so only those that are asked about, if it is clear.
+        # Registering a name takes longer than most queries, so only names that occur in the query are registered.
         asked = re.sub(r"\s*\.\s*", ".", query.replace("`", "").lower())
         self._register({name: table for name, table in names.items() if name in asked} or names)
         return self.spark.sql(query)
 
     def _register(self, names: Mapping[str, str]) -> None:
         for schema in SCHEMAS:
-            # Not in the lake's own folder, and never dropped: Spark would delete the folder with it.
+            # The database has no folder in the lake and is never dropped: Spark would delete the folder with it.
             self.spark.sql(f"CREATE DATABASE IF NOT EXISTS `{schema}`")
             for known in self.spark.sql(f"SHOW TABLES IN `{schema}`").collect():
                 if not known["isTemporary"]:
-                    self.spark.sql(f"DROP TABLE `{schema}`.`{known['tableName']}`")  # the name alone: it is external
+                    # This removes only the name: the table is external.
+                    self.spark.sql(f"DROP TABLE `{schema}`.`{known['tableName']}`")
         for name, table in names.items():
             self.spark.sql(f"CREATE TABLE {name} USING DELTA LOCATION {_quoted(self.location(table))}")
 
     def compact(self, name: str) -> None:
-        """Make few large files of many small ones. Readers and streams do not notice."""
+        """Merge small files into large ones. Readers and streams are not affected."""
         self.spark.sql(f"OPTIMIZE {self._name(name)}")
 
     def compact_by_itself(self) -> None:
-        """From now on, in this session: after some dozen small files of a table, its writer makes one of them.
+        """Let each writer of this session merge the small files of a table once there are a few dozen.
 
-        For runs that follow one another. A session's first write to a table does it in any case, however few there are.
+        For runs that repeat. The first write of a session to a table merges them in any case.
         """
         self.spark.conf.set("spark.databricks.delta.autoCompact.enabled", "true")
 
     def vacuum(self, name: str, *, hours: float) -> None:
-        """Delete files that no version of the last ``hours`` needs: time travel reaches no further back then."""
+        """Delete files that no version of the last ``hours`` needs. Older versions cannot be read after that."""
         self.spark.sql(f"VACUUM {self._name(name)} RETAIN {hours} HOURS")
 
     def detail(self, name: str) -> Row:
-        """What Delta says about a table: files, bytes and more."""
+        """Delta's description of a table: files, bytes and more."""
         row = self.spark.sql(f"DESCRIBE DETAIL {self._name(name)}").first()
         assert row is not None  # noqa: S101  (it describes one table)
         return row
@@ -235,7 +236,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 def ask_sql(lake: Lake, query: str, *, limit: int) -> Answer:
-    """What a SELECT over the tables of the lake answers, at most ``limit`` rows of it."""
+    """Return the result of a SELECT over the tables of the lake, at most ``limit`` rows."""
     try:
         return answer(lake.sql(query), limit)
     except SPARK_ERRORS as error:
@@ -243,7 +244,7 @@ def ask_sql(lake: Lake, query: str, *, limit: int) -> Answer:
 
 
 def answer(frame: DataFrame, limit: int) -> Answer:
-    """The first rows of a DataFrame, their instants in UTC."""
+    """Return the first rows of a DataFrame, with instants in UTC."""
     instants = [field.name for field in frame.schema if isinstance(field.dataType, TimestampType)]
     rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
     for row in rows:
@@ -252,12 +253,12 @@ def answer(frame: DataFrame, limit: int) -> Answer:
 
 
 def in_utc(instant: datetime) -> datetime:
-    """An instant of a row: PySpark gives it by this host's calendar, and does not say so."""
+    """An instant of a row in UTC. PySpark returns it in the local time zone, without the zone."""
     return instant.astimezone(UTC).replace(tzinfo=None)
 
 
 def archived_trail(lake: Lake, ref: EventRef) -> Answer:
-    """Every archived entry of an event, oldest first; no rows if the lake does not know it."""
+    """Return every archived entry of an event, oldest first; no rows if the lake does not have the event."""
     key = "id" if isinstance(ref, int) else "event_id"
     return answer(
         lake.read(EVENT_LOG.name).where(F.col(key) == ref).orderBy("seq").select(*EVENT_LOG_COLUMNS), LONGEST_TRAIL
@@ -266,9 +267,9 @@ def archived_trail(lake: Lake, ref: EventRef) -> Answer:
 
 @contextmanager
 def lake_lock(path: str, *, wait: float = 0.0) -> Iterator[None]:
-    """Hold the lake in this folder; the lock ends with the process, however it ends.
+    """Lock the lake in this folder. The lock ends with the process, even if it is killed.
 
-    Raises ``PipelineError`` if another process has it for longer than ``wait`` seconds.
+    Raises ``PipelineError`` if another process holds it for longer than ``wait`` seconds.
 
     A lake in a bucket has no such lock. Delta refuses the second of two writers there.
     """

@@ -1,4 +1,4 @@
-"""Projections over what has ended (seed 001): declared once, kept up to date, rebuilt at will."""
+"""Projections over ended events: declared once, updated by every run, and rebuilt on request."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
-    """A table made of the events that ended, one row per key.
+    """A table made of ended events, one row per key.
 
-    - ``key``: the columns of the table's key, each with the SQL expression over ``silver.events`` that makes it. The
-      input has them as columns already; events where one is NULL are left out.
-    - ``types``: globs of the event types it is made of.
-    - ``build`` (DataFrame -> DataFrame) or ``sql`` (a SELECT over ``{events}``) makes the rows. A row must depend on
-      the events of its key alone: then making only the keys again that changed gives what a rebuild gives.
-    - A new ``version`` is built beside the old table and takes its name when it is complete.
+    - ``key``: the columns of the table's key, each with its SQL expression over ``silver.events``. The input of
+      ``build`` has these columns. Events with a NULL in one of them are left out.
+    - ``types``: patterns of the event types that it uses.
+    - ``build`` (DataFrame -> DataFrame) or ``sql`` (a SELECT over ``{events}``) computes the rows. A row must depend
+      only on the events of its key: then an update of the changed keys gives the same table as a rebuild.
+    - A new ``version`` is built beside the old table and takes over its name when it is complete.
     """
 
     name: str
@@ -52,18 +52,18 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def table(self) -> str:
-        """Where it is kept."""
+        """The name of its table."""
         return f"gold.{self.name}_v{self.version}"
 
     def rows(self, events: DataFrame) -> DataFrame:
-        """The table made of these events."""
+        """The rows for these events."""
         if self.build is not None:
             return self.build(events)
         return events.sparkSession.sql(self.sql or "", args=None, events=events)
 
 
 def of_types(types: tuple[str, ...]) -> Column:
-    """Whether an event's type matches one of these globs, as a condition that Spark can push down."""
+    """Whether an event's type matches one of these patterns, as a condition that Spark can push down."""
     if ANY in types:
         return F.lit(True)
     exact = [pattern for pattern in types if ANY not in pattern]
@@ -76,7 +76,7 @@ def of_types(types: tuple[str, ...]) -> Column:
 
 
 def hourly_counters(**options: Any) -> Projection:
-    """Events per type and hour of publishing: how many, how they ended, how long they took."""
+    """Events per type and hour of publishing: their number, results and durations."""
 
     def build(events: DataFrame) -> DataFrame:
         return events.groupBy("bus", "type", "hour").agg(
@@ -94,7 +94,7 @@ def hourly_counters(**options: Any) -> Projection:
 
 
 def latest_state(entity: str, **options: Any) -> Projection:
-    """The newest event of each entity; ``entity`` is the payload's field that names it."""
+    """The newest event of each entity. ``entity`` is the field of the payload that identifies it."""
 
     def build(events: DataFrame) -> DataFrame:
         newest = F.max(F.struct("first_seq", "type", "status", "event_id", "published_at", "payload")).alias("newest")
@@ -116,7 +116,7 @@ def latest_state(entity: str, **options: Any) -> Projection:
 
 
 def journeys(entity: str, **options: Any) -> Projection:
-    """The way of each entity through the event types, and the time from each event to the next."""
+    """The event types of each entity in order, and the time from each event to the next."""
 
     def build(events: DataFrame) -> DataFrame:
         step = F.struct("first_seq", "type", "published_at")
@@ -136,7 +136,7 @@ def journeys(entity: str, **options: Any) -> Projection:
 
 
 def _between(times: Column) -> Column:
-    """The distances of neighbours in an array of microseconds, in milliseconds."""
+    """The differences between neighbours in an array of microseconds, in milliseconds."""
     count = F.size(times)
     pairs = F.arrays_zip(F.slice(times, 1, count - 1).alias("a"), F.slice(times, 2, count - 1).alias("b"))
     return F.transform(pairs, lambda pair: (pair["b"] - pair["a"]) / 1000.0)

@@ -1,4 +1,4 @@
-"""Kafka's public lane through Spark's own connector: what was published, without a durabus node in between.
+"""Reads Kafka's public topic of published events with Spark's own connector, without a durabus node.
 
 ::
 
@@ -13,9 +13,8 @@
     )
     published(records)
 
-``spark.readStream`` works alike. The rows are those of ``format("durabus")`` with the action PUBLISHED, and have the
-payload beside; foreign producers' records are not among them, because only the fold of the log knows what became of
-them.
+``spark.readStream`` works too. The rows are those of ``format("durabus")`` with the action PUBLISHED, and also have the
+payload. Records of foreign producers are left out, because only the replicated log knows which of them became events.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ _REST = (
 
 
 def published(records: DataFrame) -> DataFrame:
-    """Rows of Spark's Kafka source, with headers, as events: one row per ``event_id``, however often it was sent.
+    """Rows of Spark's Kafka source, with headers, as events: one row per ``event_id``, even if it was sent twice.
 
-    ``metadata`` of more than 8,000 characters does not travel in the public lane: it is NULL here.
+    ``metadata`` of more than 8,000 characters is not in the public topic: it is NULL here.
     """
     rest = F.from_json(_header("durabus"), _REST)
     events = records.select(

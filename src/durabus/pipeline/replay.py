@@ -1,4 +1,4 @@
-"""From the lake back to a bus (seed 002): an ordinary publish, once per event, marked as what it is."""
+"""Publishes events of the lake again: each event once, with metadata that names the replay."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from durabus.pipeline.silver import REPLAY_OF
 from durabus.store.contract import EventStore
 
 REPLAY = "durabus_replay"
-"""The key in an event's metadata that names the replay it came with."""
+"""The metadata key with the id of the replay that published the event."""
 AT_ONCE = 500
 FETCHED = 10_000
-"""Events that the driver holds at once, about."""
+"""Approximate number of events that the driver keeps in memory."""
 MAX_GROUPS = 1_000
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which events are replayed: those that meet every condition that is set."""
+    """The conditions for events to replay. An event must meet every condition that is set."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -45,7 +45,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replayed(msgspec.Struct, frozen=True, kw_only=True):
-    """How many events were published now, and how many a former run of this replay had published already."""
+    """The number of events that this run published, and of those that an earlier run of the replay had published."""
 
     published: int = 0
     known: int = 0
@@ -55,7 +55,7 @@ Told = Callable[[Replayed], None]
 
 
 def chosen(events: DataFrame, choice: Choice) -> DataFrame:
-    """The events of ``silver.events`` that are meant and whose payload the lake knows."""
+    """The events of ``silver.events`` that meet the conditions and whose payload is in the lake."""
     found = events.where(F.col("payload").isNotNull())
     if choice.since is not None:
         found = found.where(F.col("published_at") >= F.lit(choice.since))
@@ -78,7 +78,7 @@ def chosen(events: DataFrame, choice: Choice) -> DataFrame:
 
 
 def counted(found: DataFrame) -> Answer:
-    """What a replay would publish, by bus, type and status."""
+    """The number of events that a replay would publish, by bus, type and status."""
     first, last = (F.date_trunc("second", one("published_at")) for one in (F.min, F.max))
     groups = found.groupBy("bus", "type", "status").agg(
         F.count("*").alias("events"), first.alias("first"), last.alias("last")
@@ -95,10 +95,10 @@ async def replay(
     rate: float | None = None,
     told: Told = lambda _: None,
 ) -> Replayed:
-    """Publish each of these events anew, oldest first, on its own bus or on ``bus``, at most ``rate`` a second.
+    """Publish each of these events again, oldest first, on its own bus or on ``bus``, at most ``rate`` per second.
 
-    The replay's id and the event's make an idempotency key: after a kill the same call goes on without doubles, as
-    long as the store still has what was published before.
+    The idempotency key consists of the replay's id and the event's id. After a kill, the same call continues without
+    duplicates, as long as the store still has the events that the killed run published.
     """
     check_name(replay_id, "replay id")
     if rate is not None and not rate > 0:
@@ -132,7 +132,7 @@ def _again(row: Row, replay_id: str, bus: str | None) -> NewEvent:
 
 
 def _in_order(events: DataFrame) -> DataFrame:
-    """In as many partitions as it takes: the driver fetches them whole, one after the other."""
+    """Sort the events in partitions that are small enough for the driver, which fetches one after the other."""
     partitions = -(-events.count() // FETCHED) or 1
     return events.repartitionByRange(partitions, "first_seq").sortWithinPartitions("first_seq")
 

@@ -19,12 +19,12 @@ from durabus.pipeline.lake import Lake, in_utc
 from durabus.pipeline.schema import EVENT_LOG, EVENTS
 
 POINTS = 200
-"""A line has at most so many points, however long the history is."""
+"""Maximum number of points of a line, for a history of any length."""
 ROWS = 12
 
 
 def report(lake: Lake, *, made_at: datetime) -> str:
-    """The page. Needs what ``analyze`` made."""
+    """Return the page. ``analyze`` must have written its tables."""
     page = files(__package__).joinpath("report.html").read_text(encoding="utf-8")
     parts = {
         "made_at": made_at.astimezone(UTC).strftime("%Y-%m-%d %H:%M UTC"),
@@ -76,7 +76,7 @@ def _tiles(lake: Lake) -> str:
 
 
 class OverTime(msgspec.Struct, frozen=True):
-    """What happened on all buses, in at most ``POINTS`` stretches of ``width`` seconds without a gap."""
+    """Sums over all buses, in at most ``POINTS`` steps of ``width`` seconds without a gap."""
 
     width: int
     starts: list[int]
@@ -102,7 +102,7 @@ def _over_time(rows: DataFrame, names: Sequence[str]) -> OverTime | None:
 
 
 def _depth(rows: DataFrame) -> str:
-    """A bus without news keeps its depth: so changes are summed up over the buses, and then over time."""
+    """A bus without new entries keeps its depth, so the changes are summed over the buses and then over time."""
     names = ("waiting", "working")
     before = Window.partitionBy("bus").orderBy("since")
     changes = rows.select(
@@ -192,7 +192,7 @@ def _cell(value: Any) -> str:
 
 
 def duration(milliseconds: float) -> str:
-    """A span in the unit that people would say it in."""
+    """A duration with a fitting unit, such as 3.5 s."""
     for limit, size, unit in ((1_000, 1, "ms"), (120_000, 1_000, "s"), (7_200_000, 60_000, "min")):
         if milliseconds < limit:
             return f"{short(milliseconds / size)} {unit}"

@@ -1,4 +1,4 @@
-"""A run: archive, project, analyze, in this order, each step told and noted as it ends."""
+"""A run of the pipeline: archive, project, analyze, in this order. It notes each step in ``ops.runs``."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.verification import verify
 
 Done = tuple[int, int | None]
-"""Rows that a step took in, and the ``seq`` it has come to, if it keeps one."""
+"""The rows that a step has read, and the ``seq`` that it has reached; None if it keeps none."""
 
 
 class ProgressListener(Protocol):
-    """Told of each step as it begins, moves and ends. Row counts are what a step takes in."""
+    """Gets a call when a step begins, moves and ends. Row counts are the rows that a step reads."""
 
     def begins(self, step: str, total: int | None) -> None:
-        """A step begins; ``total`` rows lie before it, if that is known."""
+        """A step begins. ``total`` is the number of rows to read; None if it is unknown."""
         ...
 
     def moves(self, rows: int) -> None:
-        """The present step has taken in ``rows`` so far."""
+        """The current step has read ``rows`` so far."""
         ...
 
     def ends(self, step: str, rows: int, seconds: float) -> None:
@@ -41,7 +41,7 @@ class ProgressListener(Protocol):
 
 
 class Silent:
-    """Nobody listens."""
+    """Ignores all calls."""
 
     def begins(self, step: str, total: int | None) -> None:
         """See ``ProgressListener``."""
@@ -54,7 +54,7 @@ class Silent:
 
 
 class PipelinePart(StrEnum):
-    """What to run."""
+    """The part of the pipeline to run."""
 
     ARCHIVE = "archive"
     PROJECT = "project"
@@ -63,7 +63,7 @@ class PipelinePart(StrEnum):
 
 
 class Pipeline:
-    """One store, one lake."""
+    """Runs the steps from one store into one lake."""
 
     def __init__(
         self,
@@ -85,9 +85,9 @@ class Pipeline:
     def run(
         self, part: PipelinePart = PipelinePart.ALL, *, stale_after: float = STALE_AFTER, wait: float = 0.0
     ) -> None:
-        """Once: everything that is committed when it begins.
+        """Process all entries that are committed when the run begins.
 
-        Raises ``PipelineError`` if another run has the lake for longer than ``wait`` seconds.
+        Raises ``PipelineError`` if another run uses the lake for longer than ``wait`` seconds.
         """
         with lake_lock(self._lake.path, wait=wait), StoreSession(self._url) as session:
             self._run_id, self._noted = str(uuid.uuid4()), []
@@ -101,7 +101,7 @@ class Pipeline:
             except Exception as failure:
                 try:
                     self._note()
-                except PipelineError as error:  # a full disk refuses this too; the failure says why
+                except PipelineError as error:  # such as a full disk, which the failure already names
                     failure.add_note(str(error))
                 raise
             self._note()
@@ -120,7 +120,7 @@ class Pipeline:
         self._step("verify", lambda: (verify(self._lake, session).rows, None))
 
     def _project(self) -> None:
-        # Asked before: without a lock, as in a bucket, entries may come that silver has not seen.
+        # Read this first: a lake in a bucket has no lock, so another run may add entries that silver has not seen.
         newest, seen = self._newest(), watermarks(self._lake)
         for name in TRANSFORMS:
             self._step(name, lambda name=name: (update_silver(self._lake, name), None))  # type: ignore[misc]
@@ -135,7 +135,7 @@ class Pipeline:
             self._step(projection.name, projected, version=projection.version)
 
     def _analyzed(self, session: StoreSession, stale_after: float, part: PipelinePart) -> Done:
-        """Only after the steps before it, in the same run, is it sure which entries the tables speak of."""
+        """Only a run of all parts knows which entries the tables include, because it has just updated them."""
         newest = self._newest() if part is PipelinePart.ALL else None
         news = newest is None or newest != watermarks(self._lake).get(("analyze", None))
         analyze(self._lake, session.ask(lambda store: store.now()), stale_after, news=news)

@@ -38,7 +38,7 @@ _KINDS = {
     "errors": ("errors", _TEXT),
     "results": ("results", _TEXT),
 }
-"""What each column of the store's log is called in the lake, and its type. Lists stay JSON text, as they are stored."""
+"""The name and type in the lake of each column of the store's log. Lists stay JSON text, as they are stored."""
 
 _FIELDS = [_KINDS[column] for column in LOG_COLUMNS]
 COLUMNS: tuple[str, ...] = tuple(name for name, _ in _FIELDS)
@@ -49,7 +49,7 @@ _SPARK_NAMES = {_TEXT: "STRING", _WHOLE: "BIGINT", _REAL: "DOUBLE", _INSTANT: "T
 SPARK = ", ".join(f"{field.name} {_SPARK_NAMES[field.type]}" for field in ARROW)
 
 _CALENDAR = 250_000_000_000.0
-"""Seconds from 1970 to the end of what a timestamp can show; what lies beyond becomes NULL."""
+"""Maximum number of seconds since 1970 that a timestamp can show. Larger values become NULL."""
 
 
 def record_batch(rows: Sequence[tuple[Any, ...]], ordinals: Sequence[int]) -> pa.RecordBatch:
@@ -79,7 +79,7 @@ APPENDED = {"delta.appendOnly": "true"}
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """One Delta table. ``name`` is ``schema.table``; ``key`` is what its rows are merged by."""
+    """One Delta table. ``name`` is ``schema.table``; ``key`` identifies a row in a merge."""
 
     name: str
     ddl: str
@@ -87,11 +87,11 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     partitioned_by: tuple[str, ...] = ()
     append_only: bool = False
     searched_by: tuple[str, ...] = ()
-    """Columns whose smallest and largest value Delta notes for each file; empty: of the first 32, which takes time."""
+    """Columns whose minimum and maximum Delta notes for each file. Empty: the first 32 columns, which takes longer."""
 
     @property
     def properties(self) -> dict[str, str]:
-        """What Delta is told when the table is made."""
+        """The properties of a new table."""
         searched = {"delta.dataSkippingStatsColumns": ",".join(self.searched_by)} if self.searched_by else {}
         return (APPENDED if self.append_only else MERGED) | searched
 
@@ -112,7 +112,7 @@ EVENT_LOG = Table(
 column does not parse."""
 
 QUARANTINE = Table(name="bronze.quarantine", ddl=EVENT_LOG.ddl, append_only=True)
-"""The entries whose ``unparsable`` is set, for people who repair them."""
+"""The entries with ``unparsable``, for people who repair them."""
 
 EVENTS = Table(
     name="silver.events",
@@ -125,7 +125,7 @@ EVENTS = Table(
     ),
     key=("id",),
 )
-"""One row per event: where it stands, and how long it took."""
+"""One row per event: its status and its durations."""
 
 ATTEMPTS = Table(
     name="silver.attempts",
@@ -136,7 +136,7 @@ ATTEMPTS = Table(
     ),
     key=("id", "fence"),
 )
-"""One row per claim: who had the event, from when to when, and how it ended (``outcome`` NULL: it still runs)."""
+"""One row per claim: its worker, its begin and end, and its outcome (NULL: it still runs)."""
 
 RUNS = Table(
     name="ops.runs",
@@ -146,7 +146,7 @@ RUNS = Table(
     ),
     append_only=True,
 )
-"""What each step of each run did; a projection's ``watermark`` is the ``seq`` it has seen."""
+"""One row per step of a run. The ``watermark`` of a projection is the last ``seq`` that it has seen."""
 
 EVENT_LOG_COLUMNS = COLUMNS
 CORE_TABLES = (EVENT_LOG, QUARANTINE, EVENTS, ATTEMPTS, RUNS)

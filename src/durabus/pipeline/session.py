@@ -19,7 +19,7 @@ from durabus.jars import cache_folder
 from durabus.pipeline.jars import check_java, class_path
 
 SPARK_ERRORS = (PySparkException, Py4JError)
-"""What Spark raises. Delta's errors come as the second kind, where PySpark does not know them."""
+"""The errors of Spark. Errors of Delta that PySpark does not know are of the second class."""
 _DISK_FULL = "No space left on device"
 _UNKNOWN_CLASS = "Cannot find main error class"
 
@@ -32,7 +32,7 @@ CONF: dict[str, str] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
-    # A task's entries are of one day or of few: files of some days open side by side spare it a sort by day.
+    # The entries of a task are of few days. It keeps a file open for each of them instead of sorting by day.
     "spark.sql.maxConcurrentOutputFileWriters": "4",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stateStore.providerClass": (
@@ -41,13 +41,13 @@ CONF: dict[str, str] = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # A store's URL may hold a password: its value shows as *** wherever Spark prints options.
+    # A store's URL may contain a password, so Spark prints it as ***.
     "spark.sql.redaction.options.regex": "(?i)url|secret|password|token",
 }
-"""What every session of the pipeline needs, on a laptop and on a cluster."""
+"""Settings of every session of the pipeline, on a laptop and on a cluster."""
 
 QUICK: dict[str, str] = {
-    # The quick compiler alone has room for 48 MB of code, and Spark needs twice that; it also has 200 MB of classes.
+    # By default the quick compiler has 48 MB for code; Spark needs twice that. Spark also has 200 MB of classes.
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=320m -Xmn320m "
         "-XX:-UsePerfData"
@@ -56,13 +56,13 @@ QUICK: dict[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
-    # Small files are written again sooner than rows of them are marked as deleted.
+    # Rewriting a small file is faster than marking its rows as deleted.
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
-    # Delta's own store starts a process for every file that it looks at. This one is for one Java at a time.
+    # Delta's default starts a process for every file that it looks at. This one supports one Java at a time.
     "spark.delta.logStore.file.impl": "io.delta.storage.LocalLogStore",
 }
-"""For runs of less than a minute on small tables: they never earn back what better compilers, generated code and second
-plans cost, which is more than half of all their time."""
+"""Settings for runs of less than a minute on small tables. For these, optimizing compilers, generated code and adaptive
+plans take more than half of the time and save less."""
 
 
 def spark_session(
@@ -73,10 +73,10 @@ def spark_session(
     messages: Path | None = None,
     kafka: bool = False,
 ) -> SparkSession:
-    """A Spark session for the pipeline: the running one if there is one, else local Spark in this process.
+    """Return a Spark session for the pipeline: the running one, or else a new local one in this process.
 
-    ``messages``: a file for what Java and the workers print, instead of this process's stderr. ``kafka``: with Spark's
-    own connector to Kafka, see ``durabus.pipeline.public_lane``.
+    ``messages`` is a file for the output of Java and the workers, instead of this process's stderr. ``kafka`` adds
+    Spark's own connector to Kafka, see ``durabus.pipeline.public_lane``.
     """
     if is_running():
         return SparkSession.builder.getOrCreate()
@@ -86,7 +86,7 @@ def spark_session(
         "spark.master": master,
         "spark.app.name": "durabus pipeline",
         "spark.driver.memory": memory,
-        # Names for SQL need a folder, though no table is kept in it.
+        # Spark needs a folder for the names in SQL. It has no tables.
         "spark.sql.warehouse.dir": str(cache_folder("warehouse")),
         "spark.driver.extraClassPath": class_path(kafka=kafka),
         **CONF,
@@ -107,13 +107,13 @@ def spark_session(
 
 
 def is_running() -> bool:
-    """Whether this process has a Spark session, whichever thread began it."""
+    """Whether this process has a Spark session, in any thread."""
     return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None  # noqa: SLF001
 
 
 @contextmanager
 def _stderr_to(path: Path | None) -> Iterator[None]:
-    """A child that is started meanwhile keeps this stderr for life; ours comes back."""
+    """Send stderr to a file until the context ends. A child that starts meanwhile keeps the file as its stderr."""
     if path is None:
         yield
         return
@@ -129,13 +129,13 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """An error of Spark in one line: the rest is a Java stack."""
+    """The first line of a Spark error. The rest is a Java stack."""
     lines = _lines(error)
     return lines[0] if lines else type(error).__name__
 
 
 def root_cause(error: BaseException) -> str:
-    """The line of a failed query that says why: the durabus error of a worker, if there is one, or Java's cause."""
+    """The line of a failed query with its cause: the durabus error of a worker, or else the last cause in Java."""
     lines = _lines(error)
     if any(_DISK_FULL in line for line in lines):
         return f"{_DISK_FULL}: free some where the lake is, or where SPARK_LOCAL_DIRS points, and run it again"

@@ -23,13 +23,13 @@ _ENDS_ATTEMPT = sorted(
 _FAILS = [Action.FAILED.value, Action.ABANDONED.value]
 SETTLES = [action.value for action in (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS, Action.FAILED, Action.RELEASED)]
 OF_ATTEMPTS = [Action.PICKED.value, Action.STARTED.value, *_ENDS_ATTEMPT]
-"""The entries that ``silver.attempts`` is made of."""
+"""The actions of the entries that ``silver.attempts`` uses."""
 REPLAY_OF = "durabus_replay_of"
-"""The key in an event's metadata that names the event it repeats."""
+"""The metadata key with the id of the event that a replay has published again."""
 
 
 def events(log: DataFrame) -> DataFrame:
-    """``silver.events``: the entries of each event folded into one row. Give it all entries of an event, or none."""
+    """``silver.events``: one row from all entries of each event. ``log`` must have all entries of an event, or none."""
     action, ended = F.col("action"), F.col("status").isin(_TERMINAL)
     described = (action == Action.PUBLISHED.value) | ended
     folded = log.groupBy("id").agg(
@@ -88,13 +88,13 @@ def events(log: DataFrame) -> DataFrame:
 
 
 def _is_not_taken_back(trouble: Column) -> Column:
-    """Whether an error still stands: that of a lost lease does not, if its holder settled the event all the same."""
+    """Whether an error is valid. The error of an expired lease is not, if its worker settled the event after all."""
     late = F.array_contains(F.col("settled"), trouble["fence"])
     return (trouble["action"] != Action.ABANDONED.value) | ~late
 
 
 def attempts(log: DataFrame) -> DataFrame:
-    """``silver.attempts``: the entries of each claim folded into one row. Give it all entries of a claim, or none."""
+    """``silver.attempts``: one row from all entries of each claim. ``log`` must have all entries of a claim or none."""
     action = F.col("action")
     over = action.isin(_ENDS_ATTEMPT)
     folded = (
@@ -133,10 +133,10 @@ def attempts(log: DataFrame) -> DataFrame:
 
 
 def milliseconds(start: Column, end: Column) -> Column:
-    """From one instant to another."""
+    """The milliseconds from one instant to another."""
     return (F.unix_micros(end) - F.unix_micros(start)) / 1000.0
 
 
 def _json_or_null(text: Column) -> Column:
-    """A text that is no JSON is in the quarantine, not here."""
+    """The text if it is JSON, else NULL. Other texts are in the quarantine."""
     return F.when(F.try_parse_json(text).isNotNull(), text)

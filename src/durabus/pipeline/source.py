@@ -1,21 +1,21 @@
-"""``spark.read.format("durabus")`` and ``spark.readStream.format("durabus")``: the log of any store as rows.
+"""``spark.read.format("durabus")`` and ``spark.readStream.format("durabus")`` read the log of any store as rows.
 
-Found by Spark without a register call, because the package ``pyspark_durabus`` carries it.
+Spark finds the source without a register call, through the package ``pyspark_durabus``.
 
 ::
 
     option            default
-    url                        the store, as sqlite:///bus.db
-    after             ""       read only what lies after this position (a stream: where its first batch begins)
-    until             head     batch only: read up to and with this position
+    url                        the store, such as sqlite:///bus.db
+    after             ""       read only entries after this position (a stream: where its first batch begins)
+    until             head     batch only: read up to and including this position
     rowsPerPartition  250000   entries that one task reads
-    pieces                     batch only, instead of these three: what ``pieces_between`` made, as JSON; for who has
-                               cut the log already
-    maxRowsPerTrigger          stream only: at most so many entries in one micro-batch
+    pieces                     batch only, instead of these three: the result of ``pieces_between`` as JSON, for a
+                               log that is already cut
+    maxRowsPerTrigger          stream only: maximum number of entries in one micro-batch
     bus, type, action          only entries of this bus, of types under this glob, with one of these actions (a,b)
 
-The last three drop rows before they leave the reader. Spark's own way to hand filters down is not used: Spark 4.2.0
-keeps the filters of one query for the next query on the same DataFrame, which then silently lacks rows.
+The last three drop rows in the reader. The source does not use Spark's filter pushdown: Spark 4.2.0 keeps the filters
+of one query for the next query on the same DataFrame, which then silently lacks rows.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from durabus.store.log import START
 
 ROWS_PER_PARTITION = 250_000
 ROWS_PER_PAGE = 10_000
-"""What a store is asked for at once, and what becomes one Arrow batch."""
+"""Entries that the reader gets from a store in one call. They become one Arrow batch."""
 MAX_PARTITIONS = 10_000
 ALL = 2**62
 
 _BUS, _TYPE, _ACTION = (LOG_COLUMNS.index(name) for name in ("bus", "type", "action"))
 
 Pieces = list[tuple[str, tuple[str, ...], int]]
-"""What makes each ``Piece``."""
+"""The arguments of each ``Piece``."""
 
 
 class Piece(InputPartition):
-    """What one task reads: a stretch of the log, where its pages end, and how many rows of this read come before it."""
+    """The part of the log that one task reads: its begin, the ends of its pages, and the number of rows before it."""
 
     def __init__(self, after: str, ends: Sequence[str], before: int) -> None:
         self.after = after
@@ -62,7 +62,7 @@ class Piece(InputPartition):
 
 
 class ReadRequest:
-    """Which entries are read: those that meet every condition that is set."""
+    """The conditions for entries to read. An entry must meet every condition that is set."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._bus = options.get("bus")
@@ -73,7 +73,7 @@ class ReadRequest:
         self.everything = self._bus is None and self._type is None and self._actions is None
 
     def __call__(self, row: tuple[Any, ...]) -> bool:
-        """Whether this row is read."""
+        """Whether this row meets the conditions."""
         return (
             self._bus in (None, row[_BUS])
             and (self._actions is None or row[_ACTION] in self._actions)
@@ -112,19 +112,19 @@ async def _read_page(store: EventStore, *, after: str, until: str) -> LogRows:
 
 
 def pages_of(rows: int) -> tuple[int, int]:
-    """How many entries a page has, and how many pages a task of at most ``rows`` entries reads."""
+    """The entries of a page, and the pages of a task of at most ``rows`` entries."""
     pages = -(-rows // ROWS_PER_PAGE)
     return rows // pages, pages
 
 
 def pieces_between(after: str, ends: Sequence[str], rows: int) -> Pieces:
-    """What tasks of at most ``rows`` entries read, of a log that was cut into pages with these ends."""
+    """The pieces for tasks of at most ``rows`` entries, of a log that was cut into pages with these ends."""
     page, pages = pages_of(rows)
     return [(ends[n - 1] if n else after, tuple(ends[n : n + pages]), n * page) for n in range(0, len(ends), pages)]
 
 
-def log_stretch(spark: SparkSession, log: StoreSession, after: str, ends: Sequence[str], rows: int) -> DataFrame:
-    """What ``format("durabus")`` gives for the part of the log that was cut into pages with these ends.
+def read_log_part(spark: SparkSession, log: StoreSession, after: str, ends: Sequence[str], rows: int) -> DataFrame:
+    """The rows of ``format("durabus")`` for the part of the log that was cut into pages with these ends.
 
     The driver reads a single page itself. Spark would start two Pythons to plan the task and one to run it, which takes
     seconds.
@@ -147,7 +147,7 @@ class DurabusDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """The name for ``format``."""
         return "durabus"
 
     def schema(self) -> str:
@@ -155,16 +155,16 @@ class DurabusDataSource(DataSource):
         return SPARK
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (the schema is always our own)
-        """For ``spark.read``."""
+        """The reader of ``spark.read``."""
         return LogBatchReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  (Spark's names)
-        """For ``spark.readStream``."""
+        """The reader of ``spark.readStream``."""
         return LogStreamReader(self.options)
 
 
 class LogBatchReader(DataSourceReader):
-    """The log once, cut into ranges of its cursor."""
+    """Reads the log once, in parts that tasks read in parallel."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._url = options["url"]
@@ -175,7 +175,7 @@ class LogBatchReader(DataSourceReader):
         self._wanted = ReadRequest(options)
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Decided once, when the query is planned: what is committed later is not part of this read."""
+        """Cut the log when Spark plans the query. Entries that are committed later are not part of this read."""
         if self._pieces is not None:
             return [Piece(*piece) for piece in self._pieces]
         with StoreSession(self._url) as log:
@@ -183,12 +183,12 @@ class LogBatchReader(DataSourceReader):
             return cut_pieces(log, self._after, until, self._rows) or [Piece(START, (), 0)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task."""
+        """Read the part of one task."""
         return read_piece(self._url, partition, self._wanted)
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The log as it grows. The offset is the cursor, so a batch that is repeated has the same rows."""
+    """Reads the log as it grows. The offset is a log position, so a repeated batch has the same rows."""
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
         self._url = options["url"]
@@ -200,7 +200,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log = StoreSession(self._url)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  (Spark's name)
-        """Where a new query begins."""
+        """The position at which a new query begins."""
         return {"position": self._after}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
@@ -208,11 +208,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._limit) if self._limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
-        """The end of a run with ``availableNow``: what is committed from here on is for the next run."""
+        """Fix the end of a run with ``availableNow``. Entries that are committed later belong to the next run."""
         self._target = self._head()
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802  (Spark's name)
-        """Where the next batch ends: at most ``limit`` entries on."""
+        """The end of the next batch, which has at most ``limit`` entries."""
         until = self._head() if self._target is None else self._target
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ALL
         after = start["position"]
@@ -220,19 +220,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": ends[0]} if ends else start
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802  (Spark's name)
-        """Where the log ends now: what is between this and the batch's end is the lag."""
+        """The current end of the log. Spark shows its distance from the end of the batch as the lag."""
         return {"position": self._head()}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """The same for the same offsets."""
+        """Cut a batch for its tasks. The same offsets give the same parts."""
         return cut_pieces(self._log, start["position"], end["position"], self._rows)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """One task."""
+        """Read the part of one task."""
         return read_piece(self._url, partition, self._wanted)
 
     def stop(self) -> None:
-        """The query ended."""
+        """Close the store: the query has ended."""
         self._log.close()
 
     def _head(self) -> str:

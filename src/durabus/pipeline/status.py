@@ -1,4 +1,4 @@
-"""Where the lake stands: how far behind the store, what each step last did, what the tables weigh."""
+"""The status of the lake: its distance from the store, the last run of each step, and the size of the tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from durabus.store.contract import EventStore
 
 
 class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The last run of a step; ``lag`` is how many archived entries a projection has not seen."""
+    """The last run of a step. ``lag`` is the number of archived entries that a projection has not seen."""
 
     step: str
     version: int | None
@@ -27,9 +27,9 @@ class StepStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LakeStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """``behind``: log entries of the store that are not archived; ``unverified``: archived but not compared yet.
+    """``behind``: log entries of the store that are not archived. ``unverified``: archived but not yet compared.
 
-    ``behind`` is None, not known, while an open transaction keeps entries from all readers.
+    ``behind`` is None while an open transaction hides entries from all readers, because it is unknown then.
     """
 
     archived: int
@@ -40,7 +40,7 @@ class LakeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One table."""
+    """The size and version of one table."""
 
     name: str
     rows: int
@@ -50,7 +50,7 @@ class TableStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def lake_status(lake: Lake, store: EventStore) -> LakeStatus:
-    """Of one lake and its store."""
+    """Return the status of a lake and its store."""
     bronze = bronze_end(lake)
     verified = await store.read_position(READER)
     behind = await store.log_lag(bronze.position)
@@ -84,7 +84,7 @@ def _steps(lake: Lake, archived: int) -> list[StepStatus]:
 
 
 def table_status(lake: Lake) -> list[TableStatus]:
-    """Of every table."""
+    """Return the size of every table."""
     found = []
     for name in lake.tables():
         detail = lake.detail(name)

@@ -1,4 +1,4 @@
-"""The archive gate (seed 004): the operational log is trimmed only as far as its copy in the lake was verified."""
+"""The archive gate: a store's log is trimmed only up to the position that was verified in the lake."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from durabus.errors import LockHeld, PipelineError
 from durabus.pipeline.archive import bronze_end
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import EVENT_LOG, EVENT_LOG_COLUMNS
-from durabus.pipeline.source import ROWS_PER_PAGE, log_stretch
+from durabus.pipeline.source import ROWS_PER_PAGE, read_log_part
 from durabus.pipeline.store_session import StoreSession
 from durabus.queue.locks import LockManager
 from durabus.store.contract import EventStore
 from durabus.store.log import START
 
 READER = "pipeline.archive"
-"""The name under which the store remembers the verified position."""
+"""The name under which the store keeps the verified position."""
 
 
 class Fingerprint(msgspec.Struct, frozen=True):
-    """How many entries, and a sum of the hashes of all their columns: equal whatever the order."""
+    """The number of entries and the sum of their hashes over all columns. The order of entries does not matter."""
 
     rows: int
     hashes: int
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to where the lake was found equal to the log, and how many entries were compared for it."""
+    """The position up to which the lake is equal to the log, and the number of entries that were compared."""
 
     position: str
     rows: int
 
 
 def fingerprint(log: DataFrame) -> Fingerprint:
-    """Of rows with the columns of the log."""
+    """The fingerprint of rows with the columns of the log."""
     found = (
         log.select(F.xxhash64(*EVENT_LOG_COLUMNS).cast("decimal(38,0)").alias("hash"))
         .agg(F.count("*"), F.sum("hash"))
@@ -45,9 +45,9 @@ def fingerprint(log: DataFrame) -> Fingerprint:
 
 
 def verify(lake: Lake, session: StoreSession) -> Verified:
-    """Compare what was archived since the last time with the log itself, entry by entry by hash, and remember how far.
+    """Compare the entries that were archived since the last verification with the log, and save the new position.
 
-    Raises ``PipelineError``, and remembers nothing, if they differ.
+    Raises ``PipelineError`` and saves nothing if they differ.
     """
     since = session.ask(lambda store: store.read_position(READER))
     bronze = lake.read(EVENT_LOG.name)
@@ -65,7 +65,7 @@ def verify(lake: Lake, session: StoreSession) -> Verified:
         raise PipelineError(
             f"the lake differs from the log between positions {since or 'START'} and {until}: {archived.rows} entries "
             f"with hash {archived.hashes} against {kept.rows} with {kept.hashes}: nothing is trimmed; "
-            "if the log was trimmed by other means since, this stretch cannot be verified any more"
+            "if the log was trimmed by other means since, this part cannot be verified any more"
         )
     session.ask(lambda store: _remember(store, until))
     return Verified(position=until, rows=archived.rows)
@@ -80,15 +80,15 @@ async def _remember(store: EventStore, until: str) -> None:
 
 
 def _log_between(lake: Lake, session: StoreSession, after: str, until: str, *, rows: int) -> DataFrame:
-    """``rows``: as many as the copy has."""
+    """The log between two positions. ``rows`` is the number of entries in the copy."""
     if rows <= ROWS_PER_PAGE:
-        return log_stretch(lake.spark, session, after, [until], ROWS_PER_PAGE)
+        return read_log_part(lake.spark, session, after, [until], ROWS_PER_PAGE)
     log = lake.spark.read.format("durabus").option("url", session.url)
     return log.option("after", after).option("until", until).load()
 
 
 async def trim(store: EventStore, *, older_than: float = 0.0, batch: int = 10_000) -> int:
-    """Trim the log up to the verified position, and no further. Returns how many entries were deleted."""
+    """Trim the log up to the verified position. Returns the number of deleted entries."""
     until = await store.read_position(READER)
     if until == START:
         raise PipelineError(
