@@ -18,6 +18,12 @@ from durabus.worker.claimed_event import ClaimedEvent, EventLock
 from durabus.worker.slots import SLOT
 from durabus.worker.threads import CALL
 
+logger = logging.getLogger("durabus.bus")
+
+ASK_SOON = 0.01
+ASK_SELDOM = 0.5
+"""Longest pause between two claims of a child that is delayed, waits for a retry, or runs on another node."""
+
 
 def event_lock(store: EventStore, mode: EventMode, bus: str) -> EventLock | None:
     """The lock that an event of the bus holds while it runs; None in parallel mode."""
@@ -70,13 +76,6 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[[ClaimedEvent], No
         return
     with suppress(RuntimeError):  # that loop is closed, and its slots are gone
         loop.call_soon_threadsafe(function, claimed)
-
-
-logger = logging.getLogger("durabus.bus")
-
-ASK_SOON = 0.01
-ASK_SELDOM = 0.5
-"""Longest pause between two claims of a child that is delayed, waits for a retry, or runs on another node."""
 
 
 class AwaitedEvent(Protocol):
