@@ -5,7 +5,7 @@ from tests.cli.conftest import Durabus
 
 from durabus import EventStore
 from durabus.model.handler import HandlerInfo
-from durabus.views import handlers
+from durabus.views import workers
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ async def announced(store: EventStore) -> None:
 
 @pytest.fixture
 def _all_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers, "HEARD", -1.0)
+    monkeypatch.setattr(workers, "HEARD", -1.0)
 
 
 def names(durabus: Durabus, *options: str) -> list[tuple[str, str, str]]:

@@ -11,7 +11,8 @@ from tests.dashboard.shop import Till, bury, open_bus, publish
 from durabus import EventStore, ManualClock, open_store
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.handler import HandlerInfo
-from durabus.views.workers import WorkerSeen, workers_of
+from durabus.views.activity import WorkerSeen
+from durabus.views.workers import workers_of
 
 BUS = "default"
 NOW = 1_000.0

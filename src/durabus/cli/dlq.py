@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from durabus.cli.events import event_ref, print_event, print_events, refuse_without_events
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.options import DEFAULTS, Common, opened_store, refuse_absent_file, shown_url, store_url
+from durabus.cli.options import DEFAULTS, BusOption, Common, opened_store, refuse_absent_file, shown_url, store_url
 from durabus.cli.output import confirm, event_document, print_json, progress_bars, say
 from durabus.errors import EventNotFound, NotADeadLetter
 from durabus.model.event import Event
@@ -20,8 +20,6 @@ from durabus.store.contract import EventStore
 dlq = App(name="dlq", help="Dead letters: list, show, retry, purge.")
 
 AT_ONCE = 500
-
-BusOption = Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")]
 
 
 @dlq.command(name="list")

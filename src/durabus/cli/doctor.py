@@ -9,7 +9,7 @@ from durabus.cli.failures import Exit
 from durabus.cli.options import DEFAULTS, Common, refuse_absent_file, store_url
 from durabus.cli.output import age, console, plain, print_json, table
 from durabus.store.connect import make_store
-from durabus.views.handlers import registered_handlers
+from durabus.views.workers import registered_handlers
 
 if TYPE_CHECKING:
     from durabus.store.checks import Finding

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.options import DEFAULTS, Common, opened_store
+from durabus.cli.options import DEFAULTS, BusOption, Common, opened_store
 from durabus.cli.output import (
     UNLIMITED,
     age,
@@ -71,7 +71,7 @@ async def list_events(
     tag: Annotated[
         tuple[str, ...], Parameter(help="Events with at least one of these tags.", negative="", show_default=False)
     ] = (),
-    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
+    bus: BusOption = None,
     limit: Annotated[int, Parameter(help="Maximum to show.")] = 20,
     before: Annotated[int | None, Parameter(help="Only ids below this one, to show the next page.")] = None,
     common: Common = DEFAULTS,
@@ -156,7 +156,7 @@ async def tail(
     ] = False,
     follow: Annotated[bool, Parameter(help="Wait for new entries, or stop at the end of the log.")] = True,
     event_type: Annotated[str, Parameter(name="--type", help="Pattern, such as order.*")] = "*",
-    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
+    bus: BusOption = None,
     common: Common = DEFAULTS,
 ) -> None:
     """Print log entries as they are committed, until Ctrl-C. With --json print one document per line.

@@ -29,6 +29,7 @@ BackUp = Literal["backup", "restore"]
 JsonOption = Annotated[
     bool, Parameter(negative="", show_default=False, help="Print JSON for programs instead of text for people.")
 ]
+BusOption = Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")]
 
 
 @Parameter(name="*")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from durabus.cli.options import DEFAULTS, Common, opened_store
+from durabus.cli.options import DEFAULTS, BusOption, Common, opened_store
 from durabus.cli.output import (
     age,
     clock_time,
@@ -37,7 +37,7 @@ SHORTEST = 0.1
 
 async def stats(
     *,
-    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
+    bus: BusOption = None,
     watch: Annotated[
         bool, Parameter(help="Update repeatedly, with rates, until Ctrl-C.", negative="", show_default=False)
     ] = False,

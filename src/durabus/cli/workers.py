@@ -7,11 +7,17 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
-from durabus.cli.options import DEFAULTS, Common, opened_store
+from durabus.cli.options import DEFAULTS, BusOption, Common, opened_store
 from durabus.cli.output import age, confirm, console, handler_table, iso, plain, print_json, print_whole, say, table
 from durabus.model.limits import check_batch
-from durabus.views.handlers import HandlerView, registered_handlers
-from durabus.views.workers import MAX_RELEASED, WorkerView, read_workers, release_worker
+from durabus.views.workers import (
+    MAX_RELEASED,
+    HandlerView,
+    WorkerView,
+    read_workers,
+    registered_handlers,
+    release_worker,
+)
 
 workers = App(name="workers", help="Worker processes: list, release.")
 handlers = App(name="handlers", help="Handlers that processes have registered: list, forget.")
@@ -22,7 +28,7 @@ STATE_STYLES = {"live": "green", "late": "bold red", "missing": "bold red", "gon
 @workers.command(name="list")
 async def list_workers(
     *,
-    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
+    bus: BusOption = None,
     gone: Annotated[
         bool, Parameter(help="Also show workers gone for ten minutes.", negative="", show_default=False)
     ] = False,
@@ -131,7 +137,7 @@ def _worker_document(line: WorkerView) -> dict[str, object]:
 @handlers.command(name="list")
 async def list_handlers(
     *,
-    bus: Annotated[str | None, Parameter(help="Only this bus. Default: all buses.")] = None,
+    bus: BusOption = None,
     missing: Annotated[
         bool, Parameter(help="Only handlers that no live node has.", negative="", show_default=False)
     ] = False,

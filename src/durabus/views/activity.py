@@ -22,7 +22,6 @@ from durabus.model.settlement import NO_HANDLER
 from durabus.model.statuses import DEAD_LETTER, Action
 from durabus.store.contract import EventStore
 from durabus.store.log import START
-from durabus.views.workers import WorkerSeen
 
 logger = logging.getLogger("durabus.server")
 
@@ -184,6 +183,15 @@ class Live(msgspec.Struct):
 
     tags: Tags = ()
     picked_ts: float | None = None
+
+
+class WorkerSeen(msgspec.Struct):
+    """The events of a worker that the log shows."""
+
+    last_ts: float
+    done: int = 0
+    failed: int = 0
+    lost: int = 0
 
 
 class AttemptEnd(msgspec.Struct, frozen=True):

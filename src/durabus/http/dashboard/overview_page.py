@@ -101,38 +101,13 @@ def charts(series: list[ActivityCounts], begin: float, step: float, since: float
     def pace(what: str) -> list[float | None]:
         return [getattr(counts, what) / step if read else None for counts, read in zip(series, known, strict=True)]
 
+    events = [("published", "published", pace("published")), ("done", "done", pace("completed"))]
+    failures = [("failed", "failed", pace("failed_attempts")), ("dead letters", "dead", pace("dead"))]
+    times = [(name, name, [getattr(found, name) for found in done]) for name in ("p99", "p95", "p50")]
     return [
-        chart(
-            "Events per second",
-            begin,
-            step,
-            [
-                ("published", "published", pace("published")),
-                ("done", "done", pace("completed")),
-            ],
-            words.rate,
-        ),
-        chart(
-            "Failed attempts per second",
-            begin,
-            step,
-            [
-                ("failed", "failed", pace("failed_attempts")),
-                ("dead letters", "dead", pace("dead")),
-            ],
-            words.rate,
-        ),
-        chart(
-            "Publish to done",
-            begin,
-            step,
-            [
-                ("p99", "p99", [found.p99 for found in done]),
-                ("p95", "p95", [found.p95 for found in done]),
-                ("p50", "p50", [found.p50 for found in done]),
-            ],
-            words.duration,
-        ),
+        chart("Events per second", begin, step, events, words.rate),
+        chart("Failed attempts per second", begin, step, failures, words.rate),
+        chart("Publish to done", begin, step, times, words.duration),
     ]
 
 

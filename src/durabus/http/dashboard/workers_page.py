@@ -17,8 +17,7 @@ from durabus.http.dashboard.rendering import (
 )
 from durabus.http.dashboard.words import plural
 from durabus.http.problems import Problem
-from durabus.views.handlers import RULE, WINDOW, count_attempts, registered_handlers
-from durabus.views.workers import release_worker, workers_of
+from durabus.views.workers import RULE, WINDOW, count_attempts, registered_handlers, release_worker, workers_of
 
 SHOWN = 5
 MAX_HANDLERS = 500

@@ -31,7 +31,7 @@ from durabus.model.query import EventQuery
 from durabus.queue.dead_letters import DLQInspector
 from durabus.views.dead_letters import DEAD
 from durabus.views.events import count_events, list_events
-from durabus.views.handlers import registered_handlers
+from durabus.views.workers import registered_handlers
 
 AnyRequest = Request[Any, Any, Any]
 MAX_WHOLE = 100
