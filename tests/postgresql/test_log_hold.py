@@ -9,6 +9,7 @@ import pytest
 from durabus import EventLogProjectionBuilder, ManualClock
 from durabus.http.dashboard.overview_page import held
 from durabus.http.metrics import HttpMetrics
+from durabus.maintenance.services import HorizonWatch
 from durabus.model.event import new_event
 from durabus.model.log_entry import HELD_AFTER, LogHold
 from durabus.model.query import Counts
@@ -113,6 +114,18 @@ async def test_a_reader_that_gets_nothing_warns_once_of_each_holder(
     clock.advance(LONG)
     await timed.read_log(after=page.next)
     assert len(caplog.records) == 3
+
+
+async def test_a_process_that_reads_nothing_warns_once_of_each_holder(
+    timed: PostgreSQLStore, clock: ManualClock, idle: psycopg.Connection, caplog: pytest.LogCaptureFixture
+) -> None:
+    await timed.add_events([new_event("a")])
+    clock.advance(LONG)
+    watch = HorizonWatch(timed, every=10.0)
+    for _ in range(3):
+        await watch.run_once()
+    (warning,) = caplog.records
+    assert f"the transaction of pid {idle.info.backend_pid} (reports)" in warning.getMessage()
 
 
 async def test_readers_ask_for_a_holder_now_and_then_only() -> None:
