@@ -18,7 +18,7 @@ from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.query import Counts, EventQuery
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Settled, Settlement
+from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
 from durabus.store.log import START
@@ -248,3 +248,35 @@ def numbers(events: Sequence[Event | Claim]) -> list[int]:
 def batch(count: int, *, bus: str = BUS, kind: str = "order.placed", **options: Any) -> list[NewEvent]:
     """Return ``count`` events that are not published yet."""
     return [new_event(kind, {"n": n}, bus=bus, **options) for n in range(count)]
+
+
+async def end(lab: Lab, claim: Claim, how: str) -> None:
+    """End a claim in the named way."""
+    match how:
+        case "complete":
+            await lab.settle_one(Complete(claim.ref))
+        case "complete with errors":
+            await lab.settle_one(Complete(claim.ref, errors=("no",)))
+        case "fail":
+            await lab.settle_one(Fail(claim.ref, "no", 5 * lab.moment))
+        case "fail for good":
+            await lab.settle_one(Fail(claim.ref, "no", None))
+        case "release":
+            await lab.settle_one(Release(claim.ref))
+        case "reset":
+            await lab.store.reset_event(claim.event.id, reason="stuck")
+        case "if done":
+            assert await lab.store.complete_event_if_done(claim.ref, []) is not None
+        case "remove":
+            assert await lab.store.remove_event(claim.event.id)
+        case "lease":
+            await lab.let_the_lease_end()
+        case _:
+            raise ValueError(how)
+
+
+async def reader_lock(lab: Lab) -> LockClaim:
+    """Claim the lock of a reader of the log."""
+    lock = await lab.store.claim_lock("reader", worker_id=ALICE, token=new_token(), lease=lab.lease)
+    assert lock is not None
+    return lock

@@ -9,12 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from durabus.errors import LeaseLost
-from durabus.model.claim import Claim, ClaimRef, HandlerClaim, HandlerClaimRequest, new_token
+from durabus.model.claim import Claim, ClaimRef, new_token
 from durabus.model.event import Event
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import Action, EventMode, EventStatus, HandlerMode, ResultStatus
 from durabus.store.contract import EventStore
+from durabus.testing.conformance.handler_claims import handler_claim
 from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab
 
 DONE = HandlerResult(handler_id="a", status=ResultStatus.SUCCEEDED, value_json="1")
@@ -49,20 +50,6 @@ async def _taken(lab: Lab, node: EventStore) -> bool:
 async def _expired(node: EventStore) -> bool:
     await node.expire_events()
     return True
-
-
-async def _handler(lab: Lab, claim: Claim, handler_id: str) -> HandlerClaim:
-    request = HandlerClaimRequest(
-        event=claim.ref,
-        handler_ids=(handler_id,),
-        worker_id=ALICE,
-        token=new_token(),
-        lease=lab.lease,
-        mode=HandlerMode.PARALLEL,
-    )
-    granted = await lab.store.claim_next_handler_result(request)
-    assert granted is not None
-    return granted
 
 
 class LateSettlementTests:
@@ -311,7 +298,10 @@ class LateSettlementTests:
         may be completed or released, but not renewed.
         """
         claim = await lab.claimed()
-        one, two = await _handler(lab, claim, "a"), await _handler(lab, claim, "b")
+        one, two = (
+            await handler_claim(lab, claim, ["a"], HandlerMode.PARALLEL),
+            await handler_claim(lab, claim, ["b"], HandlerMode.PARALLEL),
+        )
         await _abandon(lab, other_node, claim)
         before = await lab.picture()
         assert isinstance((await lab.store.renew_handler_claims([one], lease=lab.lease))[0], LeaseLost)
@@ -329,7 +319,7 @@ class LateSettlementTests:
     async def test_a_late_last_handler_completes_the_event(self, lab: Lab, other_node: EventStore) -> None:
         """It works as ``settle_events`` with ``Complete``, also for a repeat."""
         claim = await lab.claimed()
-        handler = await _handler(lab, claim, "a")
+        handler = await handler_claim(lab, claim, ["a"], HandlerMode.PARALLEL)
         await _abandon(lab, other_node, claim)
         await lab.store.complete_handler_result(handler, DONE)
         settled = await lab.store.complete_event_if_done(claim.ref, ["a"])
@@ -343,10 +333,10 @@ class LateSettlementTests:
     ) -> None:
         """Raises ``LeaseLost`` if the claim is not current."""
         claim = await lab.claimed()
-        handler = await _handler(lab, claim, "a")
+        handler = await handler_claim(lab, claim, ["a"], HandlerMode.PARALLEL)
         await _abandon(lab, other_node, claim)
         newer = await lab.claim_one(other_node, worker_id=BOB)
-        assert await _handler(lab, newer, "a") != handler
+        assert await handler_claim(lab, newer, ["a"], HandlerMode.PARALLEL) != handler
         before = await lab.picture()
         with pytest.raises(LeaseLost):
             await lab.store.complete_handler_result(handler, DONE)

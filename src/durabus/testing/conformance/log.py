@@ -13,15 +13,9 @@ from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import Action, EventStatus
 from durabus.store.contract import EventStore
 from durabus.store.log import START
-from durabus.testing.conformance.lab import ALICE, BUS, Lab, batch
+from durabus.testing.conformance.lab import ALICE, BUS, Lab, batch, reader_lock
 
 NOT_POSITIONS = ["nonsense", "-1", " ", "1.5", "0x10", "1; drop table", "\u0661", "9" * 40, "\x00"]
-
-
-async def _lock(lab: Lab) -> LockClaim:
-    lock = await lab.store.claim_lock("reader", worker_id=ALICE, token=new_token(), lease=lab.lease)
-    assert lock is not None
-    return lock
 
 
 class LogTests:
@@ -213,7 +207,7 @@ class LogTests:
         """Return the position that ``save_position`` saved last; ``START`` if there is none."""
         await lab.publish(2)
         first, second = (entry.position for entry in await lab.log())
-        lock = await _lock(lab)
+        lock = await reader_lock(lab)
         assert await lab.store.read_position("reader") == START
         await lab.store.save_position("reader", first, lock=lock)
         assert await other_node.read_position("reader") == first
@@ -230,7 +224,7 @@ class LogTests:
         head = await lab.store.log_head()
         lock = LockClaim(key="reader", worker_id=ALICE, token=new_token(), fence=1, expires_ts=0.0)
         if state != "never claimed":
-            lock = await _lock(lab)
+            lock = await reader_lock(lab)
         match state:
             case "released":
                 await lab.store.release_lock(lock)

@@ -14,7 +14,7 @@ from durabus.model.claim import Claim, event_lock_key, new_token
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import EventMode, EventStatus
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.lab import ALICE, BOB, BUS, OTHER_BUS, Lab, numbers
+from durabus.testing.conformance.lab import ALICE, BOB, BUS, OTHER_BUS, Lab, end, numbers
 
 GLOBAL, SERIAL, PARALLEL = EventMode.GLOBAL_SERIAL, EventMode.BUS_SERIAL, EventMode.PARALLEL
 SERIAL_MODES = pytest.mark.parametrize("mode", [SERIAL, GLOBAL])
@@ -37,26 +37,6 @@ MATRIX = [
 async def _serial_claim(lab: Lab, mode: EventMode) -> Claim:
     await lab.publish(3)
     return await lab.claim_one(mode=mode)
-
-
-async def _end(lab: Lab, claim: Claim, how: str) -> None:
-    match how:
-        case "complete":
-            await lab.settle_one(Complete(claim.ref))
-        case "complete with errors":
-            await lab.settle_one(Complete(claim.ref, errors=("no",)))
-        case "fail":
-            await lab.settle_one(Fail(claim.ref, "no", 5 * lab.moment))
-        case "fail for good":
-            await lab.settle_one(Fail(claim.ref, "no", None))
-        case "release":
-            await lab.settle_one(Release(claim.ref))
-        case "reset":
-            await lab.store.reset_event(claim.event.id, reason="stuck")
-        case "if done":
-            assert await lab.store.complete_event_if_done(claim.ref, []) is not None
-        case "remove":
-            assert await lab.store.remove_event(claim.event.id)
 
 
 class ModeTests:
@@ -316,7 +296,7 @@ class SerialBatchTests:
         for claim in (claims[1], claims[0], claims[2]):
             assert len(await lab.store.list_locks()) == 1
             assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
-            await _end(lab, claim, ended_by)
+            await end(lab, claim, ended_by)
         assert await lab.store.list_locks() == []
         assert len(await lab.claim(other_node, mode=mode, worker_id=BOB)) == 1
 

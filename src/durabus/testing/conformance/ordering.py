@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from durabus.errors import UnsupportedByStore
-from durabus.model.claim import Claim
 from durabus.model.event import new_event, new_event_id
 from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import EventMode, EventStatus
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.lab import BOB, BUS, OTHER_BUS, Lab, numbers
+from durabus.testing.conformance.lab import BOB, BUS, OTHER_BUS, Lab, end, numbers
 
 
 class OrderTests:
@@ -233,7 +232,7 @@ class OrderingTests:
         """
         await _publish(lab, "a", "a")
         (head,) = await lab.claim(limit=10)
-        await _end(lab, head, ended_by)
+        await end(lab, head, ended_by)
         next_one = 0 if ended_by in ("release", "reset", "lease") else 1
         assert numbers(await lab.claim(other_node, limit=10, worker_id=BOB)) == [next_one]
 
@@ -343,19 +342,3 @@ class OrderingTests:
         await lab.store.add_events(new)
         assert await lab.claim(event_id=new[1].event_id) == []
         assert numbers(await lab.claim(event_id=new[0].event_id)) == [0]
-
-
-async def _end(lab: Lab, claim: Claim, ended_by: str) -> None:
-    match ended_by:
-        case "complete":
-            await lab.settle(Complete(claim.ref))
-        case "fail for good":
-            await lab.settle(Fail(claim.ref, "no", None))
-        case "release":
-            await lab.settle(Release(claim.ref))
-        case "reset":
-            await lab.store.reset_event(claim.event.id, reason="stuck")
-        case "remove":
-            await lab.store.remove_event(claim.event.id)
-        case "lease":
-            await lab.let_the_lease_end()

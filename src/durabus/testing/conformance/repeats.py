@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from durabus.errors import LeaseLost, UnsupportedByStore
-from durabus.model.claim import HandlerClaim, HandlerClaimRequest, LockClaim, new_token
+from durabus.model.claim import HandlerClaim, HandlerClaimRequest, new_token
 from durabus.model.handler import HandlerInfo
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, batch
+from durabus.testing.conformance.handler_claims import handler_request
+from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, batch, reader_lock
 
 DECLARABLE = ("idempotency_keys", "serial_modes")
 """Features that tests of other things use."""
@@ -122,9 +123,7 @@ async def _requeue(lab: Lab) -> Call:
 async def claimed_handler(lab: Lab) -> tuple[HandlerClaimRequest, HandlerClaim]:
     """Claim an event and one of its handlers."""
     claim = await lab.claimed()
-    request = HandlerClaimRequest(
-        event=claim.ref, handler_ids=("a", "b"), worker_id=ALICE, token=new_token(), lease=lab.lease
-    )
+    request = handler_request(lab, claim, ("a", "b"))
     granted = await lab.store.claim_next_handler_result(request)
     assert granted is not None
     return request, granted
@@ -151,25 +150,19 @@ async def _complete_if_done(lab: Lab) -> Call:
     return lambda node: node.complete_event_if_done(request.event, ["a"])
 
 
-async def _lock(lab: Lab) -> LockClaim:
-    lock = await lab.store.claim_lock("reader", worker_id=ALICE, token=new_token(), lease=lab.lease)
-    assert lock is not None
-    return lock
-
-
 async def _claim_lock(lab: Lab) -> Call:
     token = new_token()
     return lambda node: node.claim_lock("reader", worker_id=ALICE, token=token, lease=lab.lease)
 
 
 async def _release_lock(lab: Lab) -> Call:
-    lock = await _lock(lab)
+    lock = await reader_lock(lab)
     return lambda node: node.release_lock(lock)
 
 
 async def _save_position(lab: Lab) -> Call:
     await lab.publish()
-    lock, head = await _lock(lab), await lab.store.log_head()
+    lock, head = await reader_lock(lab), await lab.store.log_head()
     return lambda node: node.save_position("reader", head, lock=lock)
 
 

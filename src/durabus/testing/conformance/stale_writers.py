@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 import pytest
+from msgspec.structs import replace
 
 from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, ClaimRef, HandlerClaim, HandlerClaimRequest, LockClaim, new_token
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release
-from durabus.model.statuses import HandlerMode, ResultStatus
+from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.statuses import ResultStatus
 from durabus.store.contract import EventStore
+from durabus.testing.conformance.handler_claims import handler_claim
 from durabus.testing.conformance.lab import ALICE, BOB, Lab
 
 Loss = Callable[[Lab, EventStore, Claim], Awaitable[ClaimRef]]
@@ -64,28 +66,12 @@ async def _wrong_fence(_lab: Lab, _other_node: EventStore, claim: Claim) -> Clai
     return ClaimRef(claim.event.id, claim.token, claim.event.fence + 1)
 
 
-async def _complete(lab: Lab, ref: ClaimRef) -> object:
-    return (await lab.settle(Complete(ref, (DONE,), status_code=200)))[0]
+def _settling(name: str, make: Callable[[ClaimRef], Settlement]) -> Write:
+    async def write(lab: Lab, ref: ClaimRef) -> object:
+        return (await lab.settle(make(ref)))[0]
 
-
-async def _complete_plainly(lab: Lab, ref: ClaimRef) -> object:
-    return (await lab.settle(Complete(ref)))[0]
-
-
-async def _complete_with_errors(lab: Lab, ref: ClaimRef) -> object:
-    return (await lab.settle(Complete(ref, (DONE,), errors=("no",))))[0]
-
-
-async def _fail(lab: Lab, ref: ClaimRef) -> object:
-    return (await lab.settle(Fail(ref, "no", 0.0, (DONE,))))[0]
-
-
-async def _fail_for_good(lab: Lab, ref: ClaimRef) -> object:
-    return (await lab.settle(Fail(ref, "no", None, (DONE,))))[0]
-
-
-async def _release(lab: Lab, ref: ClaimRef) -> object:
-    return (await lab.settle(Release(ref, 0.0, (DONE,))))[0]
+    write.__name__ = name
+    return write
 
 
 async def _renew(lab: Lab, ref: ClaimRef) -> object:
@@ -118,12 +104,12 @@ LOSSES = [
     _wrong_fence,
 ]
 WRITES = [
-    _complete,
-    _complete_plainly,
-    _complete_with_errors,
-    _fail,
-    _fail_for_good,
-    _release,
+    _settling("complete", lambda ref: Complete(ref, (DONE,), status_code=200)),
+    _settling("complete plainly", Complete),
+    _settling("complete with errors", lambda ref: Complete(ref, (DONE,), errors=("no",))),
+    _settling("fail", lambda ref: Fail(ref, "no", 0.0, (DONE,))),
+    _settling("fail for good", lambda ref: Fail(ref, "no", None, (DONE,))),
+    _settling("release", lambda ref: Release(ref, 0.0, (DONE,))),
     _renew,
     _start,
     _claim_handler,
@@ -138,16 +124,6 @@ LOST_WRITES += [(_expired, write) for write in (_renew, _start, _claim_handler)]
 
 def _name(function: Callable[..., object]) -> str:
     return function.__name__.strip("_").replace("_", " ")
-
-
-async def _handler_claim(lab: Lab, claim: Claim, mode: HandlerMode = HandlerMode.SERIAL) -> HandlerClaim:
-    granted = await lab.store.claim_next_handler_result(
-        HandlerClaimRequest(
-            event=claim.ref, handler_ids=("a",), worker_id=ALICE, token=new_token(), lease=lab.lease, mode=mode
-        )
-    )
-    assert granted is not None
-    return granted
 
 
 class StaleWriterTests:
@@ -175,7 +151,7 @@ class StaleWriterTests:
     async def test_a_write_under_a_lost_handler_claim_changes_nothing(self, lab: Lab, loss: str, write: str) -> None:
         """Raises ``LeaseLost`` if the claim is not current."""
         event_claim = await lab.claimed()
-        claim = await self._lose(lab, loss, event_claim, await _handler_claim(lab, event_claim))
+        claim = await self._lose(lab, loss, event_claim, await handler_claim(lab, event_claim, ["a"]))
         before = await lab.picture()
         match write:
             case "complete":
@@ -194,7 +170,7 @@ class StaleWriterTests:
             case "taken over":
                 await lab.store.renew_event_claims([event_claim.ref], lease=9 * lab.lease)
                 await lab.let_the_lease_end()
-                await _handler_claim(lab, event_claim)
+                await handler_claim(lab, event_claim, ["a"])
             case "event released":
                 await lab.settle_one(Release(event_claim.ref))
             case "event reset":
@@ -204,9 +180,9 @@ class StaleWriterTests:
             case "removed":
                 await lab.store.remove_event(event_claim.event.id)
             case "wrong token":
-                return _other_handler_claim(claim, token=new_token(), fence=claim.fence)
+                return replace(claim, token=new_token(), fence=claim.fence)
             case "wrong fence":
-                return _other_handler_claim(claim, token=claim.token, fence=claim.fence + 1)
+                return replace(claim, token=claim.token, fence=claim.fence + 1)
         return claim
 
     @pytest.mark.parametrize("write", ["renew", "release", "save_position"])
@@ -246,14 +222,3 @@ class StaleWriterTests:
                 await lab.store.release_lock(lock)
             case "save_position":
                 await lab.store.save_position("reader", position, lock=lock)
-
-
-def _other_handler_claim(claim: HandlerClaim, *, token: str, fence: int) -> HandlerClaim:
-    return HandlerClaim(
-        id=claim.id,
-        handler_id=claim.handler_id,
-        token=token,
-        fence=fence,
-        attempts=claim.attempts,
-        expires_ts=claim.expires_ts,
-    )

@@ -9,6 +9,7 @@ from collections.abc import Container
 from enum import StrEnum
 from typing import Any, cast
 
+import msgspec
 from msgspec.structs import replace
 
 from durabus.errors import StoreUnavailableError
@@ -41,20 +42,15 @@ class Fault(StrEnum):
     """The call takes a large part of a lease to arrive."""
 
 
-class Request:
+class Request(msgspec.Struct, eq=False):
     """A call on its way. ``future`` is None if its reply gets lost."""
 
-    __slots__ = ("args", "back", "future", "options", "verb")
-
-    def __init__(
-        self, verb: str, args: tuple[Any, ...], options: dict[str, Any], future: asyncio.Future[Any] | None
-    ) -> None:
-        self.verb = verb
-        self.args = args
-        self.options = options
-        self.future = future
-        self.back = 0.0
-        """How long the reply takes."""
+    verb: str
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    future: asyncio.Future[Any] | None
+    back: float = 0.0
+    """How long the reply takes."""
 
     def unanswered(self) -> Request:
         """Return the same request without a reply."""
