@@ -102,7 +102,7 @@ def stale_writes(history: History) -> Iterator[Violation]:
             if answer is not None and not answer.lost and kind != subject.what:
                 yield Violation(
                     "stale write",
-                    f"{call.invoke.host} was told that it has settled event {id_}, fence {fence} ({subject.what}); "
+                    f"the store told {call.invoke.host} that event {id_}, fence {fence} is settled ({subject.what}); "
                     f"the log has {'no such entry' if end is None else end.action}",
                 )
         if end is not None:
@@ -137,7 +137,7 @@ def _renewals(history: History, claims: dict[tuple[int, int], ClaimInterval], sl
             if not answer.lost and (held is None or ended < call.begins - slack):
                 yield Violation(
                     "stale write",
-                    f"{call.invoke.host} was told that event {asked.id}, fence {asked.fence} is still its own",
+                    f"the store told {call.invoke.host} that event {asked.id}, fence {asked.fence} is still its own",
                 )
 
 

@@ -227,7 +227,7 @@ def linearizable(history: History) -> Iterator[Violation]:
         if verdict is None:
             yield Violation("linearizable", f"event {event.id}: not found out within {MAX_NODES} states")
         elif not verdict:
-            yield Violation("linearizable", f"event {event.id}: no order of the calls on it explains their answers")
+            yield Violation("linearizable", f"event {event.id}: no order of the calls on it explains their replies")
 
 
 def _ops(call: RecordedCall, *, repeats: bool) -> Iterator[Op]:

@@ -183,7 +183,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run until ``main`` ends, then drop everything else."""
         task: asyncio.Task[T] = self.create_task(main, context=context_of(self.threads.outside))
-        events._set_running_loop(self)  # noqa: SLF001  (the documented way for those who write loops)
+        events._set_running_loop(self)  # noqa: SLF001  (the documented way for event loops)
         self._running = True
         try:
             while not task.done():
