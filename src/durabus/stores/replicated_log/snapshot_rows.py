@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import groupby
-from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -136,9 +135,6 @@ class NewRow(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, g
         )
 
 
-_of_new = attrgetter(*NewRow.__struct_fields__)
-
-
 class EventBlock(msgspec.Struct, frozen=True, array_like=True):
     """Events with neighbouring ids. Their handlers have their own table."""
 
@@ -171,7 +167,23 @@ def event_block(states: Iterable[EventState]) -> EventBlock:
         if event.fence:
             others.append(replace(state, handlers=()) if state.handlers else state)
             continue
-        new.append(NewRow(*_of_new(event)))
+        new.append(
+            NewRow(
+                event.id,
+                event.event_id,
+                event.bus,
+                event.type,
+                event.payload_json,
+                event.created_ts,
+                event.due_ts,
+                event.metadata_json,
+                event.tags,
+                event.priority,
+                event.max_attempts,
+                event.parent_id,
+                event.idempotency_key,
+            )
+        )
     return EventBlock(new, others)
 
 
