@@ -11,7 +11,7 @@ def test_db_goes_from_nothing_to_verified(durabus: Durabus, postgresql_database:
     assert refused.code == 3
     assert "durabus db migrate" in refused.err
     applied = durabus("db", "migrate", "--json", *store).json["applied"]
-    assert applied[0] == "0001_schema"
+    assert applied[0] == "0001_tables"
     assert durabus("db", "migrate", *store).out.startswith("up to date: ")
     status = durabus("db", "status", "--json", *store)
     assert (status.code, status.json["up_to_date"]) == (0, True)

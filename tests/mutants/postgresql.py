@@ -2,7 +2,8 @@
 
 from tests.mutants.mutant import Mutant
 
-SCHEMA = "stores/postgresql/migrations/0001_schema.sql"
+CLAIMS = "stores/postgresql/migrations/0003_claims.sql"
+PUBLISHING = "stores/postgresql/migrations/0002_publishing.sql"
 SQL = "stores/postgresql/statements/"
 SUITE = "tests/conformance/test_postgresql.py::TestPostgreSQLStore::test_"
 STALE = f"{SUITE}a_write_under_a_lost_claim_changes_nothing"
@@ -15,7 +16,7 @@ SET enable_sort = off
 POSTGRESQL = (
     Mutant(
         "PostgreSQL: token of a completion",
-        SCHEMA,
+        CLAIMS,
         "AND coalesce(e.token, '') = given.token ",
         "",
         f"{STALE}[wrong token-complete plainly]",
@@ -23,7 +24,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: fence of a completion",
-        SCHEMA,
+        CLAIMS,
         "AND e.fence = given.fence\n",
         "\n",
         f"{STALE}[wrong fence-complete plainly]",
@@ -39,7 +40,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: leases that are over",
-        SCHEMA,
+        CLAIMS,
         "e.status = 'PROCESSING' AND e.lease_expires_at <= v_now",
         "e.status = 'PROCESSING' AND e.lease_expires_at <= v_now - interval '1 hour'",
         f"{SUITE}another_worker_takes_over_when_the_lease_is_over",
@@ -47,7 +48,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: events that are due",
-        SCHEMA,
+        CLAIMS,
         "d.status = 'PENDING' AND d.due_at <= v_now",
         "d.status = 'PENDING'",
         f"{SUITE}an_event_that_became_due_brings_no_other_along",
@@ -55,7 +56,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: priority",
-        SCHEMA,
+        CLAIMS,
         """                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 2
                 ORDER BY -e.priority, e.id LIMIT""",
         """                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 2
@@ -65,7 +66,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: lock of a serial bus",
-        SCHEMA,
+        CLAIMS,
         "    IF p_lock_key IS NOT NULL THEN\n        INSERT INTO locks",
         "    IF false THEN\n        INSERT INTO locks",
         f"{SUITE}a_mode_excludes_those_who_need_the_same_lock[bus-serial-bus-serial-orders-False]",
@@ -73,7 +74,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: any of the tags",
-        SCHEMA,
+        CLAIMS,
         "e.lane = 1 AND e.tags IS NOT NULL AND e.tags && p_tags",
         "e.lane = 1 AND e.tags IS NOT NULL AND e.tags @> p_tags",
         f"{SUITE}a_claim_by_tags_takes_events_that_carry_one_of_them",
@@ -81,7 +82,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: a limit is a limit",
-        SCHEMA,
+        CLAIMS,
         "    v_ids := v_ids[1:p_limit];\n",
         "",
         f"{SUITE}a_claim_is_full_although_a_key_came_back_often",
@@ -89,7 +90,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: idempotency key of a bus",
-        SCHEMA,
+        PUBLISHING,
         "WHERE key.bus = p_buses[i] AND key.idempotency_key = p_keys[i];",
         "WHERE key.idempotency_key = p_keys[i] ORDER BY key.id DESC LIMIT 1;",
         f"{SUITE}the_same_key_on_another_bus_is_another_event",
@@ -97,7 +98,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: one event of a key at a time",
-        SCHEMA,
+        PUBLISHING,
         "e.ordering_key = key AND e.status = 'PROCESSING'",
         "e.ordering_key = key AND e.status = 'NONE'",
         f"{SUITE}what_comes_while_its_key_is_worked_on_waits",
@@ -105,7 +106,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: order of a key",
-        SCHEMA,
+        PUBLISHING,
         """e.ordering_key = key AND e.status = 'PENDING'
             ORDER BY e.id LIMIT 1""",
         """e.ordering_key = key AND e.status = 'PENDING'
@@ -134,7 +135,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: metadata of a completed event",
-        SCHEMA,
+        CLAIMS,
         "            d.metadata, d.errors, d.payload, d.results",
         "            NULL, d.errors, d.payload, d.results",
         f"{SUITE}each_life_leaves_the_entries_of_the_kernel",
@@ -158,7 +159,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: claimers pass by what others have locked",
-        SCHEMA,
+        CLAIMS,
         """AND (-e.priority, e.id) > (0, p_floor)
                 ORDER BY -e.priority, e.id LIMIT v_limit FOR UPDATE SKIP LOCKED""",
         """AND (-e.priority, e.id) > (0, p_floor)
@@ -176,7 +177,7 @@ POSTGRESQL = (
     ),
     Mutant(
         "PostgreSQL: the claim is never compiled",
-        SCHEMA,
+        CLAIMS,
         f"SET jit = off\n{CLAIM_SETTINGS}",
         CLAIM_SETTINGS,
         "tests/postgresql/test_query_plans.py::test_a_function_that_tells_the_planner_what_to_do_is_never_compiled",
