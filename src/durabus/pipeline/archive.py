@@ -103,6 +103,8 @@ class Archive:
     def __init__(self, lake: Lake, session: StoreSession, *, rows_per_batch: int = ROWS_PER_BATCH) -> None:
         self._lake = lake
         self._session = session
+        self.end = Reached()
+        """The end of bronze after the last ``begin`` or ``run``."""
         self._rows_per_task = min(rows_per_batch, ROWS_PER_PARTITION)
         self._rows_per_page, pages = pages_of(self._rows_per_task)
         self._pages_per_batch = rows_per_batch // self._rows_per_task * pages
@@ -122,6 +124,7 @@ class Archive:
                 )
             on_batch(reached.rows)
         self._lake.create(EVENT_LOG)  # for a log that is empty
+        self.end = reached
         return Archived(rows=reached.rows - before, total=reached.rows)
 
     def begin(self) -> Reached:
@@ -133,6 +136,7 @@ class Archive:
         reached = bronze_end(self._lake)
         if reached.rows:
             self._session.ask(lambda store: self._compare(store, reached))
+        self.end = reached
         return reached
 
     async def _compare(self, store: EventStore, reached: Reached) -> None:

@@ -81,6 +81,8 @@ class Pipeline:
         self._rows_per_batch = rows_per_batch
         self._run_id = ""
         self._noted: list[tuple[Any, ...]] = []
+        self._newest: int | None = None
+        """The newest ``seq`` of bronze when this run first looked; None before that."""
 
     def run(
         self, part: PipelinePart = PipelinePart.ALL, *, stale_after: float = STALE_AFTER, wait: float = 0.0
@@ -90,7 +92,7 @@ class Pipeline:
         Raises ``PipelineError`` if another run uses the lake for longer than ``wait`` seconds.
         """
         with lake_lock(self._lake.path, wait=wait), StoreSession(self._url) as session:
-            self._run_id, self._noted = str(uuid.uuid4()), []
+            self._run_id, self._noted, self._newest = str(uuid.uuid4()), [], None
             try:
                 if part in (PipelinePart.ARCHIVE, PipelinePart.ALL):
                     self._archive(session)
@@ -113,15 +115,16 @@ class Pipeline:
 
         def archived() -> Done:
             done = archive.run(lambda total: self._listener.moves(total - since.rows), since=since)
-            return done.rows, done.total - 1
+            self._newest = done.total - 1
+            return done.rows, self._newest
 
         self._step("bronze.event_log", archived, total=lag)
         self._step("bronze.quarantine", lambda: (quarantine(self._lake), None))
-        self._step("verify", lambda: (verify(self._lake, session).rows, None))
+        self._step("verify", lambda: (verify(self._lake, session, end=archive.end).rows, None))
 
     def _project(self) -> None:
         # Read this first: a lake in a bucket has no lock, so another run may add entries that silver has not seen.
-        newest, seen = self._newest(), watermarks(self._lake)
+        newest, seen = self._newest_seq(), watermarks(self._lake)
         for name in TRANSFORMS:
             self._step(name, lambda name=name: (update_silver(self._lake, name), None))  # type: ignore[misc]
         for projection in self._projections:
@@ -136,14 +139,17 @@ class Pipeline:
 
     def _analyzed(self, session: StoreSession, stale_after: float, part: PipelinePart) -> Done:
         """Only a run of all parts knows which entries the tables include, because it has just updated them."""
-        newest = self._newest() if part is PipelinePart.ALL else None
+        newest = self._newest_seq() if part is PipelinePart.ALL else None
         news = newest is None or newest != watermarks(self._lake).get(("analyze", None))
         analyze(self._lake, session.ask(lambda store: store.now()), stale_after, news=news)
-        return self._newest() + 1 if news else 0, newest
+        return self._newest_seq() + 1 if news else 0, newest
 
-    def _newest(self) -> int:
-        newest = self._lake.value(EVENT_LOG.name, "max(seq)")
-        return -1 if newest is None else int(newest)
+    def _newest_seq(self) -> int:
+        """Asked once in a run. In a bucket another run may add entries; they are news for the next run."""
+        if self._newest is None:
+            newest = self._lake.value(EVENT_LOG.name, "max(seq)")
+            self._newest = -1 if newest is None else int(newest)
+        return self._newest
 
     def _step(
         self, name: str, work: Callable[[], Done], *, total: int | None = None, version: int | None = None

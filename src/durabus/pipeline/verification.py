@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  (Spark's own habit)
 
 from durabus.errors import LockHeld, PipelineError
-from durabus.pipeline.archive import bronze_end
+from durabus.pipeline.archive import Reached, bronze_end
 from durabus.pipeline.lake import Lake
 from durabus.pipeline.schema import EVENT_LOG, EVENT_LOG_COLUMNS
 from durabus.pipeline.source import ROWS_PER_PAGE, read_log_part
@@ -44,14 +44,17 @@ def fingerprint(log: DataFrame) -> Fingerprint:
     return Fingerprint(0, 0) if found is None else Fingerprint(int(found[0]), int(found[1] or 0))
 
 
-def verify(lake: Lake, session: StoreSession) -> Verified:
+def verify(lake: Lake, session: StoreSession, *, end: Reached | None = None) -> Verified:
     """Compare the entries that were archived since the last verification with the log, and save the new position.
+
+    ``end`` is the end of bronze, if the caller knows it.
 
     Raises ``PipelineError`` and saves nothing if they differ.
     """
     since = session.ask(lambda store: store.read_position(READER))
     bronze = lake.read(EVENT_LOG.name)
-    until = bronze_end(lake).position
+    end = bronze_end(lake) if end is None else end
+    until = end.position
     if until == since:
         return Verified(position=since, rows=0)
     seen = None if since == START else bronze.where(F.col("position") == since).agg(F.max("seq")).first()
@@ -59,7 +62,8 @@ def verify(lake: Lake, session: StoreSession) -> Verified:
         raise PipelineError(
             f"the lake {lake.path} lacks position {since}, which was verified before: it is another lake"
         )
-    archived = fingerprint(bronze.where(F.col("seq") > (-1 if seen is None else seen[0])))
+    since_seq = -1 if seen is None else seen[0]
+    archived = fingerprint(bronze.where((F.col("seq") > since_seq) & (F.col("seq") < end.rows)))
     kept = fingerprint(_log_between(lake, session, since, until, rows=archived.rows))
     if archived != kept:
         raise PipelineError(
