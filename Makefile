@@ -38,11 +38,11 @@ check: install ## Lint, format, types, import contracts
 	$(BIN)/lint-imports --no-logo --no-cache
 
 test: check ## Everything that must pass: check, then all tests but those of `make long`
-	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/pytest -q -n 3 --no-loadscope-reorder -m 'not long' $(ARGS)
+	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/pytest -q -n 4 --no-loadscope-reorder -m 'not long' $(ARGS)
 
 coverage: install ## Run the tests, and report which lines and branches of src/durabus none of them takes
 	$(BIN)/coverage erase
-	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/coverage run -m pytest -q -n 3 --no-loadscope-reorder -m 'not long' $(ARGS)
+	$(if $(RAM_DISK),TMPDIR=$(RAM_DISK)) $(BIN)/coverage run -m pytest -q -n 4 --no-loadscope-reorder -m 'not long' $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import signal
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -39,6 +40,15 @@ settings.load_profile("durabus")
 
 KAFKA_SECONDS = 300
 """For a test with Kafka: the first one of a process starts it, and the first one on a machine fetches its jars."""
+
+
+def pytest_configure() -> None:
+    """Stop at Ctrl-C also in the background of a shell script, which tells its programs to ignore it.
+
+    The programs that the tests start would ignore it too, although the tests stop them with it.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
