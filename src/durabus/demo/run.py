@@ -190,7 +190,7 @@ class Demo:
     @contextlib.asynccontextmanager
     async def _workers(self, url: str, *numbers: int) -> AsyncIterator[list[DemoProcess]]:
         """Yields workers that serve the shop. They have ended after the context."""
-        serve = ("worker", "durabus.demo.worker:bus", "--json")
+        serve = ("worker", "durabus.demo.shop:bus", "--json")
         async with contextlib.AsyncExitStack() as stack:
             workers = [
                 await stack.enter_async_context(

@@ -120,3 +120,8 @@ def _meets(payload: Mapping[str, Any], trouble: tuple[int, int]) -> bool:
 
 async def _work(seconds: tuple[float, float]) -> None:
     await asyncio.sleep(random.uniform(*seconds))
+
+
+bus = EventBus(name=BUS, retry=RETRY, lease=LEASE, concurrency=40, poll_interval=0.25)
+"""What the demo's workers serve: ``durabus worker durabus.demo.shop:bus``."""
+Shop(bus)
