@@ -1,8 +1,9 @@
 """Records of the log: their checksum, their envelope on the control lane, and what a node does about damage.
 
 Every record that durabus writes, on either lane, carries the header ``durabus-crc``: a checksum of its bytes. A record
-without it comes from another program, and nodes skip it, unless its body can be one of ours: then it has lost the
-header. A node that finds a damaged record stops: if it skipped the record, its decisions would differ from those of a node that read an undamaged copy.
+without it comes from another program, and nodes skip it, unless its body could be ours: then it has lost the header.
+A node that finds a damaged record stops: if it skipped the record, its decisions would differ from those of a node
+that read an undamaged copy.
 """
 
 from __future__ import annotations
