@@ -22,7 +22,7 @@
 
     event_log            a stream: position-0 -> id, transition. Written in the same step as the transition.
     event_log:blocks     block of 1,000 positions -> number of its entries, to count without reading
-    event_log:orphans    id -> data of purged and removed events whose entries stay; :trails, :order   their positions
+    event_log:deleted    id -> data of purged and removed events whose entries stay; :trails, :order   their positions
 
     locks:data   key -> fence, worker, token, expiry …;  locks:order   held keys;  locks:ends   when to delete a lock
     event_buses:data, :order, :stopped      event_handlers:data   bus -> what its nodes registered      positions
@@ -68,9 +68,9 @@ KEYS = {
     "RESULTS_DONE": "event_results:done",
     "LOG": "event_log",
     "LOG_BLOCKS": "event_log:blocks",
-    "ORPHANS": "event_log:orphans",
-    "ORPHAN_TRAILS": "event_log:orphans:trails",
-    "ORPHAN_ORDER": "event_log:orphans:order",
+    "DELETED": "event_log:deleted",
+    "DELETED_TRAILS": "event_log:deleted:trails",
+    "DELETED_ORDER": "event_log:deleted:order",
     "LOCKS": "locks:data",
     "LOCK_ORDER": "locks:order",
     "LOCK_ENDS": "locks:ends",
@@ -97,7 +97,7 @@ TYPES = {
             "events:dead",
             "events:dead_by_bus",
             "event_results:done",
-            "event_log:orphans:order",
+            "event_log:deleted:order",
             "locks:order",
             "locks:ends",
             "event_buses:order",

@@ -193,7 +193,7 @@ class RedisLog(RedisCore):
         self._check_open()
         last = _number(until)
         entries = await self._trim("trim_log", until, last, older_than, limit)
-        return entries + await self._trim("trim_orphans", until, last, older_than, limit)
+        return entries + await self._trim("trim_deleted", until, last, older_than, limit)
 
     async def _trim(self, verb: str, until: str, last: int, older_than: float, limit: int) -> int:
         events, entries, after = 0, 0, 0

@@ -67,7 +67,7 @@ function log.answer(tx, found, answer)
       local one, blob = found[first + n - 1], ''
       if not seen[id] then
         seen[id] = true
-        blob = data[n] or redis.call('HGET', tx[ORPHANS], id) or ''
+        blob = data[n] or redis.call('HGET', tx[DELETED], id) or ''
       end
       size = size + #blob
       local last = #answer

@@ -35,9 +35,9 @@ function forgetting.forget(tx, state, keeps_entries)
   drop(tx, tx[BY_BUS], by_bus(bus, id))
   local positions = log.positions(state[TRAIL])
   if keeps_entries then
-    put(tx, tx[ORPHANS], id, data)
-    put(tx, tx[ORPHAN_TRAILS], id, state[TRAIL])
-    add(tx, tx[ORPHAN_ORDER], id, positions[1])
+    put(tx, tx[DELETED], id, data)
+    put(tx, tx[DELETED_TRAILS], id, state[TRAIL])
+    add(tx, tx[DELETED_ORDER], id, positions[1])
   else
     log.remove(tx, positions)
   end

@@ -1,16 +1,16 @@
--- Delete entries, at or before a position and old enough, whose events were purged or removed. Relies on orphan_order,
+-- Delete entries, at or before a position and old enough, whose events were purged or removed. Relies on deleted_order,
 -- which sorts an event by its first entry.
 -- Takes: until, older than, limit, after. Returns: how many events and entries were deleted, and the position to
 -- continue after
-register('trim_orphans', FREES, function(tx, asked)
+register('trim_deleted', FREES, function(tx, asked)
   local last, before_ts, limit, after = asked[1], tx.now - asked[2], asked[3], asked[4]
   local at_once = math.min(limit, 500)
   local from = '(' .. string.format('%d', after)
-  local found = redis.call('ZRANGEBYSCORE', tx[ORPHAN_ORDER], from, last, 'WITHSCORES', 'LIMIT', 0, at_once)
+  local found = redis.call('ZRANGEBYSCORE', tx[DELETED_ORDER], from, last, 'WITHSCORES', 'LIMIT', 0, at_once)
   local events, entries = 0, 0
   for n = 1, #found, 2 do
     local id, gone, kept = found[n], {}, {}
-    for _, position in ipairs(log.positions(redis.call('HGET', tx[ORPHAN_TRAILS], id))) do
+    for _, position in ipairs(log.positions(redis.call('HGET', tx[DELETED_TRAILS], id))) do
       local number = tonumber(position)
       local entry = number <= last and log.read(tx, number - 1, 1, position)[1]
       local goes = entry and cmsgpack.unpack(entry[3])[3] <= before_ts
@@ -18,12 +18,12 @@ register('trim_orphans', FREES, function(tx, asked)
     end
     log.remove(tx, gone)
     if #kept == 0 then
-      unset(tx, tx[ORPHANS], id)
-      unset(tx, tx[ORPHAN_TRAILS], id)
-      drop(tx, tx[ORPHAN_ORDER], id)
+      unset(tx, tx[DELETED], id)
+      unset(tx, tx[DELETED_TRAILS], id)
+      drop(tx, tx[DELETED_ORDER], id)
     elseif #gone > 0 then
-      put(tx, tx[ORPHAN_TRAILS], id, table.concat(kept, ','))
-      add(tx, tx[ORPHAN_ORDER], id, kept[1])
+      put(tx, tx[DELETED_TRAILS], id, table.concat(kept, ','))
+      add(tx, tx[DELETED_ORDER], id, kept[1])
     end
     events, entries = events + (#gone > 0 and 1 or 0), entries + #gone
   end
