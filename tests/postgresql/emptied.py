@@ -9,10 +9,7 @@ TABLES = (
     *("event_buses", "event_handlers", "positions", "event_counts", "event_count_notes"),
 )
 END_WITHIN = 10_000
-END_OTHERS = (
-    f"SELECT pg_terminate_backend(pid, {END_WITHIN}) FROM pg_stat_activity "
-    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
-)
+OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 def empty(connection: psycopg.Connection, schema: str) -> None:
@@ -32,9 +29,14 @@ class EmptiedDatabase:
         self._connection = psycopg.connect(self.url, autocommit=True)
 
     def empty(self) -> None:
-        """Processes of the last test may have been killed, and their connections be there still: they end first."""
-        ended = self._connection.execute(END_OTHERS).fetchall()
-        assert all(row == (True,) for row in ended), f"a connection did not end within {END_WITHIN} ms"
+        """End the connections of processes that the last test killed, then delete all rows.
+
+        A connection that ends by itself in the meantime makes ``pg_terminate_backend`` return false. So only a
+        connection that is still there counts as one that did not end.
+        """
+        self._connection.execute(f"SELECT pg_terminate_backend(pid, {END_WITHIN}) {OTHERS}".encode())
+        left = self._connection.execute(f"SELECT pid, state, query {OTHERS}".encode()).fetchall()
+        assert not left, f"these connections did not end within {END_WITHIN} ms: {left}"
         empty(self._connection, "durabus")
 
     def close(self) -> None:

@@ -106,11 +106,11 @@ class EventTests:
     async def test_a_cancelled_batch_is_stored_whole_or_not_at_all(self, lab: Lab, other_node: EventStore) -> None:
         """Store events, all or none, and return them in the order given."""
         for _ in range(5):
-            before = (await lab.store.counts()).pending
             with anyio.CancelScope() as scope:
                 scope.cancel()
                 await lab.store.add_events(batch(500))
-            assert (await other_node.counts()).pending - before in (0, 500)
+            # The store may still write a batch after its call was cancelled, even beside the next batch.
+            assert (await other_node.counts()).pending % 500 == 0
         await lab.store.add_events(batch(1))
         assert (await other_node.counts()).pending % 500 == 1
 
