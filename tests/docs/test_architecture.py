@@ -64,10 +64,10 @@ def section(text: str, title: str) -> str:
 
 @cache
 def names_in(path: Path) -> frozenset[str]:
-    """Functions, classes, methods and constants of a module; statements of SQL; functions of Lua."""
+    """Functions, classes, methods and constants of a module; statements and functions of SQL; functions of Lua."""
     text = path.read_text(encoding="utf-8")
     if path.suffix == ".sql":
-        return frozenset(re.findall(r"^-- name: (\w+)$", text, flags=re.MULTILINE))
+        return frozenset(re.findall(r"^(?:-- name:|CREATE FUNCTION) (\w+)", text, flags=re.MULTILINE))
     if path.suffix == ".lua":
         return frozenset(re.findall(r"(?:^function |^register\(')([\w.]+)", text, flags=re.MULTILINE))
     names: set[str] = set()

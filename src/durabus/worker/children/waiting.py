@@ -97,7 +97,17 @@ class AwaitedEvent(Protocol):
 
 
 class AwaitedChildren:
-    """Runs the awaited children of one bus."""
+    """Runs the awaited children of one bus.
+
+    The wait of a parent may end before its child: the parent fails, times out, is cancelled or loses its claim, or its
+    handler stops waiting. The rule is the same for all of these:
+
+    - A child under the parent's lock goes back to the queue without losing an attempt, and the wait ends when its
+      handler has stopped. If the child runs on another node, the parent withdraws its announcement, and that node gives
+      the child back.
+    - A child apart goes on. If it ran under locks of its parent too, it goes on without them; if it waits for another
+      event at that moment, it goes back to the queue.
+    """
 
     def __init__(
         self, store: EventStore, bus: str, lock: EventLock | None, *, lease: float, has_remote: Callable[[str], bool]

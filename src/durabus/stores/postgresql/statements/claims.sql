@@ -1,7 +1,7 @@
 -- Claims: which event is next, which worker holds it, and how its claim ends.
 
 -- name: claim_next_events
--- Claims the next events of a bus: see the function.
+-- Claims the next events of a bus: see the function in migrations/0003_claims.sql.
 SELECT * FROM {schema}.claim_next_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: current_claims
@@ -73,13 +73,13 @@ FROM unnest(
 WHERE event.id = ANY ($1::bigint[]) AND event.id = given.id
 
 -- name: complete_events
--- Completes plain claims: see the function.
+-- Completes plain claims: see the function in migrations/0003_claims.sql.
 SELECT {schema}.complete_events(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17
 )
 
 -- name: complete_and_claim_events
--- Completes plain claims and claims the next events: see the function.
+-- Completes plain claims and claims the next events: see the function in migrations/0003_claims.sql.
 SELECT * FROM {schema}.complete_and_claim_events(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
     $18, $19, $20, $21, $22, $23, $24, $25, $26, $27

@@ -24,7 +24,7 @@ WITH named AS (
 SELECT date_part('epoch', at), id, date_part('epoch', at + make_interval(secs => $9)) FROM named
 
 -- name: add_events
--- Stores a batch: see the function.
+-- Stores a batch: see the function in migrations/0002_publishing.sql.
 SELECT now, ids, known, dues FROM {schema}.add_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
 -- name: get_event_ids
@@ -88,7 +88,7 @@ INSERT INTO {schema}.event_count_notes (bus, pending, processing, completed, com
 SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[], $4::integer[], $5::integer[], $6::integer[])
 
 -- name: add_up_counts
--- Adds the notes of many transactions to the sums: see the function.
+-- Adds the notes of many transactions to the sums: see the function in migrations/0001_tables.sql.
 SELECT {schema}.add_up_counts()
 
 -- name: count_dead

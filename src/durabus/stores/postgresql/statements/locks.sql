@@ -34,7 +34,7 @@ DELETE FROM {schema}.locks AS lock USING unnest($1::text[], $2::text[]) AS given
 WHERE lock.key = given.key AND lock.token = given.token
 
 -- name: free_event_locks
--- Frees the locks of claims that this transaction has ended: see the function.
+-- Frees the locks of claims that this transaction has ended: see the function in migrations/0003_claims.sql.
 SELECT {schema}.free_event_locks($1, $2)
 
 -- name: renew_claimed_locks

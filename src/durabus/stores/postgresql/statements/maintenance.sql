@@ -7,7 +7,7 @@ WHERE bus = $1 AND completed AND at <= {schema}.the_time($2) - make_interval(sec
 ORDER BY id LIMIT $4
 
 -- name: trim_completed
--- Deletes COMPLETED events: see the function.
+-- Deletes COMPLETED events: see the function in migrations/0002_publishing.sql.
 SELECT coalesce(sum(events), 0)::bigint, coalesce(sum(entries), 0)::bigint FROM {schema}.trim_completed($1)
 
 -- name: trim_excess
@@ -44,11 +44,11 @@ SELECT to_hex(tx::text::bigint) || '-' || to_hex(position) FROM (
 ) AS numbered WHERE number % $5 = 0 OR following IS NULL ORDER BY number LIMIT $6
 
 -- name: drop_log_partition
--- Drops the oldest log partition that is old enough: see the function.
+-- Drops the oldest log partition that is old enough: see the function in migrations/0002_publishing.sql.
 SELECT {schema}.drop_log_partition($1, $2)
 
 -- name: make_log_partitions
--- Makes the log partitions of the next days: see the function.
+-- Makes the log partitions of the next days: see the function in migrations/0002_publishing.sql.
 SELECT {schema}.make_log_partitions($1, $2)
 
 -- name: forget_completed

@@ -50,7 +50,7 @@ FROM {schema}.event_buses WHERE bus > $1 ORDER BY bus LIMIT $2
 UPDATE {schema}.event_buses SET stopped_at = {schema}.the_time($2) WHERE bus = ANY ($1::text[])
 
 -- name: register_handlers
--- Registers buses and the handlers of nodes, one after the other: see the function.
+-- Registers buses and the handlers of nodes, one after the other: see the function in migrations/0002_publishing.sql.
 SELECT {schema}.register_handlers($1, bus, node, handler_ids, patterns, kept_for)
 FROM json_to_recordset($2::json)
     AS given (bus text, node text, handler_ids text[], patterns text[], kept_for double precision)
