@@ -1,9 +1,11 @@
-"""The counts of README.md are those of docs/proof/reliability.md."""
+"""The counts of README.md are those of docs/proof/reliability.md, and that page names what the simulation knows."""
 
 import re
 from pathlib import Path
 
 import pytest
+from tests.simulation.judge import PLACES
+from tests.simulation.planted_bugs import PLANTED
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -42,3 +44,15 @@ def test_the_readme_adds_up_the_counts_of_the_crash_lab(column: str, sentence: s
 def test_the_readme_counts_the_planted_bugs() -> None:
     planted = len(table("planted bug", "Planted bugs"))
     assert f"each of {planted} bugs" in README
+
+
+def test_the_page_offers_the_stores_of_the_simulation() -> None:
+    offered = re.search(r"`--store ([^.]+) chooses one\.", RELIABILITY)
+    assert offered is not None
+    assert sorted(re.findall(r"\w+(?=`)", offered[0])) == sorted(PLACES)
+
+
+def test_the_table_of_planted_bugs_names_their_stores() -> None:
+    shown = {row["planted bug"]: row["store"] for row in table("planted bug", "Planted bugs")}
+    assert shown == {bug.what: bug.store for bug in PLANTED}
+    assert set(shown.values()) <= PLACES.keys()
