@@ -36,6 +36,9 @@ def test_the_workflow_runs_the_script_of_the_repository_on_every_supported_pytho
     test = parsed(WORKFLOW)["jobs"]["test"]
     assert [step["run"] for step in test["steps"] if "run" in step] == [".ci/run"]
     assert test["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert named == test["strategy"]["matrix"]["python"]
 
 
 def test_the_workflow_runs_the_long_targets_every_night() -> None:
