@@ -2,6 +2,10 @@
 
 While a statement is under way, new calls wait; the next statement takes all of them. A call that finds no statement
 under way leaves at once, so a single caller never waits.
+
+Other stores join calls in their own way: Redis pipelines the bytes of separate commands on one socket, SQLite runs all
+writes that wait in one thread and one transaction, and a node of the replicated log waits until it has read its record
+back.
 """
 
 from __future__ import annotations
