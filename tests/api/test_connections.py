@@ -17,7 +17,7 @@ from tests.worker.support import until
 from durabus import open_store
 from durabus.http import Settings, connections, create_app
 from durabus.http.auth.peers import network
-from durabus.http.connections import Closable, Connection
+from durabus.http.connections import Closable, HttpConnection
 from durabus.http.middleware import MAX_HEADER_BYTES
 from durabus.http.serving import listen, serve
 
@@ -212,13 +212,13 @@ async def test_a_full_server_closes_the_connection_that_is_idle_longest(
 @pytest.mark.parametrize("form", HOSTILE)
 async def test_a_full_server_closes_whatever_waits_for_its_client(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     heard: list[bytes] = []
-    receive = Connection.data_received
+    receive = HttpConnection.data_received
 
-    def note(connection: Connection, data: bytes) -> None:
+    def note(connection: HttpConnection, data: bytes) -> None:
         receive(connection, data)
         heard.append(data)
 
-    monkeypatch.setattr(Connection, "data_received", note)
+    monkeypatch.setattr(HttpConnection, "data_received", note)
     parts = [part for part in HOSTILE[form] if part]
     async with small_server(monkeypatch, MAX_CONNECTIONS=3, SILENT_FOR=60.0) as port, asyncio.timeout(20):
         held = [await opened(port, ask=False) for _ in range(3)]
@@ -254,11 +254,11 @@ class Held:
         self.peer = network(address)
         self.ended = False
         self._waiting = waiting
-        waiting.add(cast("Connection", self))
+        waiting.add(cast("HttpConnection", self))
 
     def end(self) -> None:
         self.ended = True
-        self._waiting.discard(cast("Connection", self))
+        self._waiting.discard(cast("HttpConnection", self))
 
 
 def test_many_addresses_of_one_network_do_not_push_out_a_peer_with_two_connections() -> None:
@@ -273,14 +273,14 @@ def test_many_addresses_of_one_network_do_not_push_out_a_peer_with_two_connectio
 async def test_a_response_that_nobody_reads_is_given_up_when_the_server_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    stalled = set[Connection]()
-    pause = Connection.pause_writing
+    stalled = set[HttpConnection]()
+    pause = HttpConnection.pause_writing
 
-    def note(connection: Connection) -> None:
+    def note(connection: HttpConnection) -> None:
         pause(connection)
         stalled.add(connection)
 
-    monkeypatch.setattr(Connection, "pause_writing", note)
+    monkeypatch.setattr(HttpConnection, "pause_writing", note)
     ask = b"GET /openapi.json HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     async with small_server(monkeypatch, MAX_CONNECTIONS=3) as port, asyncio.timeout(20):
         with ExitStack() as stack:
@@ -307,17 +307,17 @@ LISTENING = {
 }
 
 
-def listening(protocols: list[type[Connection]], count: int) -> bool:
+def listening(protocols: list[type[HttpConnection]], count: int) -> bool:
     """Whether so many connections only wait for events."""
     return sum(map(len, protocols[0].listening._by_peer.values())) == count
 
 
 @pytest.fixture
-def protocols(monkeypatch: pytest.MonkeyPatch) -> list[type[Connection]]:
+def protocols(monkeypatch: pytest.MonkeyPatch) -> list[type[HttpConnection]]:
     """The protocols of the servers of this test."""
-    made: list[type[Connection]] = []
+    made: list[type[HttpConnection]] = []
 
-    def noted(header_timeout: float) -> type[Connection]:
+    def noted(header_timeout: float) -> type[HttpConnection]:
         made.append(connections.protocol(header_timeout))
         return made[-1]
 
@@ -327,7 +327,7 @@ def protocols(monkeypatch: pytest.MonkeyPatch) -> list[type[Connection]]:
 
 @pytest.mark.parametrize("request_", LISTENING.values(), ids=LISTENING)
 async def test_a_peer_with_many_long_polls_or_tails_gives_one_up_for_a_peer_with_fewer(
-    monkeypatch: pytest.MonkeyPatch, protocols: list[type[Connection]], request_: bytes
+    monkeypatch: pytest.MonkeyPatch, protocols: list[type[HttpConnection]], request_: bytes
 ) -> None:
     async with small_server(monkeypatch, MAX_CONNECTIONS=5) as port, asyncio.timeout(20):
         held = [await opened(port, ask=False) for _ in range(5)]
@@ -355,7 +355,7 @@ async def test_a_peer_with_many_long_polls_or_tails_gives_one_up_for_a_peer_with
 
 
 async def test_a_server_that_works_for_all_of_its_connections_refuses_the_next_one_only(
-    monkeypatch: pytest.MonkeyPatch, protocols: list[type[Connection]]
+    monkeypatch: pytest.MonkeyPatch, protocols: list[type[HttpConnection]]
 ) -> None:
     async with small_server(monkeypatch, MAX_CONNECTIONS=2) as port, asyncio.timeout(20):
         held = [await opened(port, ask=True) for _ in range(2)]

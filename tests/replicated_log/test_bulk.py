@@ -18,7 +18,7 @@ from durabus.store.claims import SettleAnswer
 from durabus.stores.memory.claims import MemoryClaims
 from durabus.stores.replicated_log.commands import decode_commands, encode_commands, finish
 from durabus.stores.replicated_log.core import ReplicatedLogCore
-from durabus.stores.replicated_log.wire import PackedCompletions, Sent, wire
+from durabus.stores.replicated_log.wire import PackedCompletions, PackedSettlement, wire
 
 BUSES = ("a", "b")
 
@@ -26,7 +26,7 @@ BUSES = ("a", "b")
 class ByKernel(ReplicatedLogCore):
     """The same core without the bulk."""
 
-    def settle(self, sent: Sequence[Sent], then_claim: ClaimRequest | None) -> SettleAnswer:
+    def settle(self, sent: Sequence[PackedSettlement], then_claim: ClaimRequest | None) -> SettleAnswer:
         settlements = [settlement for one in sent for settlement in one.settlements()]
         return finish(self.settle_events(settlements, then_claim=then_claim))
 

@@ -18,7 +18,7 @@ from durabus.model.settlement import Complete, Settled
 from durabus.store.connect import open_store
 from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.replica import Replica
-from durabus.stores.replicated_log.snapshot import FORMAT, Loader, dump
+from durabus.stores.replicated_log.snapshot import FORMAT, SnapshotLoader, dump
 from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import Manifest
 from durabus.testing.conformance.commands import VERBS, Side
@@ -83,7 +83,7 @@ async def test_a_replica_from_a_snapshot_is_the_one_that_replayed_everything(see
     cut = random.Random(seed).randrange(1, len(entries))
     whole = Replica("observer", LogClock(clock))
     whole.apply(entries[:cut])
-    loader = Loader()
+    loader = SnapshotLoader()
     parts = [part async for part in dump(whole)]
     for part in random.Random(seed).sample(parts, len(parts)):
         loader.add(part)

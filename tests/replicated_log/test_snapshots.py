@@ -18,7 +18,7 @@ from durabus.stores.replicated_log.commands import ClaimLock, ReleaseLock, Writt
 from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.options import Options
 from durabus.stores.replicated_log.replica import Replica
-from durabus.stores.replicated_log.snapshot import Loader, Snapshotter
+from durabus.stores.replicated_log.snapshot import SnapshotLoader, Snapshotter
 from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import Manifest, Position, SnapshotPart
 
@@ -214,7 +214,7 @@ def test_a_damaged_snapshot_is_said_to_be(damage: str) -> None:
         "no rows": SnapshotPart("locks", "0", __import__("zlib").compress(b"\x01")),
     }[damage]
     with pytest.raises(SchemaError, match="cannot be read"):
-        Loader().add(part)
+        SnapshotLoader().add(part)
 
 
 class Asked:

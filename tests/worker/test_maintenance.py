@@ -14,7 +14,7 @@ from durabus.cli.worker import worker
 from durabus.errors import StoreUnavailableError
 from durabus.http import Settings, create_app
 from durabus.maintenance import services
-from durabus.maintenance.services import Expiry, HorizonWatch, Service
+from durabus.maintenance.services import Expiry, HorizonWatch, MaintenanceService
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.log_entry import LogHold
 from durabus.model.statuses import EventStatus
@@ -153,7 +153,7 @@ async def test_a_service_goes_on_after_any_failure_and_ends_with_its_store(
 ) -> None:
     failures: list[Exception] = [RuntimeError("a bug"), StoreUnavailableError("away")]
 
-    class Fragile(Service):
+    class Fragile(MaintenanceService):
         doing = "a chore"
 
         async def run_once(self) -> None:

@@ -13,8 +13,7 @@ from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from durabus.errors import DurabusError
 from durabus.http.api import Api
-from durabus.http.asgi import App, Receive, Send
-from durabus.http.asgi import Scope as AsgiScope
+from durabus.http.asgi import App, AsgiScope, Receive, Send
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.auth.tokens import TokenFile
 from durabus.http.dashboard import (

@@ -12,7 +12,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from durabus.http.asgi import LISTEN, Receive, Scope, Send
+from durabus.http.asgi import LISTEN, AsgiScope, Receive, Send
 from durabus.http.auth.peers import network
 from durabus.http.problems import Code, Problem, encoded_headers, send_problem
 
@@ -30,7 +30,7 @@ def room() -> int:
     return max(min(MAX_CONNECTIONS, free), 1)
 
 
-async def refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+async def refuse(_scope: AsgiScope, _receive: Receive, send: Send) -> None:
     """The ASGI app of a connection that the full server refuses."""
     detail = "all connections of this server are in use: try again, or start a further server on the same store"
     await send_problem(Problem(503, detail, {"Connection": "close"}), send)
@@ -44,13 +44,13 @@ class Closable:
     """
 
     def __init__(self) -> None:
-        self._by_peer: dict[Hashable, dict[Connection, None]] = {}
+        self._by_peer: dict[Hashable, dict[HttpConnection, None]] = {}
 
-    def add(self, connection: Connection) -> None:
+    def add(self, connection: HttpConnection) -> None:
         """Add a connection. A connection that was added before keeps its place."""
         self._by_peer.setdefault(connection.peer, {})[connection] = None
 
-    def discard(self, connection: Connection) -> None:
+    def discard(self, connection: HttpConnection) -> None:
         """Remove a connection, because it must not be closed any more or is closed."""
         same_peer = self._by_peer.get(connection.peer, {})
         same_peer.pop(connection, None)
@@ -76,7 +76,7 @@ class Closable:
         return True
 
 
-class Connection(H11Protocol):
+class HttpConnection(H11Protocol):
     """A connection that closes itself if its first byte or its headers take too long to arrive.
 
     It is in ``waiting`` while the server waits for the peer: until headers and body of a request have arrived, and
@@ -201,7 +201,7 @@ class Connection(H11Protocol):
             self._late = None
 
 
-def protocol(header_timeout: float) -> type[Connection]:
+def protocol(header_timeout: float) -> type[HttpConnection]:
     """A protocol class for one server. Its class attributes hold what the server's connections share."""
     fields = {"waiting": Closable(), "listening": Closable(), "limit": room(), "header_timeout": header_timeout}
-    return type("OneServersProtocol", (Connection,), fields)
+    return type("OneServersProtocol", (HttpConnection,), fields)

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from durabus.clock import perf_counter
 from durabus.http.api import Api
-from durabus.http.asgi import App, Message, Receive, Scope, Send
+from durabus.http.asgi import App, AsgiScope, Message, Receive, Send
 from durabus.http.auth.access import LOCAL_SENDER, Principal
 from durabus.http.auth.peers import check_local
 from durabus.http.auth.tokens import TokenFile
@@ -50,13 +50,13 @@ class RequestMiddleware:
         self._live = live
         self._tokens = tokens
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Pass a request on to the routes, or respond to it here."""
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": POLICY_VIOLATION})
             return
         mounted_at = scope.get("root_path", "").rstrip("/")
-        inner: Scope = {
+        inner: AsgiScope = {
             **scope,
             "path": relative_path(scope),
             "root_path": "",
@@ -91,7 +91,7 @@ class RequestMiddleware:
             method = scope["method"] if scope["method"] in METHODS else "OTHER"
             self._api.metrics.count(method, route, status, perf_counter() - begun)
 
-    def _principal(self, scope: Scope, headers: dict[bytes, bytes]) -> Principal:
+    def _principal(self, scope: AsgiScope, headers: dict[bytes, bytes]) -> Principal:
         if scope["path"] in EXEMPT:
             return Principal(name="anonymous", scopes=frozenset())
         page = browser.is_page(scope["path"])
@@ -118,7 +118,7 @@ class RequestMiddleware:
             raise Problem(401, "this token is unknown, expired or revoked", UNAUTHORISED)
         return holder
 
-    async def _body(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
+    async def _body(self, scope: AsgiScope, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         page = browser.is_page(scope["path"])
         limit = browser.MAX_FORM if page else MAX_BATCH_BODY if scope["path"] in LARGE else MAX_BODY
         length = headers.get(b"content-length", b"0")
@@ -142,7 +142,7 @@ def bearer_token(headers: dict[bytes, bytes]) -> str:
     return text.strip() if kind.lower() == "bearer" else ""
 
 
-def relative_path(scope: Scope) -> str:
+def relative_path(scope: AsgiScope) -> str:
     """The path below the prefix under which a user's app has mounted this one."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
@@ -150,7 +150,7 @@ def relative_path(scope: Scope) -> str:
     return below or "/" if below.startswith("/") or not below else path
 
 
-def check_headers(scope: Scope) -> None:
+def check_headers(scope: AsgiScope) -> None:
     """Refuse headers that are too large, and headers that two servers could read as two different requests."""
     size = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
     size += sum(len(name) + len(value) + HEADER_LINE_BYTES for name, value in scope["headers"])

@@ -117,7 +117,7 @@ class Reset(msgspec.Struct, frozen=True):
     reason: str
 
 
-Command = Grant | Start | Renew | Complete | Fail | Release | Expire | Requeue | Reset
+EventCommand = Grant | Start | Renew | Complete | Fail | Release | Expire | Requeue | Reset
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

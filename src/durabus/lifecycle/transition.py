@@ -17,7 +17,7 @@ from durabus.lifecycle.state import (
     NOT_YOURS,
     AbandonedClaim,
     Applied,
-    Command,
+    EventCommand,
     EventState,
     Expire,
     Grant,
@@ -59,7 +59,7 @@ def publish(new: NewEvent, id_: int, now: float) -> Applied:
     return Applied(EventState(event), (Record(Action.PUBLISHED, event, now),))
 
 
-def transition(state: EventState, command: Command, now: float) -> Applied | Refused:
+def transition(state: EventState, command: EventCommand, now: float) -> Applied | Refused:
     """Return what ``command`` does to ``state`` at the time ``now``."""
     return _RULES[type(command)](state, command, now)
 

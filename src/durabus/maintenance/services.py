@@ -27,7 +27,7 @@ TURN = 0.5
 """Part of the interval in which no second service of this process makes the same pass over the same store object."""
 
 
-class Service:
+class MaintenanceService:
     """Makes one pass over a store every ``every`` seconds, from ``start`` to ``stop``, whatever a pass raises.
 
     Any number of processes may run the same service. Inside one process, those on one store object share the passes, so
@@ -36,7 +36,7 @@ class Service:
 
     doing: ClassVar[str]
     """What a pass does, for the log."""
-    _begun: ClassVar[WeakKeyDictionary[EventStore, dict[type[Service], float]]] = WeakKeyDictionary()
+    _begun: ClassVar[WeakKeyDictionary[EventStore, dict[type[MaintenanceService], float]]] = WeakKeyDictionary()
     """When the last pass of each service began, by the local clock."""
 
     def __init__(self, store: EventStore, *, every: float) -> None:
@@ -75,14 +75,14 @@ class Service:
                 logger.exception("%s failed, trying again in %g s", self.doing, self._every)
 
     def _is_due(self) -> bool:
-        begun = Service._begun.setdefault(self._store, {})
+        begun = MaintenanceService._begun.setdefault(self._store, {})
         if monotonic() - begun.get(type(self), float("-inf")) < self._every * TURN:
             return False
         begun[type(self)] = monotonic()
         return True
 
 
-class Expiry(Service):
+class Expiry(MaintenanceService):
     """Returns events of every bus whose lease is over to the queue, even while no worker claims.
 
     An event without an attempt limit gets none here, because it may belong to workers with another limit.
@@ -97,7 +97,7 @@ class Expiry(Service):
             logger.info("orphans returned to the queue: %d", taken)
 
 
-class HorizonWatch(Service):
+class HorizonWatch(MaintenanceService):
     """Asks for an open transaction that holds readers of the log back. The store logs a warning of each."""
 
     doing = "watching the log's horizon"
@@ -107,7 +107,7 @@ class HorizonWatch(Service):
         await self._store.log_hold()
 
 
-class Retention(Service):
+class Retention(MaintenanceService):
     """Deletes the handler states of COMPLETED events."""
 
     doing = "deleting old handler states"
@@ -135,7 +135,7 @@ class Maintenance:
     """
 
     def __init__(self, store: EventStore, *, expire_every: float | None = None) -> None:
-        self.services: Sequence[Service] = (
+        self.services: Sequence[MaintenanceService] = (
             Expiry(store, every=expire_every or EVERY),
             HorizonWatch(store, every=EVERY),
         )

@@ -68,10 +68,10 @@ GROWTH = 1.1
 """Each step of a histogram is a tenth larger than the one before, so a percentile is accurate to 5 %."""
 FLOOR = 1e-4
 
-Tags = tuple[str, ...]
-REST: Tags = ("",)
+TagSet = tuple[str, ...]
+REST: TagSet = ("",)
 """Where sets beyond the limit are counted. No tag is empty, so no limited token sees them."""
-_TAGS = msgspec.json.Decoder(Tags)
+_TAGS = msgspec.json.Decoder(TagSet)
 
 
 class ActivityCounts:
@@ -141,9 +141,9 @@ class SlotCounts:
     """The last hour, in slots of a few seconds."""
 
     def __init__(self) -> None:
-        self._slots: defaultdict[int, dict[Tags, ActivityCounts]] = defaultdict(dict)
+        self._slots: defaultdict[int, dict[TagSet, ActivityCounts]] = defaultdict(dict)
 
-    def at(self, instant: float, tags: Tags) -> ActivityCounts:
+    def at(self, instant: float, tags: TagSet) -> ActivityCounts:
         """The counts to add to for an event with these tags at ``instant``."""
         slot = self._slots[int(instant // SLOT)]
         if tags not in slot and len(slot) >= MAX_TAG_SETS:
@@ -181,7 +181,7 @@ def whole(series: Iterable[ActivityCounts]) -> ActivityCounts:
 class Live(msgspec.Struct):
     """What is remembered about an event from one log entry to the next."""
 
-    tags: Tags = ()
+    tags: TagSet = ()
     picked_ts: float | None = None
 
 
@@ -379,7 +379,7 @@ class ActivityByBus:
             await self._by_bus.popitem()[1].stop()
 
 
-def _tags_of(text: object) -> Tags:
+def _tags_of(text: object) -> TagSet:
     if not isinstance(text, str):
         return ()
     try:

@@ -18,7 +18,8 @@ STORE_PAUSE = 0.5
 PAUSES_ASIDE = 10
 """How many such pauses a settlement rests after it made a call fail by itself."""
 
-Outcome = tuple[ClaimedEvent, Settlement]
+FinishedEvent = tuple[ClaimedEvent, Settlement]
+"""A claimed event whose handlers have ended, and the settlement that the store has to write."""
 
 
 class SentClaim(NamedTuple):
@@ -33,7 +34,7 @@ class StoreCall:
 
     __slots__ = ("batch", "limit")
 
-    def __init__(self, batch: list[Outcome], limit: int) -> None:
+    def __init__(self, batch: list[FinishedEvent], limit: int) -> None:
         self.batch = batch
         self.limit = limit
 
@@ -50,7 +51,7 @@ class Completer:
         self._enough = enough
         self._most = enough or MAX_BATCH
         self._wake = wake
-        self.waiting: list[Outcome] = []
+        self.waiting: list[FinishedEvent] = []
         self._calls: list[StoreCall] = []
         self._at_once = self._most
         """How many settlements go into one call: few, after one of them made a call fail."""
@@ -78,7 +79,7 @@ class Completer:
 
     def remove(self, claimed: ClaimedEvent) -> None:
         """Write nothing of the event: its claim is lost."""
-        self.waiting = [outcome for outcome in self.waiting if outcome[0] is not claimed]
+        self.waiting = [finished for finished in self.waiting if finished[0] is not claimed]
 
     def has(self, claimed: ClaimedEvent) -> bool:
         """Whether the event has a settlement that waits or is under way: the store will judge it."""

@@ -53,7 +53,8 @@ class Context(msgspec.Struct, frozen=True, gc=False):
 
 
 HandlerFunction = Callable[..., Any]
-Call = Callable[[Event, Context], Any]
+AdaptedFunction = Callable[[Event, Context], Any]
+"""A handler function that takes the event and its context, whatever arguments the user's function has."""
 
 
 class Signature(NamedTuple):
@@ -131,7 +132,7 @@ def _importable(module: str) -> str:
     return Path(file).stem if file else module
 
 
-def _caller(function: HandlerFunction, signature: Signature) -> Call:
+def _caller(function: HandlerFunction, signature: Signature) -> AdaptedFunction:
     """Return a call that passes the event as ``Event``, or as the payload type of the function's first argument."""
     first = signature.first
     if first is Event:

@@ -21,7 +21,7 @@ from durabus.worker.children.run_now import ChildRunner
 from durabus.worker.children.waiting import event_lock
 from durabus.worker.claim_table import CLAIMED_AGAIN, ClaimTable
 from durabus.worker.claimed_event import ClaimedEvent
-from durabus.worker.completer import Completer, Outcome, SentClaim
+from durabus.worker.completer import Completer, FinishedEvent, SentClaim
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.draining import Drained, drain, error_of_end
 from durabus.worker.heartbeat import Heartbeat
@@ -250,7 +250,7 @@ class Worker:
         elif self._serial.is_overdue:
             self._slots.give_back_rest()
 
-    def _settled(self, batch: list[Outcome], outcomes: Sequence[Settled | LeaseLost]) -> None:
+    def _settled(self, batch: list[FinishedEvent], outcomes: Sequence[Settled | LeaseLost]) -> None:
         """The store has judged these settlements."""
         for (claimed, settlement), outcome in zip(batch, outcomes, strict=True):
             event = claimed.claim.event

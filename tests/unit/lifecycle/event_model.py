@@ -23,7 +23,18 @@ from tests.unit.lifecycle.part import (
 )
 
 from durabus.lifecycle import transition
-from durabus.lifecycle.state import Applied, Command, EventState, Expire, Grant, Refused, Renew, Requeue, Reset, Start
+from durabus.lifecycle.state import (
+    Applied,
+    EventCommand,
+    EventState,
+    Expire,
+    Grant,
+    Refused,
+    Renew,
+    Requeue,
+    Reset,
+    Start,
+)
 from durabus.model.event import new_event
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release
@@ -108,20 +119,22 @@ class EventModel:
         found += self._time(part)
         return [move for move in found if move.after != part]
 
-    def _all_commands(self) -> list[tuple[str, Command]]:
+    def _all_commands(self) -> list[tuple[str, EventCommand]]:
         """Claims by a new request and by late doubles of old ones, settlements with results, the administrator."""
         limit = self._asked_limit
         tokens = (NEW, SETTLED_LAST)
-        found: list[tuple[str, Command]] = [(f"claim by {token}", Grant("w", token, LEASE, limit)) for token in tokens]
+        found: list[tuple[str, EventCommand]] = [
+            (f"claim by {token}", Grant("w", token, LEASE, limit)) for token in tokens
+        ]
         found += [("expire", Expire(limit)), ("requeue", Requeue()), ("reset", Reset("admin"))]
         return found + self._writes_with_results()
 
-    def _writes_with_results(self) -> list[tuple[str, Command]]:
+    def _writes_with_results(self) -> list[tuple[str, EventCommand]]:
         if not self._handler_ids:
             return []
         ref = event_claim(*SHAPES[0])
         done = tuple(HandlerResult(handler_id=h, status=ResultStatus.SUCCEEDED) for h in self._handler_ids)
-        found: list[tuple[str, Command]] = [("complete with results", Complete(ref, results=done))]
+        found: list[tuple[str, EventCommand]] = [("complete with results", Complete(ref, results=done))]
         for handler_id in self._handler_ids:
             failed = HandlerResult(handler_id=handler_id, status=ResultStatus.TRANSIENT, error="boom")
             found += [
@@ -130,7 +143,7 @@ class EventModel:
             ]
         return found
 
-    def _beyond_bounds(self, state: EventState, command: Command) -> bool:
+    def _beyond_bounds(self, state: EventState, command: EventCommand) -> bool:
         """What nobody sends."""
         match command:
             case Requeue():
@@ -150,7 +163,7 @@ class EventModel:
         rows = (find_row(state, result.handler_id) for result in command.results)
         return any(row is not None and row.result.status is ResultStatus.SUCCEEDED for row in rows)
 
-    def _check_refused(self, state: EventState, writes: list[tuple[str, Command]]) -> None:
+    def _check_refused(self, state: EventState, writes: list[tuple[str, EventCommand]]) -> None:
         """The bulk of all messages: those that carry neither the current claim nor the one settled last."""
         for self._trying, command in writes:
             if not isinstance(transition.transition(state, command, NOW), Refused):
@@ -158,7 +171,7 @@ class EventModel:
             self.tally.refused[type(command).__name__] += 1
         self.tally.seen["stale write"] += len(writes)
 
-    def _command(self, part: Part, name: str, command: Command) -> list[Move]:
+    def _command(self, part: Part, name: str, command: EventCommand) -> list[Move]:
         state = part.state
         if self._beyond_bounds(state, command):
             return []
@@ -179,7 +192,7 @@ class EventModel:
         self._count(state, command, effect)
         return [Move(name, self._next(part, outcome), effect)]
 
-    def _count(self, state: EventState, command: Command, effect: Effect) -> None:
+    def _count(self, state: EventState, command: EventCommand, effect: Effect) -> None:
         seen = self.tally.seen
         self.tally.applied[type(command).__name__] += 1
         if isinstance(command, Grant):
@@ -214,9 +227,9 @@ class EventModel:
         return found
 
 
-def _writes(token: str, fence: int) -> list[tuple[str, Command]]:
+def _writes(token: str, fence: int) -> list[tuple[str, EventCommand]]:
     ref, by = event_claim(token, fence), f"by {token}/{fence}"
-    found: list[tuple[str, Command]] = [
+    found: list[tuple[str, EventCommand]] = [
         (f"start {by}", Start(ref)),
         (f"renew {by}", Renew(ref, LEASE)),
         (f"complete {by}", Complete(ref)),
@@ -231,7 +244,7 @@ def _writes(token: str, fence: int) -> list[tuple[str, Command]]:
     return found
 
 
-def _effect(before: EventState, command: Command, applied: Applied) -> Effect:
+def _effect(before: EventState, command: EventCommand, applied: Applied) -> Effect:
     if any(record.action is Action.PICKED for record in applied.records):
         return Effect.TAKE
     if isinstance(command, Renew):

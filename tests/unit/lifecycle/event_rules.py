@@ -11,7 +11,7 @@ from msgspec.structs import astuple, replace
 from tests.unit.lifecycle.explorer import NOW, Broken
 from tests.unit.lifecycle.part import alive, live_claim
 
-from durabus.lifecycle.state import Applied, Command, EventState, Expire, Grant, Renew, Requeue, Reset, Start
+from durabus.lifecycle.state import Applied, EventCommand, EventState, Expire, Grant, Renew, Requeue, Reset, Start
 from durabus.lifecycle.transition import transition
 from durabus.model.log_entry import LogEntry
 from durabus.model.settlement import Complete, Fail, Release
@@ -46,7 +46,7 @@ class Folded(NamedTuple):
     fence: int
 
 
-def standing(state: EventState, command: Command) -> str:
+def standing(state: EventState, command: EventCommand) -> str:
     """How the claim that ``command`` carries relates to the event."""
     if not isinstance(command, Start | Renew | Complete | Fail | Release):
         return HELD
@@ -62,7 +62,7 @@ def standing(state: EventState, command: Command) -> str:
     return STALE
 
 
-def allowed(state: EventState, command: Command, how: str) -> bool:
+def allowed(state: EventState, command: EventCommand, how: str) -> bool:
     """What the lifecycle's table says."""
     event = state.event
     over = event.status is EventStatus.PROCESSING and not alive(event.expires_ts)
@@ -81,7 +81,7 @@ def allowed(state: EventState, command: Command, how: str) -> bool:
             return how != STALE
 
 
-def check_step(before: EventState, command: Command, applied: Applied, how: str) -> None:
+def check_step(before: EventState, command: EventCommand, applied: Applied, how: str) -> None:
     """The rules about what an applied command may change."""
     after = applied.state
     if how == STALE:
@@ -155,11 +155,11 @@ def _done(state: EventState, command: Complete) -> bool:
     return of_no_use or all(status in SETTLED for status in statuses.values())
 
 
-def _started_already(before: EventState, command: Command) -> bool:
+def _started_already(before: EventState, command: EventCommand) -> bool:
     return isinstance(command, Start) and before.event.started_ts is not None
 
 
-def _check_displacement(before: EventState, command: Command, after: EventState) -> None:
+def _check_displacement(before: EventState, command: EventCommand, after: EventState) -> None:
     held = live_claim(before)
     gone = held is not None and live_claim(after) != held
     own = isinstance(command, Complete | Fail | Release | Reset)
@@ -167,7 +167,7 @@ def _check_displacement(before: EventState, command: Command, after: EventState)
         raise Broken("a live claim is displaced by somebody else")
 
 
-def _check_fence(before: EventState, command: Command, applied: Applied) -> None:
+def _check_fence(before: EventState, command: EventCommand, applied: Applied) -> None:
     after = applied.state
     if any(record.action is Action.PICKED for record in applied.records):
         if after.event.fence <= before.event.fence:
@@ -178,7 +178,7 @@ def _check_fence(before: EventState, command: Command, applied: Applied) -> None
         raise Broken("something other than a grant moved the fence")
 
 
-def _check_terminal(before: EventState, command: Command, after: EventState) -> None:
+def _check_terminal(before: EventState, command: EventCommand, after: EventState) -> None:
     if before.event.status in TERMINAL and after.event.status is not before.event.status:
         if not isinstance(command, Requeue):
             raise Broken(f"{before.event.status} is left by {type(command).__name__}")
@@ -188,7 +188,7 @@ def _check_terminal(before: EventState, command: Command, after: EventState) -> 
         raise Broken("something other than a requeue began a generation")
 
 
-def _check_repeat(before: EventState, command: Command, after: EventState) -> None:
+def _check_repeat(before: EventState, command: EventCommand, after: EventState) -> None:
     """Whatever ends a claim by its holder is answered again, until the next one does; nothing else touches that."""
     if not isinstance(command, Complete | Fail | Release):
         if after.settled != before.settled:
@@ -200,7 +200,7 @@ def _check_repeat(before: EventState, command: Command, after: EventState) -> No
         raise Broken("the answer of a settlement is not the event's status")
 
 
-def _check_late(before: EventState, command: Command, after: EventState, how: str) -> None:
+def _check_late(before: EventState, command: EventCommand, after: EventState, how: str) -> None:
     """An abandoned claim ends as it would have ended in time: its attempt was not lost."""
     lost, event = before.abandoned, before.event
     if isinstance(command, Expire) and after.event.status is EventStatus.PENDING:

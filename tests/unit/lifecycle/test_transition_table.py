@@ -33,7 +33,7 @@ from durabus.lifecycle.state import (
     NOT_YOURS,
     AbandonedClaim,
     Applied,
-    Command,
+    EventCommand,
     EventState,
     Expire,
     Grant,
@@ -53,7 +53,7 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
 from durabus.model.statuses import Action, EventStatus, ResultStatus
 
-BY_CLAIM: dict[str, Callable[[ClaimRef], Command]] = {
+BY_CLAIM: dict[str, Callable[[ClaimRef], EventCommand]] = {
     "start": Start,
     "renew": lambda ref: Renew(ref, LEASE),
     "complete": Complete,
@@ -62,13 +62,13 @@ BY_CLAIM: dict[str, Callable[[ClaimRef], Command]] = {
     "give up": lambda ref: Fail(ref, "bang", None),
     "release": Release,
 }
-BY_ANYBODY: dict[str, Command] = {
+BY_ANYBODY: dict[str, EventCommand] = {
     "claim": Grant("host:2", "theirs", LEASE),
     "expire": Expire(),
     "requeue": Requeue(),
     "reset": Reset("stuck"),
 }
-COMMANDS: dict[str, Command] = BY_ANYBODY | {name: make(MINE) for name, make in BY_CLAIM.items()}
+COMMANDS: dict[str, EventCommand] = BY_ANYBODY | {name: make(MINE) for name, make in BY_CLAIM.items()}
 REASONS = {"claim": NOT_ELIGIBLE, "expire": NOT_EXPIRED, "requeue": NOT_DEAD, "reset": NOT_PROCESSING}
 
 SAME = "as it was"
@@ -127,7 +127,7 @@ def told(before: EventState, outcome: Applied | Refused) -> str:
     return f"{outcome.state.event.status}: {actions}".strip()
 
 
-def apply(state: EventState, command: Command, now: float = NOW) -> Applied:
+def apply(state: EventState, command: EventCommand, now: float = NOW) -> Applied:
     outcome = transition(state, command, now)
     assert isinstance(outcome, Applied)
     return outcome
@@ -450,7 +450,7 @@ def test_an_abandoned_claim_is_over_once_somebody_else_has_claimed_the_event(nam
 
 
 @pytest.mark.parametrize("command", [Expire(), Grant("host:2", "theirs", LEASE)], ids=["expire", "claim"])
-def test_the_last_attempt_that_is_lost_ends_the_event(command: Command) -> None:
+def test_the_last_attempt_that_is_lost_ends_the_event(command: EventCommand) -> None:
     applied = apply(LIVES["last lease over"], command)
     error = "lease expired (worker host:1)"
     event = replace(AGAIN, status=EventStatus.FAILED, errors=("boom", error), updated_ts=NOW, expires_ts=None)

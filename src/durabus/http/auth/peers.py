@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from durabus.clock import monotonic
-from durabus.http.asgi import Scope
+from durabus.http.asgi import AsgiScope
 from durabus.http.problems import UNAUTHORISED, Code, Problem
 
 NAMES = frozenset({"localhost", "localhost.localdomain"})
@@ -27,7 +27,7 @@ OF_PROXIES = "1.0"
 """Some proxies use this HTTP version by default and add none of the headers above."""
 
 
-def check_local(scope: Scope, headers: dict[bytes, bytes], *, navigates: bool = False) -> None:
+def check_local(scope: AsgiScope, headers: dict[bytes, bytes], *, navigates: bool = False) -> None:
     """Refuse every request except those of programs on this machine and of the dashboard's own pages.
 
     ``navigates``: a person followed a link to a dashboard page. Scripts of other sites can neither read nor frame it.
@@ -57,7 +57,7 @@ def check_local(scope: Scope, headers: dict[bytes, bytes], *, navigates: bool = 
         raise Problem(403, "requests from other web sites are not served", code=Code.FOREIGN_SITE)
 
 
-def _proxy(scope: Scope, headers: dict[bytes, bytes]) -> str | None:
+def _proxy(scope: AsgiScope, headers: dict[bytes, bytes]) -> str | None:
     """The reason to believe that a proxy sent the request; None if there is none."""
     for name in headers:
         if name in PROXY_HEADERS or name.startswith(FORWARDED):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
-from durabus.http.asgi import Scope
+from durabus.http.asgi import AsgiScope
 from durabus.http.problems import Code, Problem
 
 PREFIX = "/dashboard/"
@@ -74,7 +74,7 @@ def check_form(body: bytes, content_type: bytes) -> None:
         raise Problem(400, "the form is not URL-encoded")
 
 
-def to_login(scope: Scope) -> Problem:
+def to_login(scope: AsgiScope) -> Problem:
     """Redirect a browser to the login form, which then redirects it to the page it asked for."""
     wanted = scope["mounted_at"] + scope["path"]
     query = scope.get("query_string", b"").decode("latin-1")

@@ -52,10 +52,6 @@ WorkerId = Annotated[
         examples=["worker-02:8742"],
     ),
 ]
-Tags = Annotated[
-    str,
-    Meta(pattern=TAGS_PATTERN, description="Comma-separated; any of them matches.", examples=["email,notification"]),
-]
 TagsOrNone = Annotated[
     str, Meta(pattern=TAGS_OR_NONE_PATTERN, description="Comma-separated.", examples=["email,priority-high"])
 ]

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from durabus.errors import ConfigurationError, LeaseLost
 from durabus.lifecycle.handlers import claim_lock, renew_lock
-from durabus.lifecycle.state import Applied, Command, Grant, LockState, Refused, Renew, Reset, Start
+from durabus.lifecycle.state import Applied, EventCommand, Grant, LockState, Refused, Renew, Reset, Start
 from durabus.lifecycle.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event
@@ -159,7 +159,7 @@ class MemoryClaims(MemoryCore):
             self._take_lock(lock, now, request.max_attempts)
             self._event_locks[request.token] = lock_claim(lock, request.token)
 
-    def _command(self, ref: ClaimRef, command: Command, now: float) -> Applied | LeaseLost:
+    def _command(self, ref: ClaimRef, command: EventCommand, now: float) -> Applied | LeaseLost:
         state = self._states.get(ref.id)
         applied = Refused("no such event") if state is None else transition(state, command, now)
         if isinstance(applied, Refused):

@@ -38,7 +38,7 @@ from durabus.stores.postgresql.connection import (
 from durabus.stores.postgresql.layout import Statements
 from durabus.stores.postgresql.publishing import add_events
 from durabus.stores.postgresql.schema import DAYS_AHEAD, PARTITIONS_EVERY
-from durabus.stores.postgresql.service import Service
+from durabus.stores.postgresql.service import ServiceThread
 from durabus.stores.postgresql.wakeup import PostgreSQLHints
 from durabus.stores.sql.rows import Row
 
@@ -80,7 +80,7 @@ class PostgreSQLCore:
         self._process = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._pool: Pool | None = None
-        self._service = Service(address)
+        self._service = ServiceThread(address)
         self._hints = PostgreSQLHints(address, self._service, self._notify, self._next_wakeup)
         self._home = CallerContext(address, self._sql, self._clock_argument)
         self._publish_coalescer = PublishCoalescer(self._publish)

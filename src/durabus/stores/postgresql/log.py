@@ -60,7 +60,7 @@ _LIMIT = 2**63
 _DROP_WITHIN = 3600.0
 """Maximum seconds to drop one partition: the names of its events are deleted one by one."""
 
-Place = tuple[str, int]
+TxPosition = tuple[str, int]
 """The 64-bit number of a transaction, as text, and the number of the entry."""
 
 
@@ -158,14 +158,14 @@ class PostgreSQLLog(PostgreSQLCore):
 
     async def _span(self, after: str, until: str | None) -> tuple[str, int, str, int]:
         """Return both ends of a range of the log. Raises for a position that this log cannot have given yet."""
-        first, last = _place(after), None if until is None else _place(until)
+        first, last = _tx_position(after), None if until is None else _tx_position(until)
         furthest = max(int(first[0]), 0 if last is None else int(last[0]))
         if furthest and int((await self._ask("next_transaction"))[0][0]) <= furthest:
             raise _foreign(after if int(first[0]) == furthest else str(until))
         return (*first, *(last or (str(_LIMIT - 1), _LIMIT - 1)))
 
 
-def _place(position: str) -> Place:
+def _tx_position(position: str) -> TxPosition:
     if position == START:
         return "0", 0
     found = _POSITION.fullmatch(position)

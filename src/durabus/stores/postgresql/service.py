@@ -22,7 +22,7 @@ T = TypeVar("T")
 POOL = 2
 
 
-class Service:
+class ServiceThread:
     """A thread with its own event loop and pool. Its first use starts it."""
 
     def __init__(self, address: PostgreSQLAddress) -> None:

@@ -18,7 +18,7 @@ from durabus.errors import DurabusError
 from durabus.model.claim import ClaimRequest
 from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import Connection, connect, let_go
-from durabus.stores.postgresql.service import Service
+from durabus.stores.postgresql.service import ServiceThread
 from durabus.stores.sql.rows import Row
 from durabus.stores.wakeups import BusNews, WaitingWorkers
 
@@ -124,7 +124,7 @@ class Listener:
 PAUSE = 0.005
 """Seconds between two notifications: a constant stream of publishes must not double the load."""
 
-Send = Callable[[list[str]], Awaitable[None]]
+SendNotifications = Callable[[list[str]], Awaitable[None]]
 
 
 class Notifier:
@@ -137,7 +137,7 @@ class Notifier:
     worker one poll interval.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: SendNotifications) -> None:
         self._send = send
         self._buses: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -170,7 +170,9 @@ NextWakeup = Callable[[str], Awaitable[Row]]
 class PostgreSQLHints:
     """Sends and receives wake-ups. With ``listen=off`` they stay within this store object."""
 
-    def __init__(self, address: PostgreSQLAddress, service: Service, send: Send, next_wakeup: NextWakeup) -> None:
+    def __init__(
+        self, address: PostgreSQLAddress, service: ServiceThread, send: SendNotifications, next_wakeup: NextWakeup
+    ) -> None:
         self._address = address
         self._service = service
         self._send = send

@@ -20,7 +20,8 @@ from durabus.stores.redis.core import RedisCore
 from durabus.stores.redis.events import known_ref
 from durabus.stores.redis.records import REASONS, event_of, events_of, given, result_to, results_of
 
-Outcome = int | tuple[EventStatus, float | bool]
+SettleCode = int | tuple[EventStatus, float | bool]
+"""The outcome of one settlement: 0 for COMPLETED, another number for a refusal, or a new status and the retry time."""
 
 EXPIRE_AT_ONCE = 1000
 """Maximum number of events that one step takes back, so that calls of workers run in between."""
@@ -28,7 +29,7 @@ EXPIRE_AT_ONCE = 1000
 _codes = msgspec.msgpack.Decoder(list[int]).decode
 _renewed = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
 _current = msgspec.msgpack.Decoder(list[tuple[str, int] | bool]).decode
-_outcomes = msgspec.msgpack.Decoder(list[Outcome]).decode
+_outcomes = msgspec.msgpack.Decoder(list[SettleCode]).decode
 decode_outcome = msgspec.msgpack.Decoder(tuple[EventStatus, float | bool]).decode
 
 
@@ -153,7 +154,7 @@ def _settlement(one: Settlement) -> tuple[Any, ...]:
     return ("release", ref.id, ref.token, ref.fence, results, one.delay, one.reason)  # type: ignore[union-attr]
 
 
-def _settled(id_: int, outcome: Outcome) -> Settled | LeaseLost:
+def _settled(id_: int, outcome: SettleCode) -> Settled | LeaseLost:
     if outcome == 0:
         return Settled(id_, EventStatus.COMPLETED)
     if isinstance(outcome, int):

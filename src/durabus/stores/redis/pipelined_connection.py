@@ -29,7 +29,7 @@ AT_ONCE = 256
 FIRST_PAUSE = 0.02
 LONGEST_PAUSE = 0.5
 
-Loader = Callable[[AbstractConnection], Awaitable[None]]
+LibraryLoader = Callable[[AbstractConnection], Awaitable[None]]
 
 
 class PipelinedCall:
@@ -58,7 +58,7 @@ class PipelinedCall:
 class PipelinedConnection:
     """One connection of one event loop. It connects when it is needed, and again after the connection is lost."""
 
-    def __init__(self, connector: Connector, load: Loader) -> None:
+    def __init__(self, connector: Connector, load: LibraryLoader) -> None:
         self._connector = connector
         self._load = load
         self._shown = connector.address.shown

@@ -27,7 +27,7 @@ from durabus.stores.replicated_log.transport import BEGINNING, Position, PublicR
 
 logger = logging.getLogger("durabus.replicated_log")
 
-Send = Callable[[], Coroutine[Any, Any, None]]
+SendRecord = Callable[[], Coroutine[Any, Any, None]]
 Spawn = Callable[[Coroutine[Any, Any, None]], object]
 Kind = Literal["command", "publish", "barrier"]
 
@@ -54,7 +54,7 @@ class PendingCall:
         self.expires = 0.0
 
 
-class Sent:
+class SentRecord:
     """The calls of one record that was sent and has not been read back."""
 
     __slots__ = ("at", "calls", "lane", "send")
@@ -62,7 +62,7 @@ class Sent:
     def __init__(self, calls: list[PendingCall], lane: str) -> None:
         self.calls = calls
         self.lane = lane
-        self.send: Send | None = None
+        self.send: SendRecord | None = None
         self.at = float("inf")
         """When the broker confirmed the record."""
 
@@ -243,7 +243,7 @@ class Sender:
         self._number = 0
         self._waiting: dict[str, list[PendingCall]] = {"control": [], "public": []}
         self._in_flight = {"control": 0, "public": 0}
-        self._sent: dict[int, Sent] = {}
+        self._sent: dict[int, SentRecord] = {}
 
     @property
     def idle(self) -> bool:
@@ -329,7 +329,7 @@ class Sender:
 
     def _next(self, calls: list[PendingCall], lane: str) -> int:
         self._number += 1
-        self._sent[self._number] = Sent(calls, lane)
+        self._sent[self._number] = SentRecord(calls, lane)
         return self._number
 
     async def _append(self, number: int, body: bytes) -> None:
@@ -344,7 +344,7 @@ class Sender:
         for place, piece in enumerate(pieces):
             await self._transport.append(piece, f"{self._session}-{number}-{place}", label(piece))
 
-    async def _send(self, lane: str, numbers: list[int], send: Send) -> None:
+    async def _send(self, lane: str, numbers: list[int], send: SendRecord) -> None:
         """Send until the broker confirms, the calls have replies, or their time is over. Nodes ignore a repeat."""
         self._in_flight[lane] += 1
         try:

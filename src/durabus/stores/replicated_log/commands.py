@@ -14,7 +14,7 @@ from durabus.model.result import HandlerResult
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.stores.replicated_log.core import ReplicatedLogCore
-from durabus.stores.replicated_log.wire import Ref, Sent
+from durabus.stores.replicated_log.wire import PackedSettlement, Ref
 
 T = TypeVar("T")
 
@@ -88,7 +88,7 @@ class RenewEventClaims(Command, frozen=True, tag="renew_event_claims"):
 
 
 class SettleEvents(Command, frozen=True, tag="settle_events"):
-    settlements: tuple[Sent, ...]
+    settlements: tuple[PackedSettlement, ...]
     then_claim: ClaimRequest | None
 
     def apply(self, core: ReplicatedLogCore) -> SettleAnswer:

@@ -24,13 +24,13 @@ from durabus.store.claims import SettleAnswer
 from durabus.stores.memory.bus_queue import BusQueue
 from durabus.stores.memory.core import Registration
 from durabus.stores.memory.store import MemoryStore
-from durabus.stores.replicated_log.wire import PackedCompletions, Sent
+from durabus.stores.replicated_log.wire import PackedCompletions, PackedSettlement
 
 
 class BulkCore(MemoryStore):
     """A memory store with fast paths. ``settle`` takes settlements as the log holds them."""
 
-    def settle(self, sent: Sequence[Sent], then_claim: ClaimRequest | None) -> SettleAnswer:
+    def settle(self, sent: Sequence[PackedSettlement], then_claim: ClaimRequest | None) -> SettleAnswer:
         """Do what ``settle_events`` does."""
         with self._lock:
             self._check_open()

@@ -106,7 +106,7 @@ async def _parts(
             await asyncio.sleep(0)  # the node works between blocks
 
 
-class Loader:
+class SnapshotLoader:
     """Takes the parts of a snapshot in any order, and makes a replica of them."""
 
     def __init__(self) -> None:
@@ -203,7 +203,7 @@ async def load_newest(snapshots: Snapshots, session: str, behind: Replica, *, sk
         if manifest is None or manifest.position <= behind.position:
             return None
         tried.append(manifest)
-        loader = Loader()
+        loader = SnapshotLoader()
         try:
             async for part in snapshots.read(manifest):
                 loader.add(part)

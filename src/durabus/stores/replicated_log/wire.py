@@ -81,12 +81,12 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r", omit_defau
         return [Release(ClaimRef(*self.ref), self.delay, self.results, self.reason)]
 
 
-Sent = PackedCompletion | PackedCompletions | PackedFailure | Returned
+PackedSettlement = PackedCompletion | PackedCompletions | PackedFailure | Returned
 
 
-def wire(settlements: Sequence[Settlement]) -> tuple[Sent, ...]:
+def wire(settlements: Sequence[Settlement]) -> tuple[PackedSettlement, ...]:
     """Pack settlements for ``SettleEvents``. Consecutive plain completions of one claim become one item."""
-    sent: list[Sent] = []
+    sent: list[PackedSettlement] = []
     ids: list[int] = []
     times: list[float | None] = []
     token, fence = "", 0
@@ -116,7 +116,7 @@ def _is_plain(one: Complete) -> bool:
     return not one.results and not one.errors and one.status_code is None and one.reason is None
 
 
-def _single(settlement: Settlement) -> Sent:
+def _single(settlement: Settlement) -> PackedSettlement:
     ref = wire_ref(settlement.ref)
     match settlement:
         case Complete(results=results, errors=errors, execution_time_ms=ms, status_code=code, reason=reason):

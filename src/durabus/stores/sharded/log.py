@@ -17,7 +17,7 @@ from durabus.stores.sharded.core import ShardedCore
 from durabus.stores.sharded.numbering import join, newest, saved, split
 
 T = TypeVar("T")
-Row = tuple[Any, ...]
+ShardRow = tuple[Any, ...]
 
 POSITION, ID, AT = (LOG_COLUMNS.index(name) for name in ("position", "id", "at_ts"))
 
@@ -39,7 +39,7 @@ class ShardedLog(ShardedCore):
         return LogPage(entries, join(reached) if entries else after)
 
     async def read_log_rows(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogRows:
-        async def ask(shard: EventStore, number: int) -> list[Row]:
+        async def ask(shard: EventStore, number: int) -> list[ShardRow]:
             page = await shard.read_log_rows(after=begins[number], until=ends[number], limit=limit)
             return page.rows
 
@@ -123,7 +123,7 @@ class ShardedLog(ShardedCore):
     def _ends(self, until: str | None) -> Sequence[str | None]:
         return [None] * self._numbers.count if until is None else self._split(until)
 
-    def _row(self, row: Row, number: int, position: str) -> Row:
+    def _row(self, row: ShardRow, number: int, position: str) -> ShardRow:
         made = list(row)
         made[POSITION] = position
         if isinstance(row[ID], int):

@@ -157,10 +157,10 @@ class WriteLock:
             locks = Path("/proc/locks").read_text(encoding="ascii").splitlines()
         except OSError:
             return "another process"
-        place = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
+        file_id = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
         for line in locks:
             _, kind, _, _, process, where, *_ = line.split()
-            if kind == "FLOCK" and where == place:
+            if kind == "FLOCK" and where == file_id:
                 return f"process {process}{_condition(process)}"
         return "another process"
 
@@ -176,14 +176,14 @@ def _condition(process: str) -> str:
     return " (which is stopped)" if state in "Tt" else ""
 
 
-Place = tuple[int, int]
+ByteRange = tuple[int, int]
 """First byte and length of a range of a file."""
 Key = tuple[int, int]
 """Device and inode of a file."""
 
-SHARED_BYTES: Place = (0x40000002, 510)
+SHARED_BYTES: ByteRange = (0x40000002, 510)
 """The bytes of the database file that every connection locks as long as it is open."""
-_ATTACHED_BYTE: Place = (128, 1)
+_ATTACHED_BYTE: ByteRange = (128, 1)
 """The byte of ``-shm`` that every process which uses it locks. A process that can lock it alone empties the file."""
 _LOCKED = {"": SHARED_BYTES, "-shm": _ATTACHED_BYTE}
 _FLOCK = "hhqqi"
@@ -195,13 +195,13 @@ _DESCRIPTORS = "/proc/self/fd"
 class _Lock:
     """A lock on one file, shared by all stores of this process that have it open."""
 
-    def __init__(self, descriptor: int, place: Place) -> None:
+    def __init__(self, descriptor: int, byte_range: ByteRange) -> None:
         self._descriptor = descriptor
-        self._place = place
+        self._byte_range = byte_range
         self.users = 0
 
     def set(self, kind: int) -> None:
-        request = struct.pack(_FLOCK, kind, os.SEEK_SET, *self._place, 0)
+        request = struct.pack(_FLOCK, kind, os.SEEK_SET, *self._byte_range, 0)
         fcntl.fcntl(self._descriptor, _SET_LOCK or 0, request)
 
     def close(self) -> None:
@@ -230,8 +230,8 @@ class Presence:
             return
         with _gate:
             try:
-                for suffix, place in _LOCKED.items():
-                    self._take(f"{self._database}{suffix}", place)
+                for suffix, byte_range in _LOCKED.items():
+                    self._take(f"{self._database}{suffix}", byte_range)
                 self._refuse_stale_memory()
             except FileNotFoundError as error:
                 raise self._stale_memory() from error
@@ -258,12 +258,12 @@ class Presence:
         with _gate:
             _close_unused()
 
-    def _take(self, name: str, place: Place) -> None:
+    def _take(self, name: str, byte_range: ByteRange) -> None:
         key = _key(os.stat(name))  # noqa: PTH116  (the name has a suffix)
         lock = _locks.get(key)
         if lock is None:
             descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
-            lock = _locks[_key(os.fstat(descriptor))] = _Lock(descriptor, place)
+            lock = _locks[_key(os.fstat(descriptor))] = _Lock(descriptor, byte_range)
         if not lock.users:
             lock.set(fcntl.F_RDLCK)
         lock.users += 1

@@ -31,6 +31,8 @@ ALICE = "host-a:1"
 BOB = "host-b:2"
 
 Opener = Callable[[], Awaitable[EventStore]]
+VerbCall = Callable[[EventStore], Awaitable[object]]
+"""A call of one verb of the contract."""
 
 
 class CallerTransaction(Protocol):

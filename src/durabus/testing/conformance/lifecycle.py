@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
 import anyio
 import pytest
 
@@ -14,14 +12,13 @@ from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.contract import EventStore
-from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, batch, numbers
+from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, VerbCall, batch, numbers
 
-Call = Callable[[EventStore], Awaitable[object]]
 REF = ClaimRef(1, "t", 1)
 HANDLER = HandlerClaim(id=1, handler_id="a", token="t", fence=1, attempts=1, expires_ts=1.0)  # noqa: S106
 LOCK = LockClaim(key="k", worker_id=ALICE, token="t", fence=1, expires_ts=1.0)  # noqa: S106
 DONE = HandlerResult(handler_id="a", status=ResultStatus.SUCCEEDED)
-CALLS: dict[str, Call] = {
+CALLS: dict[str, VerbCall] = {
     "register_handlers": lambda store: store.register_handlers(BUS, "n1", [], kept_for=60.0),
     "unregister_handler": lambda store: store.unregister_handler(BUS, "a"),
     "list_handlers": lambda store: store.list_handlers(BUS),
@@ -88,7 +85,7 @@ class LifecycleTests:
     """A store object from open to close, and the one after it."""
 
     @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-    async def test_a_closed_store_refuses_every_call(self, lab: Lab, call: Call) -> None:
+    async def test_a_closed_store_refuses_every_call(self, lab: Lab, call: VerbCall) -> None:
         """A repeat does nothing. Any other call afterwards raises ``StoreClosedError``."""
         await lab.store.close()
         await lab.store.close()

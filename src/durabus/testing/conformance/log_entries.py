@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from durabus.lifecycle.state import Applied, Command, EventState, Expire, Grant, Renew, Requeue, Reset, Start
+from durabus.lifecycle.state import Applied, EventCommand, EventState, Expire, Grant, Renew, Requeue, Reset, Start
 from durabus.lifecycle.transition import publish, transition
 from durabus.model.claim import Claim
 from durabus.model.event import new_event
@@ -53,7 +53,7 @@ class Twin:
         (event,) = await self.lab.store.add_events([new])
         self._note(publish(new, event.id, event.created_ts))
 
-    async def command(self, command: Command) -> None:
+    async def command(self, command: EventCommand) -> None:
         """The kernel's side of a step."""
         assert self.state is not None
         applied = transition(self.state, command, await self.lab.store.now())

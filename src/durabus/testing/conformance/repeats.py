@@ -16,7 +16,7 @@ from durabus.model.settlement import Complete, Fail, Release, Settlement
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.handler_claims import handler_request
-from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, batch, reader_lock
+from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, VerbCall, batch, reader_lock
 
 DECLARABLE = ("idempotency_keys", "serial_modes")
 """Features that tests of other things use."""
@@ -48,23 +48,23 @@ def _refusals(error: BaseException) -> Iterator[UnsupportedByStore]:
             yield from _refusals(one)
 
 
-Call = Callable[[EventStore], Awaitable[object]]
-Scenario = Callable[[Lab], Awaitable[Call]]
+Preparation = Callable[[Lab], Awaitable[VerbCall]]
+"""Brings the store into the state that a call needs, and returns the call."""
 DONE = HandlerResult(handler_id="a", status=ResultStatus.SUCCEEDED, value_json="1", execution_time_ms=2.0)
 
 
-async def _add(_lab: Lab) -> Call:
+async def _add(_lab: Lab) -> VerbCall:
     new = batch(3)
     return lambda node: node.add_events(new)
 
 
-async def _claim(lab: Lab) -> Call:
+async def _claim(lab: Lab) -> VerbCall:
     await lab.publish(3)
     request = lab.request(limit=2)
     return lambda node: node.claim_next_events(request)
 
 
-async def _take_over(lab: Lab) -> Call:
+async def _take_over(lab: Lab) -> VerbCall:
     await lab.publish(3)
     await lab.claim(limit=2, worker_id=BOB)
     await lab.let_the_lease_end()
@@ -72,37 +72,37 @@ async def _take_over(lab: Lab) -> Call:
     return lambda node: node.claim_next_events(request)
 
 
-async def _start(lab: Lab) -> Call:
+async def _start(lab: Lab) -> VerbCall:
     claim = await lab.claimed()
     return lambda node: node.start_events([claim.ref])
 
 
-async def _complete(lab: Lab) -> Call:
+async def _complete(lab: Lab) -> VerbCall:
     claim = await lab.claimed()
     return lambda node: node.settle_events([Complete(claim.ref, (DONE,), execution_time_ms=1.0, status_code=200)])
 
 
-async def _complete_with_errors(lab: Lab) -> Call:
+async def _complete_with_errors(lab: Lab) -> VerbCall:
     claim = await lab.claimed()
     return lambda node: node.settle_events([Complete(claim.ref, errors=("no",))])
 
 
-async def _fail(lab: Lab) -> Call:
+async def _fail(lab: Lab) -> VerbCall:
     claim = await lab.claimed()
     return lambda node: node.settle_events([Fail(claim.ref, "no", 5 * lab.moment, (DONE,))])
 
 
-async def _fail_for_good(lab: Lab) -> Call:
+async def _fail_for_good(lab: Lab) -> VerbCall:
     claim = await lab.claimed()
     return lambda node: node.settle_events([Fail(claim.ref, "no", None, (DONE,))])
 
 
-async def _release(lab: Lab) -> Call:
+async def _release(lab: Lab) -> VerbCall:
     claim = await lab.claimed()
     return lambda node: node.settle_events([Release(claim.ref, 5 * lab.moment, (DONE,))])
 
 
-async def _settle_a_mixed_batch_and_claim(lab: Lab) -> Call:
+async def _settle_a_mixed_batch_and_claim(lab: Lab) -> VerbCall:
     await lab.publish(5)
     a, b, c = await lab.claim(limit=3)
     then = lab.request(limit=2)
@@ -110,12 +110,12 @@ async def _settle_a_mixed_batch_and_claim(lab: Lab) -> Call:
     return lambda node: node.settle_events(settlements, then_claim=then)
 
 
-async def _reset(lab: Lab) -> Call:
+async def _reset(lab: Lab) -> VerbCall:
     claim = await lab.claimed()
     return lambda node: node.reset_event(claim.event.id, reason="stuck")
 
 
-async def _requeue(lab: Lab) -> Call:
+async def _requeue(lab: Lab) -> VerbCall:
     events = [await lab.ended(EventStatus.FAILED) for _ in range(2)]
     return lambda node: node.requeue_dead_letters([event.id for event in events])
 
@@ -129,44 +129,44 @@ async def claimed_handler(lab: Lab) -> tuple[HandlerClaimRequest, HandlerClaim]:
     return request, granted
 
 
-async def _claim_handler(lab: Lab) -> Call:
+async def _claim_handler(lab: Lab) -> VerbCall:
     request, _ = await claimed_handler(lab)
     return lambda node: node.claim_next_handler_result(request)
 
 
-async def _complete_handler(lab: Lab) -> Call:
+async def _complete_handler(lab: Lab) -> VerbCall:
     _, claim = await claimed_handler(lab)
     return lambda node: node.complete_handler_result(claim, DONE)
 
 
-async def _release_handler(lab: Lab) -> Call:
+async def _release_handler(lab: Lab) -> VerbCall:
     _, claim = await claimed_handler(lab)
     return lambda node: node.release_handler_claim(claim)
 
 
-async def _complete_if_done(lab: Lab) -> Call:
+async def _complete_if_done(lab: Lab) -> VerbCall:
     request, claim = await claimed_handler(lab)
     await lab.store.complete_handler_result(claim, DONE)
     return lambda node: node.complete_event_if_done(request.event, ["a"])
 
 
-async def _claim_lock(lab: Lab) -> Call:
+async def _claim_lock(lab: Lab) -> VerbCall:
     token = new_token()
     return lambda node: node.claim_lock("reader", worker_id=ALICE, token=token, lease=lab.lease)
 
 
-async def _release_lock(lab: Lab) -> Call:
+async def _release_lock(lab: Lab) -> VerbCall:
     lock = await reader_lock(lab)
     return lambda node: node.release_lock(lock)
 
 
-async def _save_position(lab: Lab) -> Call:
+async def _save_position(lab: Lab) -> VerbCall:
     await lab.publish()
     lock, head = await reader_lock(lab), await lab.store.log_head()
     return lambda node: node.save_position("reader", head, lock=lock)
 
 
-ANSWERED_ALIKE: list[Scenario] = [
+ANSWERED_ALIKE: list[Preparation] = [
     _add,
     _claim,
     _take_over,
@@ -189,39 +189,39 @@ ANSWERED_ALIKE: list[Scenario] = [
 ]
 
 
-async def _expire(lab: Lab) -> Call:
+async def _expire(lab: Lab) -> VerbCall:
     await lab.claimed()
     await lab.let_the_lease_end()
     return lambda node: node.expire_events()
 
 
-async def _remove(lab: Lab) -> Call:
+async def _remove(lab: Lab) -> VerbCall:
     event = await lab.publish_one()
     return lambda node: node.remove_event(event.id)
 
 
-async def _trim(lab: Lab) -> Call:
+async def _trim(lab: Lab) -> VerbCall:
     await lab.ended(EventStatus.COMPLETED)
     return lambda node: node.trim_event_history(BUS, older_than=0)
 
 
-async def _cleanup(lab: Lab) -> Call:
+async def _cleanup(lab: Lab) -> VerbCall:
     await lab.ended(EventStatus.COMPLETED)
     return lambda node: node.cleanup_excess_events(BUS, keep=0)
 
 
-async def _cleanup_results(lab: Lab) -> Call:
+async def _cleanup_results(lab: Lab) -> VerbCall:
     claim = await lab.claimed()
     await lab.settle_one(Complete(claim.ref, (DONE,)))
     return lambda node: node.cleanup_results()
 
 
-async def _purge(lab: Lab) -> Call:
+async def _purge(lab: Lab) -> VerbCall:
     event = await lab.ended(EventStatus.FAILED)
     return lambda node: node.purge_dead_letters(created_until_ts=event.created_ts)
 
 
-async def _purge_by_id(lab: Lab) -> Call:
+async def _purge_by_id(lab: Lab) -> VerbCall:
     event = await lab.ended(EventStatus.FAILED)
 
     async def purge(node: EventStore) -> int:
@@ -230,18 +230,18 @@ async def _purge_by_id(lab: Lab) -> Call:
     return purge
 
 
-async def _archive(lab: Lab) -> Call:
+async def _archive(lab: Lab) -> VerbCall:
     await lab.store.register_handlers(BUS, "n1", [], kept_for=None)
     await lab.store.stop_bus(BUS)
     return lambda node: node.archive_buses(stopped_for=0)
 
 
-async def _unregister(lab: Lab) -> Call:
+async def _unregister(lab: Lab) -> VerbCall:
     await lab.store.register_handlers(BUS, "n1", [HandlerInfo(handler_id="a", pattern="*")], kept_for=None)
     return lambda node: node.unregister_handler(BUS, "a")
 
 
-EFFECTIVE_ONCE: list[Scenario] = [
+EFFECTIVE_ONCE: list[Preparation] = [
     _expire,
     _remove,
     _trim,
@@ -254,22 +254,22 @@ EFFECTIVE_ONCE: list[Scenario] = [
 ]
 
 
-def spoken(scenario: Scenario) -> str:
-    """Return the name of a scene as words."""
-    return getattr(scenario, "__name__", "").strip("_").replace("_", " ")
+def spoken(prepare: Preparation) -> str:
+    """Return the name of a preparation as words."""
+    return getattr(prepare, "__name__", "").strip("_").replace("_", " ")
 
 
 class RepeatTests:
     """The outcome of a call is unknown, so the caller repeats it, perhaps on another node."""
 
-    @pytest.mark.parametrize("scenario", ANSWERED_ALIKE, ids=spoken)
+    @pytest.mark.parametrize("prepare", ANSWERED_ALIKE, ids=spoken)
     async def test_a_repeat_answers_as_the_first_time_did(
-        self, lab: Lab, other_node: EventStore, scenario: Scenario
+        self, lab: Lab, other_node: EventStore, prepare: Preparation
     ) -> None:
         """Every call is safe to repeat with the same arguments after a lost reply: it either takes effect once, or
         returns what the first call returned.
         """
-        call = await scenario(lab)
+        call = await prepare(lab)
         first = await call(lab.store)
         before = await lab.picture()
         for node in (lab.store, other_node):
@@ -277,12 +277,12 @@ class RepeatTests:
             assert await call(node) == first
         assert await lab.picture() == before
 
-    @pytest.mark.parametrize("scenario", EFFECTIVE_ONCE, ids=spoken)
-    async def test_a_repeat_takes_effect_once(self, lab: Lab, other_node: EventStore, scenario: Scenario) -> None:
+    @pytest.mark.parametrize("prepare", EFFECTIVE_ONCE, ids=spoken)
+    async def test_a_repeat_takes_effect_once(self, lab: Lab, other_node: EventStore, prepare: Preparation) -> None:
         """Every call is safe to repeat with the same arguments after a lost reply: it either takes effect once, or
         returns what the first call returned.
         """
-        call = await scenario(lab)
+        call = await prepare(lab)
         assert await call(lab.store) == 1
         before = await lab.picture()
         for node in (lab.store, other_node):
