@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from enum import IntEnum
+from importlib.util import find_spec
 
 from durabus.errors import (
     ConfigurationError,
@@ -50,6 +52,15 @@ class CommandFailed(Exception):  # noqa: N818  (the name is a sentence)
         self.why = why
         self.hint = hint
         self.code = code
+
+
+def require_installed(packages: Sequence[str], *, what: str, extras: str) -> None:
+    """Refuse a command if one of the packages is not installed. ``extras`` are those of durabus that bring them."""
+    missing = [name for name in packages if find_spec(name) is None]
+    if missing:
+        raise CommandFailed(
+            f"{what} is not installed", f"it needs {', '.join(missing)}", f"pip install 'durabus[{extras}]'"
+        )
 
 
 def from_error(error: DurabusError) -> CommandFailed:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.failures import CommandFailed, Exit, require_installed
 from durabus.cli.output import say
 
 if TYPE_CHECKING:
@@ -67,10 +66,4 @@ def opened_lake(options: LakeOptions, *, create: bool = False) -> Iterator[Lake]
 
 def refuse_without_spark() -> None:
     """Refuse a command if the extra ``spark`` is not installed."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise CommandFailed(
-            "the pipeline is not installed",
-            f"{' and '.join(missing)} cannot be found",
-            "pip install 'durabus[cli,spark]'",
-        )
+    require_installed(NEEDED, what="the pipeline", extras="cli,spark")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.failures import CommandFailed, Exit, require_installed
 from durabus.cli.options import DEFAULTS, Common, store_url
 from durabus.cli.output import print_json_line, say, set_up_logging
 from durabus.errors import ConfigurationError
@@ -91,10 +90,4 @@ def _needs_tokens(host: str) -> CommandFailed:
 
 def require_server() -> None:
     """Refuse a command if the extra ``server`` is not installed."""
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        raise CommandFailed(
-            "the HTTP server is not installed",
-            f"it needs {', '.join(missing)}",
-            "pip install 'durabus[server]'",
-        )
+    require_installed(NEEDED, what="the HTTP server", extras="server")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
-
-from litestar import Request
 
 from durabus.errors import ConfigurationError, EventNotFound
-from durabus.http.asgi import LISTEN
+from durabus.http.asgi import LISTEN, AnyRequest
 from durabus.http.auth.access import Principal
 from durabus.http.auth.peers import WrongTokens
 from durabus.http.auth.tokens import TokenFile
@@ -121,13 +118,13 @@ class Api:
         return seen
 
 
-def api_of(request: Request[Any, Any, Any]) -> Api:
+def api_of(request: AnyRequest) -> Api:
     """The ``Api`` behind a request."""
     found: Api = request.scope["api"]  # type: ignore[typeddict-item]
     return found
 
 
-def still_allowed(request: Request[Any, Any, Any]) -> Callable[[], bool]:
+def still_allowed(request: AnyRequest) -> Callable[[], bool]:
     """A function that returns whether the sender may still send this request. Long requests call it repeatedly."""
     principal, scope = principal_of(request), request.scope
     check_again: Callable[..., Principal] = scope["check_again"]  # type: ignore[typeddict-item]
@@ -141,14 +138,14 @@ def still_allowed(request: Request[Any, Any, Any]) -> Callable[[], bool]:
     return is_allowed
 
 
-def listens(request: Request[Any, Any, Any], *, begin: bool = True) -> None:
+def listens(request: AnyRequest, *, begin: bool = True) -> None:
     """Tell the server that this request only waits for events: a full server may close its connection."""
     tell: Callable[..., None] | None = request.scope.get(LISTEN)  # type: ignore[assignment]
     if tell is not None:
         tell(begin=begin)
 
 
-def principal_of(request: Request[Any, Any, Any]) -> Principal:
+def principal_of(request: AnyRequest) -> Principal:
     """The sender of a request, as the middleware identified it."""
     found: Principal = request.scope["user"]
     return found

@@ -7,13 +7,13 @@ from functools import cache
 from typing import Any, cast
 
 import msgspec
-from litestar import Litestar, Request, Response, get, route
+from litestar import Litestar, Response, get, route
 from litestar.connection import ASGIConnection
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from durabus.errors import DurabusError
 from durabus.http.api import Api
-from durabus.http.asgi import App, AsgiScope, Receive, Send
+from durabus.http.asgi import AnyRequest, App, AsgiScope, Receive, Send
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.auth.tokens import TokenFile
 from durabus.http.dashboard import (
@@ -139,7 +139,7 @@ def options_of(handlers: list[HTTPRouteHandler]) -> HTTPRouteHandler:
             methods.setdefault(path.replace(":int", ""), {"OPTIONS"}).update(handler.http_methods)
 
     @route(paths, http_method=["OPTIONS"], status_code=204, opt={"scope": None}, include_in_schema=False)
-    async def options(request: Request[Any, Any, Any]) -> Response[None]:
+    async def options(request: AnyRequest) -> Response[None]:
         return Response(None, headers={"Allow": ", ".join(sorted(methods[request.scope["path_template"]]))})
 
     return options

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import msgspec
-from litestar import Request, Response
+from litestar import Response
 from litestar.exceptions import HTTPException, ValidationException
 
 from durabus.errors import (
@@ -29,7 +29,7 @@ from durabus.errors import (
     StoreUnavailableError,
     UnsupportedByStore,
 )
-from durabus.http.asgi import Send
+from durabus.http.asgi import AnyRequest, Send
 
 TYPE = "urn:durabus:error:{code}"
 """The ``type`` of a problem document: a name, not an address."""
@@ -108,7 +108,7 @@ def code_of(status: int) -> Code:
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-async def decoded(request: Request[Any, Any, Any], wanted: type[T]) -> T:
+async def decoded(request: AnyRequest, wanted: type[T]) -> T:
     """The body decoded as ``wanted``. The middleware has checked that it is UTF-8 and not nested too deeply."""
     body = await request.body()
     if not body:
@@ -185,7 +185,7 @@ _CODES: dict[type[DurabusError], Code] = {
 }
 
 
-def problem_response(_request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+def problem_response(_request: AnyRequest, error: Exception) -> Response[bytes]:
     """The response for an exception of a handler, the router or the parser."""
     problem = problem_of(error)
     return Response(problem.body(), status_code=problem.status, headers=problem.headers, media_type=MEDIA_TYPE)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import msgspec
-from litestar import Request
 from litestar.response import Stream
 
 from durabus.clock import monotonic
 from durabus.errors import StoreError
 from durabus.http.api import Api, api_of, listens, logger, principal_of, still_allowed
+from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Principal
 from durabus.http.schema.claims import log_line
 from durabus.model.log_entry import LogEntry
@@ -25,7 +24,7 @@ KEPT_TAGS = 10_000
 """Maximum number of events for which a tail remembers whether its reader may see them."""
 
 
-async def tail_response(request: Request[Any, Any, Any], bus: str, begin: str | None) -> Stream:
+async def tail_response(request: AnyRequest, bus: str, begin: str | None) -> Stream:
     """Stream the entries of one bus after ``begin``; None: from now on. Refuses an invalid position at once."""
     api, principal = api_of(request), principal_of(request)
     position = await api.store.log_head() if begin is None else begin

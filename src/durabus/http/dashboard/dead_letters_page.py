@@ -8,11 +8,11 @@ import msgspec
 from litestar import Response
 
 from durabus.http.api import api_of, principal_of
+from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Principal
 from durabus.http.dashboard.events_page import Filter, digits_of, find_within, number_of
 from durabus.http.dashboard.rendering import (
     HEADERS,
-    AnyRequest,
     Page,
     action_route,
     bus_of,

@@ -15,9 +15,9 @@ from litestar.params import PathParameter
 from litestar.response import Stream
 
 from durabus.http.api import Api, api_of, principal_of
+from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Principal, Scope, shown
 from durabus.http.dashboard.rendering import (
-    AnyRequest,
     Page,
     action_route,
     bus_of,

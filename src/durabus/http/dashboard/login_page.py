@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from durabus.http.api import api_of
+from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Scope
 from durabus.http.dashboard.browser import LOGIN, cookie, safe_next
-from durabus.http.dashboard.rendering import AnyRequest, Page, action_route, form_of, page_route, redirect, render
+from durabus.http.dashboard.rendering import Page, action_route, form_of, page_route, redirect, render
 
 
 @page_route(LOGIN, None)

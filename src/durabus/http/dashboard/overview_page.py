@@ -8,9 +8,10 @@ from collections import Counter
 import msgspec
 
 from durabus.http.api import api_of, principal_of
+from durabus.http.asgi import AnyRequest
 from durabus.http.dashboard import words
 from durabus.http.dashboard.charts import Chart, chart
-from durabus.http.dashboard.rendering import AnyRequest, Page, bus_of, live_views, page_route, render
+from durabus.http.dashboard.rendering import Page, bus_of, live_views, page_route, render
 from durabus.model.event import Event
 from durabus.model.log_entry import LogHold
 from durabus.views.activity import KEPT, SLOT, ActivityCounts, BusActivity, Percentiles, percentiles, whole

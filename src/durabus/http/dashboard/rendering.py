@@ -10,17 +10,17 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.handlers import HTTPRouteHandler
 
 from durabus.http.api import api_of, principal_of
+from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Principal, Scope
 from durabus.http.dashboard import words
 from durabus.http.dashboard.browser import ICON, SCRIPT, STYLE
 from durabus.http.problems import Problem, problem_of
 from durabus.views.live import LiveViews
 
-AnyRequest = Request[Any, Any, Any]
 Page = Response[bytes]
 
 POLICY = (

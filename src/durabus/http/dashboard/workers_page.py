@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from durabus.http.api import api_of, principal_of
+from durabus.http.asgi import AnyRequest
 from durabus.http.dashboard.rendering import (
-    AnyRequest,
     Page,
     action_route,
     bus_of,

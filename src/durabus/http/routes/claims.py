@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import msgspec
-from litestar import Request, post
+from litestar import post
 
 from durabus.errors import LeaseLost
 from durabus.http.api import Api, api_of, listens, principal_of, still_allowed
+from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Principal, Scope, scoped_token, shown
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import Code, Problem, decoded
@@ -30,7 +30,6 @@ from durabus.http.worker_actions import claim
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.statuses import EventMode
 
-AnyRequest = Request[Any, Any, Any]
 NOT_FOUND = {404: DocumentedResponse("An event does not exist, or this token may not see it: nothing was written.")}
 TAKEN = {409: DocumentedResponse("The claim token belongs to another sender.")}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.params import QueryParameter
 
 from durabus.errors import InvalidPayloadError
 from durabus.http import worker_actions
 from durabus.http.api import Api, api_of, principal_of
+from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Principal, Scope, scoped, shown, with_parents
 from durabus.http.openapi import MAX_OFFSET, MAX_PAGE, DocumentedResponse, PathId, QueryBus, QueryTags, described
 from durabus.http.problems import MEDIA_TYPE, STATUS, Code, Problem, decoded
@@ -42,7 +43,6 @@ from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
 from durabus.views.events import list_events
 
-AnyRequest = Request[Any, Any, Any]
 TOKEN_HEADER = "Durabus-Claim-Token"  # noqa: S105  (a header's name)
 FENCE_HEADER = "Durabus-Claim-Fence"
 

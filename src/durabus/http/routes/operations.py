@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from litestar import Request, Response, get, post
+from litestar import Response, get, post
 from litestar.params import HeaderParameter, QueryParameter
 from litestar.response import Stream
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from durabus.errors import StoreError
 from durabus.http.api import api_of, principal_of
+from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Scope, shown
 from durabus.http.openapi import MAX_OFFSET, DocumentedResponse, QueryBus, QueryTags, described
 from durabus.http.problems import Problem, decoded, logger
@@ -33,7 +34,6 @@ from durabus.views.dead_letters import DEAD
 from durabus.views.events import count_events, list_events
 from durabus.views.workers import registered_handlers
 
-AnyRequest = Request[Any, Any, Any]
 MAX_WHOLE = 100
 """A list of dead letters contains whole events with their payloads, so a page is small."""
 READY_WITHIN = 2.0

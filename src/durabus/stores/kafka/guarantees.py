@@ -1,6 +1,7 @@
 """What the Kafka store promises."""
 
 from durabus.store.guarantees import CRASHES, Guarantees
+from durabus.stores.replicated_log.store import SHOWN_BY
 
 SUITE = "conformance/test_kafka.py::TestKafkaStore"
 BROKER = "kafka/test_broker.py::TestKafka"
@@ -48,15 +49,11 @@ GUARANTEES = Guarantees(
         ),
         "unknown_outcome": (
             "kafka/test_troubles.py::TestKafkaTroubles::test_a_network_that_is_cut_between_request_and_reply_does_nothing_twice",
-            "replicated_log/test_node.py::test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown",
-            "replicated_log/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
+            *SHOWN_BY["unknown_outcome"],
         ),
         "clock": (f"{BROKER}::test_a_lease_ends_by_the_brokers_clock_and_its_holder_is_refused",),
         "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
-        "limits": (
-            "replicated_log/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
-            "replicated_log/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
-        ),
+        "limits": SHOWN_BY["limits"],
         "not_for": (
             f"{SUITE}::test_events_become_claimable_with_the_callers_commit",
             "docs/test_guarantees.py::test_a_lease_that_a_store_cannot_judge_is_refused[kafka]",

@@ -1,6 +1,7 @@
 """What the NATS store promises."""
 
 from durabus.store.guarantees import CRASHES, Guarantees
+from durabus.stores.replicated_log.store import SHOWN_BY
 
 SUITE = "conformance/test_nats.py::TestNatsStore"
 BROKER = "nats/test_broker.py::TestNats"
@@ -46,14 +47,12 @@ GUARANTEES = Guarantees(
         ),
         "unknown_outcome": (
             "nats/test_troubles.py::TestNatsTroubles::test_a_network_that_is_cut_between_request_and_reply_does_nothing_twice",
-            "replicated_log/test_node.py::test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown",
-            "replicated_log/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
+            *SHOWN_BY["unknown_outcome"],
         ),
         "clock": (f"{BROKER}::test_a_lease_ends_by_the_brokers_clock_and_its_holder_is_refused",),
         "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
         "limits": (
-            "replicated_log/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
-            "replicated_log/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
+            *SHOWN_BY["limits"],
             f"{BROKER}::test_a_full_stream_is_told_at_once",
         ),
         "not_for": (

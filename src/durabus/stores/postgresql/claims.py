@@ -20,7 +20,6 @@ from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event
 from durabus.model.limits import stored_text
 from durabus.model.settlement import Settled, Settlement
-from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.address import PostgreSQLAddress
@@ -44,7 +43,7 @@ from durabus.stores.postgresql.settlements import (
     settle_in_stretches,
 )
 from durabus.stores.sql.changes import NO_EVENT
-from durabus.stores.sql.rows import Row, event_of, strings_of
+from durabus.stores.sql.rows import Row, claimed_event, event_of, strings_of
 
 EXPIRE_AT_ONCE = 1_000
 """Maximum number of expired leases that one claim takes back."""
@@ -162,24 +161,10 @@ async def claims_of(session: PostgreSQLSession, request: ClaimRequest, rows: Seq
     for (
         id_, event_id, type_, payload, rest, attempts, generation, fence, has_results, created, due, picked, expires, _,
     ) in rows:  # fmt: skip
-        # at most 15 keywords in one call: see rows.event_of
-        event = Event(
-            id=id_,
-            event_id=event_id,
-            bus=bus,
-            type=type_,
-            payload_json=payload,
-            status=EventStatus.PROCESSING,
-            attempts=attempts,
-            generation=generation,
-            fence=fence,
-            worker_id=worker_id,
-            created_ts=created,
-            updated_ts=picked,
-            due_ts=due,
-            picked_ts=picked,
-            expires_ts=expires,
-        )
+        event = claimed_event((
+            id_, event_id, bus, type_, payload, attempts, generation, fence, worker_id, created,
+            due, picked, expires,
+        ))  # fmt: skip
         if rest is not None:
             event = _with_rest(event, rest)
         if has_results:

@@ -16,7 +16,7 @@ from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.events import forget_dead
 from durabus.stores.postgresql.publishing import ids_of
 from durabus.stores.postgresql.settlements import Changes, get_events, load_handlers
-from durabus.stores.sql.changes import AT_ONCE, StoredEvent, in_parts
+from durabus.stores.sql.changes import StoredEvent, purge_ids_in_parts, purge_in_parts
 from durabus.stores.sql.rows import event_of
 
 
@@ -42,27 +42,17 @@ class PostgreSQLDeadLetters(PostgreSQLCore):
         return await self._write(lambda session: _requeue(session, refs))
 
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
-        async def purge(session: PostgreSQLSession) -> int:
-            at_once = min(limit - purged, AT_ONCE)
+        async def purge(session: PostgreSQLSession, at_once: int) -> int:
             gone = await session.all("purge_dead_letters", created_until_ts, at_once, bus)
             await forget_dead(session, gone)
             return len(gone)
 
         self._check_open()
-        purged = 0
-        while purged < limit:
-            count = await self._write(purge)
-            purged += count
-            if count < AT_ONCE:
-                break
-        return purged
+        return await purge_in_parts(lambda at_once: self._write(partial(purge, at_once=at_once)), limit)
 
     async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
         self._check_open()
-        purged: list[int] = []
-        for part in in_parts([id_ for id_ in ids if 0 < id_ < 2**63]):
-            purged += await self._write(partial(_purge, ids=part))
-        return purged
+        return await purge_ids_in_parts(lambda part: self._write(partial(_purge, ids=part)), ids)
 
 
 async def _purge(session: PostgreSQLSession, ids: Sequence[int]) -> list[int]:

@@ -32,6 +32,18 @@ from durabus.stores.replicated_log.public_lane import travels_apart
 from durabus.stores.replicated_log.transport import Transport
 from durabus.stores.replicated_log.wire import wire, wire_ref
 
+SHOWN_BY: dict[str, tuple[str, ...]] = {
+    "unknown_outcome": (
+        "replicated_log/test_node.py::test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown",
+        "replicated_log/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
+    ),
+    "limits": (
+        "replicated_log/test_history.py::test_without_a_reader_old_events_leave_the_log_by_themselves",
+        "replicated_log/test_node.py::test_an_event_that_is_too_large_is_refused_alone",
+    ),
+}
+"""The tests that show guarantees of NATS and Kafka alike, by the field of ``Guarantees``."""
+
 
 class ReplicatedLogCalls:
     """How the verbs reach the node. ``_current`` is for verbs that read, the others are for verbs that write."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -39,6 +39,28 @@ def freed_handler_locks(before: EventState, after: EventState) -> list[Row]:
     gone = {handler.token for handler in before.handlers} - {handler.token for handler in after.handlers}
     key = handler_lock_key(before.event.event_id)
     return [(key, token) for token in gone if token is not None]
+
+
+async def purge_in_parts(purge: Callable[[int], Awaitable[int]], limit: int) -> int:
+    """Call ``purge`` with the number of events to delete until it finds fewer. Each call is one transaction.
+
+    Returns how many events it has deleted.
+    """
+    purged = 0
+    while purged < limit:
+        count = await purge(min(limit - purged, AT_ONCE))
+        purged += count
+        if count < AT_ONCE:
+            break
+    return purged
+
+
+async def purge_ids_in_parts(purge: Callable[[Sequence[int]], Awaitable[list[int]]], ids: Sequence[int]) -> list[int]:
+    """Call ``purge`` with some of the ids at a time. Returns the ids that it has deleted."""
+    purged: list[int] = []
+    for part in in_parts([id_ for id_ in ids if 0 < id_ < 2**63]):
+        purged += await purge(part)
+    return purged
 
 
 def in_parts(ids: Sequence[int]) -> list[Sequence[int]]:

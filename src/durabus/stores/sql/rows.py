@@ -115,6 +115,30 @@ def event_of(row: Row) -> Event:
     )
 
 
+def claimed_event(row: Row) -> Event:
+    """Return an event that was claimed just now. Columns that are not in the row keep their defaults."""
+    (
+        id_, event_id, bus, type_, payload, attempts, generation, fence, worker_id, created, due, picked, expires,
+    ) = row  # fmt: skip
+    return Event(
+        id=id_,
+        event_id=event_id,
+        bus=bus,
+        type=type_,
+        payload_json=payload,
+        status=EventStatus.PROCESSING,
+        attempts=attempts,
+        generation=generation,
+        fence=fence,
+        worker_id=worker_id,
+        created_ts=created,
+        updated_ts=picked,
+        due_ts=due,
+        picked_ts=picked,
+        expires_ts=expires,
+    )
+
+
 def entry_of(row: Row) -> LogEntry:
     """Return a log entry from the columns ``{entry}``."""
     (

@@ -17,11 +17,10 @@ from durabus.model.event import Event, ordering_key_of
 from durabus.model.limits import stored_text
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Settlement
-from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.stores.sql.changes import NO_EVENT
-from durabus.stores.sql.rows import Row, event_of, strings_of, to_json
+from durabus.stores.sql.rows import Row, claimed_event, event_of, strings_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.layout import SQL
@@ -132,24 +131,10 @@ def _take(
         id_, event_id, type_, payload, metadata, tags, priority, max_attempts, parent_id, key, attempts, generation,
         fence, errors, created, due, has_results, plain,
     ) in rows:  # fmt: skip
-        # at most 15 keywords in one call: see rows.event_of
-        event = Event(
-            id=id_,
-            event_id=event_id,
-            bus=bus,
-            type=type_,
-            payload_json=payload,
-            status=EventStatus.PROCESSING,
-            attempts=attempts + 1,
-            generation=generation,
-            fence=fence + 1,
-            worker_id=worker_id,
-            created_ts=created,
-            updated_ts=now,
-            due_ts=due,
-            picked_ts=now,
-            expires_ts=expires,
-        )
+        event = claimed_event((
+            id_, event_id, bus, type_, payload, attempts + 1, generation, fence + 1, worker_id, created,
+            due, now, expires,
+        ))  # fmt: skip
         if not plain:
             event = replace(
                 event,

@@ -11,7 +11,7 @@ from durabus.lifecycle.transition import check_requeue, transition
 from durabus.model.event import Event
 from durabus.model.query import DeadLetterPage
 from durabus.store.events import EventRef
-from durabus.stores.sql.changes import AT_ONCE, StoredEvent, in_parts
+from durabus.stores.sql.changes import StoredEvent, purge_ids_in_parts, purge_in_parts
 from durabus.stores.sql.rows import event_of, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
@@ -40,27 +40,18 @@ class SQLiteDeadLetters(SQLiteCore):
         return await self._write(lambda tx: _requeue(tx, refs))
 
     async def purge_dead_letters(self, *, created_until_ts: float, bus: str | None = None, limit: int = 10_000) -> int:
-        def purge(tx: Transaction) -> int:
-            span = {"until": created_until_ts, "bus": bus, "limit": min(limit - purged, AT_ONCE)}
+        def purge(tx: Transaction, at_once: int) -> int:
+            span = {"until": created_until_ts, "bus": bus, "limit": at_once}
             gone = tx.all(SQL["old_dead_letters"] if bus is None else SQL["old_dead_letters_of_bus"], span)
             forget_dead_letters(tx, [row[0] for row in gone])
             forget_names(tx, gone)
             return len(gone)
 
-        purged = 0
-        while purged < limit:
-            count = await self._write(purge)
-            purged += count
-            if count < AT_ONCE:
-                break
-        return purged
+        return await purge_in_parts(lambda at_once: self._write(partial(purge, at_once=at_once)), limit)
 
     async def purge_dead_letters_by_id(self, ids: Sequence[int]) -> list[int]:
         self._check_open()
-        purged: list[int] = []
-        for part in in_parts([id_ for id_ in ids if 0 < id_ < 2**63]):
-            purged += await self._write(partial(_purge, ids=part))
-        return purged
+        return await purge_ids_in_parts(lambda part: self._write(partial(_purge, ids=part)), ids)
 
 
 def _purge(tx: Transaction, ids: Sequence[int]) -> list[int]:
