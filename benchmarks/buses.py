@@ -19,7 +19,7 @@ from benchmarks.growth import claim_milliseconds
 from benchmarks.results import Row, Target
 from durabus import Event, EventBus, EventStore, new_event, open_store
 
-LANES = 64
+AT_ONCE = 64
 """So many live at the same time."""
 FEW = 10
 ARCHIVE_AFTER = 60.0
@@ -77,7 +77,7 @@ def _rows(bench: Bench, name: str, urls: list[str], size: Size) -> Iterator[Row]
         unit="/s",
         samples=[rate],
         note=(
-            f"Made, subscribed, started, one event, shut down; {LANES} at a time. max_history_size=0, "
+            f"Made, subscribed, started, one event, shut down; {AT_ONCE} at a time. max_history_size=0, "
             f"archive_after={ARCHIVE_AFTER:g}."
         ),
     )
@@ -135,7 +135,7 @@ async def _live(url: str, count: int, every: int, look: Callable[[int], None]) -
     numbers = iter(range(count))
     done = 0
 
-    async def lane() -> None:
+    async def live_in_turn() -> None:
         nonlocal done
         for _ in numbers:
             await _live_once(store)
@@ -143,7 +143,7 @@ async def _live(url: str, count: int, every: int, look: Callable[[int], None]) -
             if done % every == 0:
                 look(done)
 
-    await asyncio.gather(*(lane() for _ in range(min(LANES, count))))
+    await asyncio.gather(*(live_in_turn() for _ in range(min(AT_ONCE, count))))
     await store.close()
 
 

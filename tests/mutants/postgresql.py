@@ -57,9 +57,9 @@ POSTGRESQL = (
     Mutant(
         "PostgreSQL: priority",
         CLAIMS,
-        """                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 2
+        """                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.queue_part = 2
                 ORDER BY -e.priority, e.id LIMIT""",
-        """                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 2
+        """                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.queue_part = 2
                 ORDER BY e.id LIMIT""",
         f"{SUITE}larger_priority_goes_first",
         "What is urgent waits behind the backlog.",
@@ -75,8 +75,8 @@ POSTGRESQL = (
     Mutant(
         "PostgreSQL: any of the tags",
         CLAIMS,
-        "e.lane = 1 AND e.tags IS NOT NULL AND e.tags && p_tags",
-        "e.lane = 1 AND e.tags IS NOT NULL AND e.tags @> p_tags",
+        "e.queue_part = 1 AND e.tags IS NOT NULL AND e.tags && p_tags",
+        "e.queue_part = 1 AND e.tags IS NOT NULL AND e.tags @> p_tags",
         f"{SUITE}a_claim_by_tags_takes_events_that_carry_one_of_them",
         "A worker for two kinds of work gets neither.",
     ),

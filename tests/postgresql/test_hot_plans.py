@@ -22,8 +22,8 @@ ROWS = 1_000_000
 FILL = f"""
 ALTER TABLE events SET UNLOGGED;
 INSERT INTO events (
-    id, event_id, bus, type, status, lane, priority, attempts, generation, fence, has_results, created_at, updated_at,
-    due_at, lease_expires_at, token, payload
+    id, event_id, bus, type, status, queue_part, priority, attempts, generation, fence, has_results, created_at,
+    updated_at, due_at, lease_expires_at, token, payload
 )
 SELECT
     {ROWS} + n, gen_random_uuid(), 'full', 'order.placed', CASE WHEN n % 100 = 0 THEN 'PROCESSING' ELSE 'PENDING' END,
@@ -36,9 +36,9 @@ SELECT setval('event_ids', {3 * ROWS});
 INTENDED = {
     "e.token = p_token": "events_token",
     "e.lease_expires_at <= v_now": "events_leased",
-    "e.lane = 0 AND e.status = 'PENDING' AND e.due_at <= v_now": "events_delayed",
-    "e.lane = 2\n": "events_returned",
-    "e.lane = 1 AND (-e.priority": "events_fresh",
+    "e.queue_part = 0 AND e.status = 'PENDING' AND e.due_at <= v_now": "events_delayed",
+    "e.queue_part = 2\n": "events_returned",
+    "e.queue_part = 1 AND (-e.priority": "events_fresh",
     "e.ordering_key IS NOT NULL)": "events_ordering_key",
     "WITH taken AS": "events_id",
     "WITH done AS": "events_id",

@@ -26,8 +26,8 @@ FILL = """
 INSERT INTO published (id, event_id, bus, type, at)
 SELECT n, gen_random_uuid(), 'bus-' || n % 50, 'order.placed', now() FROM generate_series(1, 20000) AS n;
 INSERT INTO events (
-    id, event_id, bus, type, status, lane, priority, attempts, generation, fence, has_results, created_at, updated_at,
-    due_at, lease_expires_at, token, tags, payload
+    id, event_id, bus, type, status, queue_part, priority, attempts, generation, fence, has_results, created_at,
+    updated_at, due_at, lease_expires_at, token, tags, payload
 )
 SELECT
     id, event_id, bus, type, CASE WHEN id % 10 = 0 THEN 'PROCESSING' ELSE 'PENDING' END,
@@ -168,7 +168,7 @@ async def test_trimming_touches_only_what_it_takes(filled: psycopg.Connection, p
 async def test_the_claim_does_not_walk_the_unique_index_on_id(filled: psycopg.Connection) -> None:
     """The trap: ordered by id alone, the planner walks past every row that is claimed already."""
     plan = filled.execute(
-        "EXPLAIN SELECT id FROM events WHERE bus = 'bus-3' AND lane = 1 AND (-priority, id) > (0, 0) "
+        "EXPLAIN SELECT id FROM events WHERE bus = 'bus-3' AND queue_part = 1 AND (-priority, id) > (0, 0) "
         "ORDER BY -priority, id LIMIT 50 FOR UPDATE SKIP LOCKED"
     ).fetchall()
     text = "\n".join(str(row[0]) for row in plan)

@@ -103,7 +103,7 @@ class Scans:
             self._whole_again[request.bus] = now + min(SHARE * (now - began), POSTPONED_AT_MOST)
         if claims:
             last = claims[-1].event
-            # Only lane 1 has a floor: events of priority 0 that were never claimed or delayed. Claims are in order.
+            # Only fresh events have a floor: priority 0, never claimed, never delayed. Claims are in order.
             if last.fence == 1 and last.priority == 0 and last.due_ts == last.created_ts:
                 self._floors[request.bus] = last.id
 

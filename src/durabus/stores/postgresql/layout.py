@@ -20,11 +20,14 @@
       Readers stop below the oldest transaction that still runs. No transaction can commit an entry below that point,
       so a reader skips none
 
-    lane 1  events_fresh      (bus, -priority, id)      never claimed, due at once, priority 0: what a claim walks. It
+    events.queue_part says in which part of the queue of its bus a PENDING event is: 0 delayed, 1 fresh, 2 returned,
+    3 deferred. A PROCESSING event has 0.
+
+          1 events_fresh      (bus, -priority, id)      never claimed, due at once, priority 0: what a claim walks. It
                                                         starts at a floor while an old transaction blocks vacuum
-    lane 2  events_returned   (bus, -priority, id)      all others that may be claimed: a short list beside it
-    lane 3  events_ordering_key (bus, key, status, id)  deferred behind another event of its ordering key
-    lane 0  events_delayed    (bus, due_at)             PENDING: what a claim moves to lane 2 first
+          2 events_returned   (bus, -priority, id)      all others that may be claimed: a short list beside it
+          3 events_ordering_key (bus, key, status, id)  deferred behind another event of its ordering key
+          0 events_delayed    (bus, due_at)             PENDING: what a claim moves to part 2 first
             events_leased     (bus, lease_expires_at)   PROCESSING: what a claim takes back first
             events_id         (id), unique              settling, renewing; no primary key, see the migration
             events_token      (token)                   the repeat of a claim

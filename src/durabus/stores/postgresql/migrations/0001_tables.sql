@@ -50,7 +50,7 @@ CREATE TABLE events (
     generation integer NOT NULL,
     max_attempts integer,
     priority integer NOT NULL,
-    lane smallint NOT NULL,
+    queue_part smallint NOT NULL,  -- 0 delayed, 1 fresh, 2 returned, 3 deferred. PROCESSING events have 0
     has_results boolean NOT NULL,
     status text COLLATE "C" NOT NULL CHECK (status IN ('PENDING', 'PROCESSING')),
     bus text COLLATE "C" NOT NULL,
@@ -78,13 +78,13 @@ CREATE TABLE events (
 -- No primary key on id: the planner would walk it past every claimed row to find the next event.
 CREATE UNIQUE INDEX events_id ON events (id);
 ALTER TABLE events REPLICA IDENTITY USING INDEX events_id;
-CREATE INDEX events_fresh ON events (bus, (-priority), id) WHERE lane = 1;
-CREATE INDEX events_returned ON events (bus, (-priority), id) WHERE lane = 2;
-CREATE INDEX events_delayed ON events (bus, due_at, id) WHERE lane = 0 AND status = 'PENDING';
+CREATE INDEX events_fresh ON events (bus, (-priority), id) WHERE queue_part = 1;
+CREATE INDEX events_returned ON events (bus, (-priority), id) WHERE queue_part = 2;
+CREATE INDEX events_delayed ON events (bus, due_at, id) WHERE queue_part = 0 AND status = 'PENDING';
 CREATE INDEX events_leased ON events (bus, lease_expires_at, id) WHERE status = 'PROCESSING';
 CREATE INDEX events_token ON events (token) WHERE token IS NOT NULL;
 CREATE INDEX events_parent ON events (parent_id) WHERE parent_id IS NOT NULL;
-CREATE INDEX events_tags ON events USING gin (tags) WITH (fastupdate = off) WHERE lane > 0 AND tags IS NOT NULL;
+CREATE INDEX events_tags ON events USING gin (tags) WITH (fastupdate = off) WHERE queue_part > 0 AND tags IS NOT NULL;
 
 CREATE INDEX events_ordering_key ON events (bus, ordering_key, status, id) WHERE ordering_key IS NOT NULL;
 

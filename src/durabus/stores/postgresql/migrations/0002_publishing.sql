@@ -81,7 +81,7 @@ BEGIN
         RETURN;
     END IF;
     INSERT INTO events (
-        id, event_id, bus, type, status, lane, priority, attempts, generation, fence, max_attempts, has_results,
+        id, event_id, bus, type, status, queue_part, priority, attempts, generation, fence, max_attempts, has_results,
         created_at, updated_at, due_at, parent_id, idempotency_key, tags, metadata, payload
     )
     SELECT
@@ -115,10 +115,10 @@ $$;
 -- ===== Ordering keys =====
 
 -- Events of one ordering key run one after the other. A claim that finds an event which is not the first of its key
--- defers it (lane 3). When the event before it ends or is set back, a trigger brings the first event of the key back
--- (lane 2: it was due). Both hold an advisory lock on the key until their transaction ends, so a trigger cannot miss an
--- event that is being deferred. A claim never waits for that lock: it skips the key. Events without a key cost one look
--- into an empty index.
+-- defers it (queue_part 3). When the event before it ends or is set back, a trigger brings the first event of the key
+-- back (queue_part 2: it was due). Both hold an advisory lock on the key until their transaction ends, so a trigger
+-- cannot miss an event that is being deferred. A claim never waits for that lock: it skips the key. Events without a
+-- key cost one look into an empty index.
 
 -- Returns the advisory lock of a key. It uses the search_path of its callers: with its own it could not be inlined.
 CREATE FUNCTION ordering_key_lock(p_bus text, p_key text) RETURNS bigint LANGUAGE sql STABLE AS $$
@@ -164,7 +164,7 @@ BEGIN
     JOIN events AS e ON e.id = given.id AND e.id = ANY (p_ids)
     LEFT JOIN firsts ON firsts.key = e.ordering_key;
     IF v_deferred IS NOT NULL THEN
-        UPDATE events AS e SET lane = 3 WHERE e.id = ANY (v_deferred);
+        UPDATE events AS e SET queue_part = 3 WHERE e.id = ANY (v_deferred);
     END IF;
     RETURN coalesce(v_may, '{}');
 END
@@ -181,7 +181,7 @@ DECLARE
     v_key text := OLD.ordering_key;
 BEGIN
     PERFORM pg_advisory_xact_lock(ordering_key_lock(OLD.bus, v_key));
-    UPDATE events AS e SET lane = 2 WHERE e.lane = 3 AND e.id = (
+    UPDATE events AS e SET queue_part = 2 WHERE e.queue_part = 3 AND e.id = (
         SELECT f.id FROM events AS f
         WHERE f.bus = OLD.bus AND f.ordering_key = v_key AND f.status = 'PENDING'
         ORDER BY f.id LIMIT 1

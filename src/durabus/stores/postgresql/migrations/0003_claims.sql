@@ -5,9 +5,9 @@
 -- The frequent calls, each in one round trip. The functions are translations of the kernel for the common case. In any
 -- other case they change nothing and say so; then the kernel itself decides (settlements.py).
 
--- Locks and returns the first events of a lane of a bus that have one of the tags. The planner finds a rare tag in
--- events_tags, and a frequent one on a walk along events_fresh or events_returned.
-CREATE FUNCTION next_tagged_events(p_bus text, p_lane integer, p_tags text[], p_limit integer) RETURNS bigint[]
+-- Locks and returns the first events of a bus that are in the given part of its queue and have one of the tags. The
+-- planner finds a rare tag in events_tags, and a frequent one on a walk along events_fresh or events_returned.
+CREATE FUNCTION next_tagged_events(p_bus text, p_queue_part integer, p_tags text[], p_limit integer) RETURNS bigint[]
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
 SET jit = off
@@ -15,14 +15,16 @@ SET plan_cache_mode = force_custom_plan
 SET enable_seqscan = off
 AS $$
 BEGIN
-    IF p_lane = 1 THEN
+    IF p_queue_part = 1 THEN
         RETURN ARRAY(
-            SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 1 AND e.tags IS NOT NULL AND e.tags && p_tags
+            SELECT e.id FROM events AS e
+            WHERE e.bus = p_bus AND e.queue_part = 1 AND e.tags IS NOT NULL AND e.tags && p_tags
             ORDER BY -e.priority, e.id LIMIT p_limit FOR UPDATE SKIP LOCKED
         );
     END IF;
     RETURN ARRAY(
-        SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 2 AND e.tags IS NOT NULL AND e.tags && p_tags
+        SELECT e.id FROM events AS e
+        WHERE e.bus = p_bus AND e.queue_part = 2 AND e.tags IS NOT NULL AND e.tags && p_tags
         ORDER BY -e.priority, e.id LIMIT p_limit FOR UPDATE SKIP LOCKED
     );
 END
@@ -107,11 +109,11 @@ BEGIN
         END IF;
         IF EXISTS (
             SELECT FROM events AS e
-            WHERE e.bus = p_bus AND e.lane = 0 AND e.status = 'PENDING' AND e.due_at <= v_now
+            WHERE e.bus = p_bus AND e.queue_part = 0 AND e.status = 'PENDING' AND e.due_at <= v_now
         ) THEN
-            UPDATE events AS e SET lane = 2 WHERE e.id = ANY (ARRAY(
+            UPDATE events AS e SET queue_part = 2 WHERE e.id = ANY (ARRAY(
                 SELECT d.id FROM events AS d
-                WHERE d.bus = p_bus AND d.lane = 0 AND d.status = 'PENDING' AND d.due_at <= v_now
+                WHERE d.bus = p_bus AND d.queue_part = 0 AND d.status = 'PENDING' AND d.due_at <= v_now
                 ORDER BY d.due_at, d.id LIMIT 10000 FOR UPDATE SKIP LOCKED
             ));
         END IF;
@@ -129,7 +131,7 @@ BEGIN
             v_ids := ARRAY(
                 SELECT e.id FROM events AS e
                 WHERE e.id = (SELECT p.id FROM published AS p WHERE p.event_id = p_event_id::uuid AND p.known)
-                    AND e.bus = p_bus AND e.lane IN (1, 2)
+                    AND e.bus = p_bus AND e.queue_part IN (1, 2)
                 LIMIT v_limit FOR UPDATE SKIP LOCKED
             );
         ELSIF p_tags IS NOT NULL THEN
@@ -137,11 +139,12 @@ BEGIN
             v_fresh := next_tagged_events(p_bus, 1, p_tags, v_limit);
         ELSE
             v_ids := ARRAY(
-                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 2
+                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.queue_part = 2
                 ORDER BY -e.priority, e.id LIMIT v_limit FOR UPDATE SKIP LOCKED
             );
             v_fresh := ARRAY(
-                SELECT e.id FROM events AS e WHERE e.bus = p_bus AND e.lane = 1 AND (-e.priority, e.id) > (0, p_floor)
+                SELECT e.id FROM events AS e
+                WHERE e.bus = p_bus AND e.queue_part = 1 AND (-e.priority, e.id) > (0, p_floor)
                 ORDER BY -e.priority, e.id LIMIT v_limit FOR UPDATE SKIP LOCKED
             );
         END IF;
@@ -157,7 +160,7 @@ BEGIN
         v_first := first_of_ordering_keys(p_bus, v_ids);
         -- Repeat if events were deferred: with a large limit, because many events of one key may stand before the
         -- others.
-        v_again := EXISTS (SELECT FROM events AS e WHERE e.id = ANY (v_ids) AND e.lane = 3);
+        v_again := EXISTS (SELECT FROM events AS e WHERE e.id = ANY (v_ids) AND e.queue_part = 3);
         v_ids := v_first;
         EXIT WHEN NOT v_again OR cardinality(v_ids) >= p_limit;
         v_limit := greatest(p_limit, 1000);
@@ -188,9 +191,9 @@ BEGIN
     RETURN QUERY
     WITH taken AS (
         UPDATE events AS e SET
-            status = 'PROCESSING', lane = 0, attempts = e.attempts + 1, fence = e.fence + 1, worker_id = p_worker_id,
-            token = p_token, lock_key = p_lock_key, updated_at = v_now, processing_started_at = v_now,
-            started_at = NULL, lease_expires_at = v_expires
+            status = 'PROCESSING', queue_part = 0, attempts = e.attempts + 1, fence = e.fence + 1,
+            worker_id = p_worker_id, token = p_token, lock_key = p_lock_key, updated_at = v_now,
+            processing_started_at = v_now, started_at = NULL, lease_expires_at = v_expires
         WHERE e.id = ANY (v_ids)
         RETURNING e.*
     ), logged AS (

@@ -61,12 +61,13 @@ RETURNING event.id, event.lock_key, event.token, event.fence
 
 -- name: return_events
 -- Sets events back to PENDING: failed with a retry, released, abandoned or reset. The old tokens can no longer renew;
--- the log keeps the token of an abandoned claim. An event that is due at once goes to lane 2. Relies on events_id: `=
--- ANY` keeps the planner from a join that reads every event.
+-- the log keeps the token of an abandoned claim. An event that is due at once goes to queue_part 2. Relies on
+-- events_id: `= ANY` keeps the planner from a join that reads every event.
 UPDATE {schema}.events AS event SET
-    status = 'PENDING', lane = CASE WHEN given.ready THEN 2 ELSE 0 END, attempts = given.attempts, worker_id = NULL,
-    token = NULL, lock_key = NULL, updated_at = to_timestamp(given.updated), due_at = to_timestamp(given.due),
-    processing_started_at = NULL, started_at = NULL, lease_expires_at = NULL, errors = given.errors
+    status = 'PENDING', queue_part = CASE WHEN given.ready THEN 2 ELSE 0 END, attempts = given.attempts,
+    worker_id = NULL, token = NULL, lock_key = NULL, updated_at = to_timestamp(given.updated),
+    due_at = to_timestamp(given.due), processing_started_at = NULL, started_at = NULL, lease_expires_at = NULL,
+    errors = given.errors
 FROM unnest(
     $1::bigint[], $2::boolean[], $3::integer[], $4::double precision[], $5::double precision[], $6::text[]
 ) AS given (id, ready, attempts, updated, due, errors)
@@ -97,13 +98,13 @@ ORDER BY id, tx DESC, position DESC
 -- Four index probes: events_fresh, events_returned, events_delayed, events_leased; ORDER BY keeps the planner there.
 SELECT
     coalesce(
-        (SELECT true FROM {schema}.events WHERE bus = given.bus AND lane = 1 ORDER BY -priority, id LIMIT 1),
-        (SELECT true FROM {schema}.events WHERE bus = given.bus AND lane = 2 ORDER BY -priority, id LIMIT 1),
+        (SELECT true FROM {schema}.events WHERE bus = given.bus AND queue_part = 1 ORDER BY -priority, id LIMIT 1),
+        (SELECT true FROM {schema}.events WHERE bus = given.bus AND queue_part = 2 ORDER BY -priority, id LIMIT 1),
         false
     ),
     date_part('epoch', least(
         (SELECT due_at FROM {schema}.events
-         WHERE bus = given.bus AND lane = 0 AND status = 'PENDING' ORDER BY due_at, id LIMIT 1),
+         WHERE bus = given.bus AND queue_part = 0 AND status = 'PENDING' ORDER BY due_at, id LIMIT 1),
         (SELECT lease_expires_at FROM {schema}.events
          WHERE bus = given.bus AND status = 'PROCESSING' ORDER BY lease_expires_at, id LIMIT 1)
     )) - date_part('epoch', {schema}.the_time($2))

@@ -35,7 +35,7 @@ SELECT {dead_letter} FROM {schema}.dead_letters WHERE id = ANY ($1::bigint[]) OR
 -- name: requeue_dead_letters
 -- Puts dead letters back into the queue: PENDING and due, counters zero, the next generation, the same fence.
 INSERT INTO {schema}.events (
-    id, bus, type, event_id, status, lane, priority, attempts, generation, fence, max_attempts, has_results,
+    id, bus, type, event_id, status, queue_part, priority, attempts, generation, fence, max_attempts, has_results,
     created_at, updated_at, due_at, parent_id, idempotency_key, tags, metadata, payload
 )
 SELECT

@@ -10,7 +10,7 @@ WITH named AS (
     RETURNING id, at
 ), stored AS (
     INSERT INTO {schema}.events (
-        id, event_id, bus, type, status, lane, priority, attempts, generation, fence, max_attempts, has_results,
+        id, event_id, bus, type, status, queue_part, priority, attempts, generation, fence, max_attempts, has_results,
         created_at, updated_at, due_at, parent_id, tags, metadata, payload
     )
     SELECT

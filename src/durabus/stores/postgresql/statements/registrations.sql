@@ -11,9 +11,9 @@ WITH RECURSIVE active (bus, number) AS (
     SELECT $1::text COLLATE "C", 0
     UNION ALL
     SELECT least(
-        (SELECT min(bus) FROM {schema}.events WHERE lane = 1 AND bus > active.bus),
-        (SELECT min(bus) FROM {schema}.events WHERE lane = 2 AND bus > active.bus),
-        (SELECT min(bus) FROM {schema}.events WHERE lane = 0 AND status = 'PENDING' AND bus > active.bus),
+        (SELECT min(bus) FROM {schema}.events WHERE queue_part = 1 AND bus > active.bus),
+        (SELECT min(bus) FROM {schema}.events WHERE queue_part = 2 AND bus > active.bus),
+        (SELECT min(bus) FROM {schema}.events WHERE queue_part = 0 AND status = 'PENDING' AND bus > active.bus),
         (SELECT min(bus) FROM {schema}.events WHERE status = 'PROCESSING' AND bus > active.bus)
     ), number + 1
     FROM active WHERE bus IS NOT NULL AND number < $2
@@ -27,10 +27,10 @@ WITH gone AS (
     DELETE FROM {schema}.event_buses WHERE bus = ANY (ARRAY(
         SELECT stopped.bus FROM {schema}.event_buses AS stopped
         WHERE stopped_at <= {schema}.the_time($1) - make_interval(secs => $2)
-          AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND lane = 1)
-          AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND lane = 2)
+          AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND queue_part = 1)
+          AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND queue_part = 2)
           AND NOT EXISTS (
-              SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND lane = 0 AND status = 'PENDING'
+              SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND queue_part = 0 AND status = 'PENDING'
           )
           AND NOT EXISTS (SELECT FROM {schema}.events WHERE events.bus = stopped.bus AND status = 'PROCESSING')
         ORDER BY stopped_at, stopped.bus LIMIT $3 FOR UPDATE SKIP LOCKED
