@@ -18,7 +18,7 @@ from uuid import uuid4
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests.lanes import Lanes, place_in_line
+from tests.groups import Groups, start_order
 from tests.servers.presence import installed
 
 from durabus.testing.servers.kafka import KafkaServer
@@ -170,13 +170,13 @@ def _timeout_of(item: pytest.Function) -> float:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest, and wait for a broker that must be fetched first, where it was never started."""
-    items.sort(key=lambda item: place_in_line(item.nodeid))
+    items.sort(key=lambda item: start_order(item.nodeid))
     for item in items:
         if "kafka_server" in getattr(item, "fixturenames", ()) and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(KAFKA_SECONDS))
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Lanes:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups:
     """Say which tests share a process."""
-    return Lanes(config, log)
+    return Groups(config, log)

@@ -135,12 +135,14 @@ def identity_by_host_and_pid() -> AbstractContextManager[Any]:
 def liveness_by_worker_row() -> AbstractContextManager[Any]:
     """A claim lasts as long as somebody is registered under the worker's name."""
 
-    def expire(self: MemoryCore, lane: BusQueue, max_attempts: int | None, now: float, limit: int | None = None) -> int:
+    def expire(
+        self: MemoryCore, queue: BusQueue, max_attempts: int | None, now: float, limit: int | None = None
+    ) -> int:
         rows = [key[1] for known in self._handlers.values() for key, one in known.items() if one.lives(now)]
         alive = {row.rpartition(":")[0] for row in rows}
         gone = [
             state
-            for state in (self._states[id_] for id_ in sorted(lane.live))
+            for state in (self._states[id_] for id_ in sorted(queue.live))
             if state.event.status is EventStatus.PROCESSING and state.event.worker_id not in alive
         ]
         for state in gone[:limit]:

@@ -24,7 +24,7 @@ from durabus.stores.replicated_log.transport import (
     PublicRecord,
     SnapshotPart,
 )
-from durabus.testing.simulation.loop import LANE, VirtualLoop, context_of
+from durabus.testing.simulation.loop import THREAD, VirtualLoop, context_of
 from durabus.testing.simulation.network import Network
 from durabus.testing.simulation.places import StorePlace, network_to
 from durabus.testing.simulation.processes import Host
@@ -166,7 +166,7 @@ class BrokerTransport:
 
 
 class ThreadOfLoop:
-    """The node's thread as it sees it: what it is given runs in a lane of its own."""
+    """The node's thread as it sees it: what it is given runs in a thread of its own."""
 
     def __init__(self, loop: VirtualLoop, context: contextvars.Context) -> None:
         self._loop = loop
@@ -179,7 +179,7 @@ class ThreadOfLoop:
         return self._loop.create_task(work, context=self._context.copy())
 
 
-class LaneLoop:
+class SimulatedLoopThread:
     """``LoopThread`` without a thread."""
 
     loop: ThreadOfLoop
@@ -188,7 +188,7 @@ class LaneLoop:
         self._ended = False
 
     def start(self) -> None:
-        loop, owner = asyncio.get_running_loop(), LANE.get().owner
+        loop, owner = asyncio.get_running_loop(), THREAD.get().owner
         assert isinstance(loop, VirtualLoop)
         context = owner.context("store") if isinstance(owner, Host) else context_of(loop.threads.outside)
         self.loop = ThreadOfLoop(loop, context)
@@ -223,6 +223,6 @@ class ReplicatedLogPlace(StorePlace):
         return self._store(self._straight)
 
     def _store(self, network: Network) -> EventStore:
-        with patch.object(durabus.stores.replicated_log.node, "LoopThread", LaneLoop):
+        with patch.object(durabus.stores.replicated_log.node, "LoopThread", SimulatedLoopThread):
             options = Options(timeout=self._timeout, snapshot_every=SNAPSHOT_EVERY)
             return ReplicatedLogStore(BrokerTransport(network), options, FEATURES)

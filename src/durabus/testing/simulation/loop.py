@@ -54,7 +54,7 @@ class ThreadQueue:
         self.tasks.append(task)
 
 
-LANE: contextvars.ContextVar[ThreadQueue] = contextvars.ContextVar("durabus_simulation_lane")
+THREAD: contextvars.ContextVar[ThreadQueue] = contextvars.ContextVar("durabus_simulation_thread")
 
 
 class Numbered:
@@ -80,16 +80,16 @@ class SimulatedTask(Numbered, asyncio.Task[Any]):
 class Future(Numbered, asyncio.Future[Any]):
     """A future with a number."""
 
-    def __init__(self, number: int, lane: ThreadQueue, *, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, number: int, thread: ThreadQueue, *, loop: asyncio.AbstractEventLoop) -> None:
         self._number = number
-        self.lane = lane
+        self.thread = thread
         super().__init__(loop=loop)
 
 
-def context_of(lane: ThreadQueue) -> contextvars.Context:
-    """Return a context whose callbacks and tasks belong to ``lane``."""
+def context_of(thread: ThreadQueue) -> contextvars.Context:
+    """Return a context whose callbacks and tasks belong to ``thread``."""
     context = contextvars.Context()
-    context.run(LANE.set, lane)
+    context.run(THREAD.set, thread)
     return context
 
 
@@ -101,27 +101,27 @@ class ThreadScheduler:
         self._runnable: list[ThreadQueue] = []
         self.outside = ThreadQueue("outside")
         """The thread of everything outside of the processes: the network, the store's server, the director."""
-        self.lanes: list[ThreadQueue] = [self.outside]
+        self.queues: list[ThreadQueue] = [self.outside]
 
-    def lane(self, name: str, *, owner: object, started: float = 0.0, speed: float = 1.0) -> ThreadQueue:
+    def new_thread(self, name: str, *, owner: object, started: float = 0.0, speed: float = 1.0) -> ThreadQueue:
         """Return the queue of a new thread of a process."""
         made = ThreadQueue(name, owner=owner, started=started, speed=speed)
-        self.lanes.append(made)
+        self.queues.append(made)
         return made
 
-    def lane_of(self, handle: asyncio.Handle) -> ThreadQueue:
+    def thread_of(self, handle: asyncio.Handle) -> ThreadQueue:
         """Return the queue that a callback belongs to."""
-        lane: ThreadQueue = handle._context.get(LANE, self.outside)  # type: ignore[attr-defined]  # noqa: SLF001
-        return lane
+        thread: ThreadQueue = handle._context.get(THREAD, self.outside)  # type: ignore[attr-defined]  # noqa: SLF001
+        return thread
 
     def put(self, handle: asyncio.Handle) -> None:
         """Add a callback to its queue. The callbacks of a killed thread are dropped."""
-        lane = self.lane_of(handle)
-        if lane.dead:
+        thread = self.thread_of(handle)
+        if thread.dead:
             return
-        lane.ready.append(handle)
-        if len(lane.ready) == 1 and not lane.held:
-            self._runnable.append(lane)
+        thread.ready.append(handle)
+        if len(thread.ready) == 1 and not thread.held:
+            self._runnable.append(thread)
 
     def take(self) -> tuple[ThreadQueue, asyncio.Handle] | None:
         """Remove the next callback and return it with its queue. Returns None if no thread can run."""
@@ -129,34 +129,34 @@ class ThreadScheduler:
         if not runnable:
             return None
         place = 0 if len(runnable) == 1 else int(self._random.random() * len(runnable))
-        lane = runnable[place]
-        handle = lane.ready.popleft()
-        if not lane.ready:
+        thread = runnable[place]
+        handle = thread.ready.popleft()
+        if not thread.ready:
             runnable[place] = runnable[-1]
             runnable.pop()
-        return lane, handle
+        return thread, handle
 
-    def kill(self, lane: ThreadQueue) -> None:
+    def kill(self, thread: ThreadQueue) -> None:
         """End a thread: none of its callbacks runs from now on."""
-        lane.dead = True
-        lane.ready.clear()
-        self._stop(lane)
+        thread.dead = True
+        thread.ready.clear()
+        self._stop(thread)
 
-    def freeze(self, lane: ThreadQueue) -> None:
+    def freeze(self, thread: ThreadQueue) -> None:
         """Stop a thread until ``thaw``."""
-        lane.held = True
-        self._stop(lane)
+        thread.held = True
+        self._stop(thread)
 
-    def thaw(self, lane: ThreadQueue) -> None:
+    def thaw(self, thread: ThreadQueue) -> None:
         """Let a frozen thread go on."""
-        if lane.held and not lane.dead:
-            lane.held = False
-            if lane.ready:
-                self._runnable.append(lane)
+        if thread.held and not thread.dead:
+            thread.held = False
+            if thread.ready:
+                self._runnable.append(thread)
 
-    def _stop(self, lane: ThreadQueue) -> None:
-        if lane in self._runnable:
-            self._runnable.remove(lane)
+    def _stop(self, thread: ThreadQueue) -> None:
+        if thread in self._runnable:
+            self._runnable.remove(thread)
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -205,26 +205,26 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def local_time(self) -> float:
         """Return the monotonic time of the process that runs now."""
-        lane = self.current
-        return lane.started + self._now * lane.speed
+        thread = self.current
+        return thread.started + self._now * thread.speed
 
     def _step(self) -> None:
         taken = self.threads.take()
         if taken is None:
             self._jump()
             return
-        lane, handle = taken
+        thread, handle = taken
         self.steps += 1
         if self.steps > self._max_steps:
             raise SimulationError(f"{self.steps} steps in {self._now:.1f} virtual seconds: something runs in circles")
         if not handle.cancelled():
-            self.current = lane
+            self.current = thread
             handle._run()  # noqa: SLF001  (what a loop does with its handles)
             self.current = self.threads.outside
 
     def _jump(self) -> None:
         timers = self._timers
-        while timers and (timers[0][2].cancelled() or self.threads.lane_of(timers[0][2]).dead):
+        while timers and (timers[0][2].cancelled() or self.threads.thread_of(timers[0][2]).dead):
             heappop(timers)
         if not timers:
             raise SimulationError(f"nothing left to run at {self._now:.1f}: everybody waits for something that is lost")
@@ -238,15 +238,15 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Close the remaining tasks. Otherwise the garbage collector would close them at a random moment."""
         self._closed = True
         self._timers.clear()
-        for lane in self.threads.lanes:
-            lane.ready.clear()
-            for task in lane.tasks:
+        for thread in self.threads.queues:
+            thread.ready.clear()
+            for task in thread.tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
                 try:
                     task.get_coro().close()
                 except BaseException:  # noqa: BLE001, S112  (its process is gone)
                     continue
-            lane.tasks.clear()
+            thread.tasks.clear()
 
     # The methods from here on are what asyncio calls.
 
@@ -332,7 +332,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._numbers += 1
         context = contextvars.copy_context() if context is None else context
         task = SimulatedTask(coro, self._numbers, loop=self, name=str(name or f"task-{self._numbers}"), context=context)
-        context.get(LANE, self.threads.outside).keep(task)
+        context.get(THREAD, self.threads.outside).keep(task)
         return task
 
     def is_running(self) -> bool:
@@ -342,7 +342,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         """Note an exception that no code caught. It does not count if the thread that should catch it was killed."""
         error, future = context.get("exception"), context.get("future")
-        if isinstance(future, Future) and future.lane.dead:
+        if isinstance(future, Future) and future.thread.dead:
             return
         self.errors.append(f"{context.get('message')}: {error!r}" if error is not None else str(context.get("message")))
 

@@ -20,7 +20,7 @@ from durabus.queue.event_queue import EventQueue
 from durabus.queue.locks import LockManager
 from durabus.store.contract import EventStore
 from durabus.testing.history.history import Effect, Holding, Line
-from durabus.testing.simulation.loop import LANE, SimulationError, ThreadQueue, VirtualLoop, context_of
+from durabus.testing.simulation.loop import THREAD, SimulationError, ThreadQueue, VirtualLoop, context_of
 from durabus.testing.simulation.scenario import EventPlan, Scenario, plan_of
 from durabus.worker.handler import Context
 from durabus.worker.heartbeat import STOP_TIMEOUT, Heartbeat
@@ -47,7 +47,7 @@ class Host:
         """How far the wall clock is ahead of the store's, in seconds."""
         self._started = started
         self._speed = speed
-        self._lanes: dict[str, ThreadQueue] = {}
+        self._threads: dict[str, ThreadQueue] = {}
         self.crashed = False
         self.frozen = False
 
@@ -62,38 +62,40 @@ class Host:
 
     def context(self, thread: str = MAIN) -> contextvars.Context:
         """Return the context of a thread. Callbacks of this context run in that thread."""
-        lane = self._lanes.get(thread)
-        if lane is None:
-            lane = self._loop.threads.lane(f"{self.id}/{thread}", owner=self, started=self._started, speed=self._speed)
-            self._lanes[thread] = lane
+        queue = self._threads.get(thread)
+        if queue is None:
+            queue = self._loop.threads.new_thread(
+                f"{self.id}/{thread}", owner=self, started=self._started, speed=self._speed
+            )
+            self._threads[thread] = queue
             if self.crashed:
-                self._loop.threads.kill(lane)
+                self._loop.threads.kill(queue)
             elif self.frozen:
-                self._loop.threads.freeze(lane)
-        return context_of(lane)
+                self._loop.threads.freeze(queue)
+        return context_of(queue)
 
     def crash(self) -> None:
         """Kill the process, as kill -9 does."""
         self.crashed = True
-        for lane in self._lanes.values():
-            self._loop.threads.kill(lane)
+        for queue in self._threads.values():
+            self._loop.threads.kill(queue)
 
     def freeze(self) -> None:
         """Stop the process, as SIGSTOP does."""
         self.frozen = True
-        for lane in self._lanes.values():
-            self._loop.threads.freeze(lane)
+        for queue in self._threads.values():
+            self._loop.threads.freeze(queue)
 
     def thaw(self) -> None:
         """Let the process go on, as SIGCONT does."""
         self.frozen = False
-        for lane in self._lanes.values():
-            self._loop.threads.thaw(lane)
+        for queue in self._threads.values():
+            self._loop.threads.thaw(queue)
 
 
 def host_here() -> Host:
     """Return the process that runs now."""
-    owner = LANE.get().owner
+    owner = THREAD.get().owner
     if not isinstance(owner, Host):
         raise SimulationError("this runs outside of every simulated process")
     return owner

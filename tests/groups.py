@@ -1,4 +1,7 @@
-"""Which tests run in one process, one after the other: those of a file, and those that share what starts slowly."""
+"""Groups of tests. The tests of a group run in one process, one after the other.
+
+A group is the tests of one file, or those that share a server or a session that starts slowly.
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,21 @@ LONGEST_FIRST = (
     *("explorer", "docs", "lab", "mutants"),
     *("conformance", "redis", "api", "dashboard", "simulation"),
 )
-"""Words of paths. What takes longest begins first, so that in the end nobody waits for one of it."""
+"""Words of paths. The longest groups begin first, so that no process works alone at the end."""
 TOGETHER = {"pipeline": "one Spark session", "kafka": "one Kafka broker"}
 
 
-def place_in_line(node_id: str) -> int:
-    """Smaller begins earlier."""
+def start_order(node_id: str) -> int:
+    """Tests with a smaller number begin earlier."""
     return next((number for number, word in enumerate(LONGEST_FIRST) if is_about(node_id, word)), len(LONGEST_FIRST))
 
 
-class Lanes(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Hands out the tests of a lane together, in the order of collection."""
+class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Hands out the tests of a group together, in the order of collection."""
 
     def _split_scope(self, nodeid: str) -> str:
-        lanes = [lane for word, lane in TOGETHER.items() if is_about(nodeid, word)]
-        return lanes[0] if lanes else nodeid.split("::", maxsplit=1)[0]
+        groups = [group for word, group in TOGETHER.items() if is_about(nodeid, word)]
+        return groups[0] if groups else nodeid.split("::", maxsplit=1)[0]
 
 
 def is_about(node_id: str, word: str) -> bool:
