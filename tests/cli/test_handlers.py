@@ -21,7 +21,7 @@ async def announced(store: EventStore) -> None:
 
 @pytest.fixture
 def _all_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "HEARD", -1.0)
+    monkeypatch.setattr(workers, "LATE_AFTER", -1.0)
 
 
 def names(durabus: Durabus, *options: str) -> list[tuple[str, str, str]]:

@@ -58,7 +58,7 @@ def test_workers_are_live_late_or_gone() -> None:
     }
     lines = {line.worker_id: line for line in workers_of(NOW, [], [], seen)}
     assert [lines[f"host:{n}"].state for n in (1, 2, 3, 4)] == ["live", "late", "gone", "gone"]
-    assert [lines[f"host:{n}"].folded for n in (1, 2, 3, 4)] == [False, False, False, True]
+    assert [lines[f"host:{n}"].hidden for n in (1, 2, 3, 4)] == [False, False, False, True]
 
 
 def test_an_idle_worker_that_announces_its_handlers_is_live() -> None:

@@ -51,7 +51,7 @@ async def test_threads_with_loops_of_their_own_share_a_store(store: RedisStore, 
     for thread in threads:
         await asyncio.to_thread(thread.join)
     assert (await store.counts()).pending == 12
-    assert len(store._lines) <= 4 + 1  # those of ended loops are dropped when a new one comes
+    assert len(store._connections) <= 4 + 1  # those of ended loops are dropped when a new one comes
 
 
 async def test_a_loop_that_ended_leaves_no_connection(store: RedisStore, url: str, admin: redis.Redis) -> None:
@@ -113,11 +113,11 @@ def test_a_forked_child_gets_a_clear_error(url: str) -> None:
 async def test_closing_hangs_up_also_when_who_asked_for_it_is_cancelled(url: str) -> None:
     store = await open_store(url)
     assert isinstance(store, RedisStore)
-    line = store._line()
+    connection = store._connection()
     await store.counts()
-    serving = line._task
+    serving = connection._task
     assert serving is not None
-    line._idle.clear()  # as while an answer is awaited
+    connection._idle.clear()  # as while an answer is awaited
     closing = asyncio.create_task(store.close())
     await asyncio.sleep(0)
     closing.cancel()

@@ -25,7 +25,7 @@ async def proxy(url: str) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def behind(proxy: Proxy) -> AsyncIterator[RedisStore]:
-    """A store whose line goes through the proxy."""
+    """A store whose connection goes through the proxy."""
     opened = RedisStore.from_url(proxy.url + "&timeout=20")
     await opened.open()
     yield opened

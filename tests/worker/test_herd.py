@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(60)
 
 WORKERS = 50
 EVENTS = 3
-LONGEST_TURN = 2.0
+LONGEST_STAGGER = 2.0
 """Eight times as long as it is: turns are milliseconds, and a busy machine stands still for longer."""
 STORES = {"memory": 1, "sqlite": 5, "postgresql": 5, "redis": 5}
 """How many stores the workers share: each hears the hints of its server, or of the file, by itself."""
@@ -45,8 +45,8 @@ async def test_of_fifty_idle_workers_three_at_most_ask_for_one_event(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registry, "REFRESH", 0.2)
-    monkeypatch.setattr(poller, "TURN", LONGEST_TURN / WORKERS)
-    monkeypatch.setattr(poller, "LONGEST_TURN", LONGEST_TURN)
+    monkeypatch.setattr(poller, "STAGGER", LONGEST_STAGGER / WORKERS)
+    monkeypatch.setattr(poller, "LONGEST_STAGGER", LONGEST_STAGGER)
     url, claims = fresh_url(kind, request, tmp_path), Claims()
     async with AsyncExitStack() as stack:
         stores = [await open_store(url) for _ in range(STORES[kind])]
@@ -63,7 +63,7 @@ async def test_of_fifty_idle_workers_three_at_most_ask_for_one_event(
             await stores[0].add_events([new_event("user.created")])
             while (await stores[0].counts()).completed < number:  # noqa: ASYNC110  (a store has no event to wait for)
                 await asyncio.sleep(0.005)
-            await asyncio.sleep(1.1 * LONGEST_TURN)  # all others have had their turn
+            await asyncio.sleep(1.1 * LONGEST_STAGGER)  # all others have had their turn
             asked.append(claims.count)
         assert median(asked) <= 3
         assert max(asked) < WORKERS / 2

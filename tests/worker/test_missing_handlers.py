@@ -15,7 +15,7 @@ from durabus import ConfigurationError, Event, EventBus, EventStatus, EventStore
 from durabus.model.handler import HandlerInfo
 from durabus.stores.memory.store import MemoryStore
 from durabus.worker import executor
-from durabus.worker.registry import HEARD, Registry
+from durabus.worker.registry import ALIVE_WITHIN, Registry
 
 LIVE = 0.05
 
@@ -175,11 +175,11 @@ async def test_a_claim_that_waits_without_the_lock_and_is_lost_is_not_settled() 
         assert "RESET" in await trail(store, event)
 
 
-@pytest.mark.parametrize("kept_for", [0, 1.0, HEARD - 0.1])
+@pytest.mark.parametrize("kept_for", [0, 1.0, ALIVE_WITHIN - 0.1])
 def test_handlers_that_would_be_forgotten_between_two_announcements_are_refused(kept_for: float) -> None:
     with pytest.raises(ConfigurationError, match=r"handlers_kept_for=.*at least 30 s"):
         EventBus("memory://", handlers_kept_for=kept_for)
-    EventBus("memory://", handlers_kept_for=HEARD)
+    EventBus("memory://", handlers_kept_for=ALIVE_WITHIN)
     EventBus("memory://", handlers_kept_for=None)
 
 

@@ -39,24 +39,24 @@ async def list_workers(
     Example: durabus workers list
     """
     async with opened_store(common) as store:
-        lines = await read_workers(store, bus)
-    shown = [line for line in lines if gone or not line.folded]
+        found = await read_workers(store, bus)
+    shown = [worker for worker in found if gone or not worker.hidden]
     if common.json:
-        print_json({"workers": [_worker_document(line) for line in shown]})
+        print_json({"workers": [_worker_document(worker) for worker in shown]})
         return
     if not shown:
-        say("no workers" + ("" if len(lines) == len(shown) else f"; --gone shows {len(lines)} that are gone"))
+        say("no workers" + ("" if len(found) == len(shown) else f"; --gone shows {len(found)} that are gone"))
         return
     right = {"justify": "right"}
     made = table("worker", "state", ("last seen", right), ("holding", right), ("overdue", right), ("handlers", right))
-    for line in shown:
+    for worker in shown:
         made.add_row(
-            plain(line.worker_id),
-            f"[{STATE_STYLES[line.state]}]{line.state}[/]",
-            f"{age(line.now - line.heard_ts)} ago",
-            str(len(line.held)),
-            str(line.overdue),
-            str(line.handlers),
+            plain(worker.worker_id),
+            f"[{STATE_STYLES[worker.state]}]{worker.state}[/]",
+            f"{age(worker.now - worker.last_seen_ts)} ago",
+            str(len(worker.held)),
+            str(worker.overdue),
+            str(worker.handlers),
         )
     console().print(made)
 
@@ -76,7 +76,7 @@ async def release(
     """
     async with opened_store(common) as store:
         released = await release_worker(store, bus, worker, reason=reason)
-        known = released or any(line.worker_id == worker for line in await read_workers(store, bus))
+        known = released or any(one.worker_id == worker for one in await read_workers(store, bus))
     if not known:
         raise CommandFailed(
             "no such worker",
@@ -123,14 +123,14 @@ async def locks(
         say(f"more: --after {held[-1].key}")
 
 
-def _worker_document(line: WorkerView) -> dict[str, object]:
+def _worker_document(worker: WorkerView) -> dict[str, object]:
     return {
-        "worker_id": line.worker_id,
-        "state": line.state,
-        "last_seen_at": iso(line.heard_ts),
-        "holds": [event.id for event in line.held],
-        "overdue": line.overdue,
-        "handlers": line.handlers,
+        "worker_id": worker.worker_id,
+        "state": worker.state,
+        "last_seen_at": iso(worker.last_seen_ts),
+        "holds": [event.id for event in worker.held],
+        "overdue": worker.overdue,
+        "handlers": worker.handlers,
     }
 
 
@@ -148,23 +148,23 @@ async def list_handlers(
     Example: durabus handlers list
     """
     async with opened_store(common) as store:
-        shown = [line for line in await registered_handlers(store, bus) if line.missing or not missing]
+        shown = [handler for handler in await registered_handlers(store, bus) if handler.missing or not missing]
     if common.json:
-        print_json({"handlers": [_handler_document(line) for line in shown]})
+        print_json({"handlers": [_handler_document(handler) for handler in shown]})
         return
     if not shown:
         say("no handlers")
         return
     made = handler_table("bus", "handler", "pattern", "state", ("last seen", {"justify": "right"}), "node")
-    for line in shown:
-        state = "missing" if line.missing else "live"
+    for handler in shown:
+        state = "missing" if handler.missing else "live"
         made.add_row(
-            plain(line.bus),
-            plain(line.handler_id),
-            plain(", ".join(line.patterns)),
+            plain(handler.bus),
+            plain(handler.handler_id),
+            plain(", ".join(handler.patterns)),
             f"[{STATE_STYLES[state]}]{state}[/]",
-            f"{age(line.silent_for)} ago",
-            plain(line.node),
+            f"{age(handler.silent_for)} ago",
+            plain(handler.node),
         )
     print_whole(made)
 
@@ -181,8 +181,8 @@ async def forget(
     Example: durabus handlers forget mail.send --yes
     """
     async with opened_store(common) as store:
-        lines = [line for line in await registered_handlers(store, bus) if line.handler_id in names]
-        unknown = sorted(set(names) - {line.handler_id for line in lines})
+        chosen = [handler for handler in await registered_handlers(store, bus) if handler.handler_id in names]
+        unknown = sorted(set(names) - {handler.handler_id for handler in chosen})
         if unknown or not names:
             raise CommandFailed(
                 "no such handler",
@@ -191,28 +191,29 @@ async def forget(
                 code=Exit.NOT_FOUND,
             )
         if not yes:
-            where = ", ".join(f"{line.handler_id} on bus {line.bus}" for line in lines)
+            where = ", ".join(f"{handler.handler_id} on bus {handler.bus}" for handler in chosen)
             confirm(f"Forget {where}? Waiting events complete without it. [y/N] ", "waiting events would complete")
-        for line in lines:
-            await store.unregister_handler(line.bus, line.handler_id)
+        for handler in chosen:
+            await store.unregister_handler(handler.bus, handler.handler_id)
     if common.json:
-        print_json({"forgotten": [{"bus": line.bus, "handler_id": line.handler_id} for line in lines]})
+        print_json({"forgotten": [{"bus": handler.bus, "handler_id": handler.handler_id} for handler in chosen]})
         return
-    for line in lines:
-        print(f"{line.handler_id} of bus {line.bus} is forgotten")
-        if not line.missing:
+    for handler in chosen:
+        print(f"{handler.handler_id} of bus {handler.bus} is forgotten")
+        if not handler.missing:
             say(
-                f"node {line.node} is live and will register it again: stop that node, or unsubscribe the handler there"
+                f"node {handler.node} is live and will register it again: stop that node, or unsubscribe the handler "
+                "there"
             )
 
 
-def _handler_document(line: HandlerView) -> dict[str, object]:
+def _handler_document(handler: HandlerView) -> dict[str, object]:
     return {
-        "bus": line.bus,
-        "handler_id": line.handler_id,
-        "patterns": line.patterns,
-        "state": "missing" if line.missing else "live",
-        "nodes": line.nodes,
-        "last_seen_at": iso(line.last_seen_ts),
-        "last_seen_on": line.node,
+        "bus": handler.bus,
+        "handler_id": handler.handler_id,
+        "patterns": handler.patterns,
+        "state": "missing" if handler.missing else "live",
+        "nodes": handler.nodes,
+        "last_seen_at": iso(handler.last_seen_ts),
+        "last_seen_on": handler.node,
     }

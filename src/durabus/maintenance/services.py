@@ -23,7 +23,7 @@ STOP_WITHIN = 2.0
 """Seconds that ``stop`` waits for a pass that it cancelled: a store that is away may not let it end."""
 TAKEN_AT_ONCE = 1_000
 DELETED_AT_ONCE = 10_000
-TURN = 0.5
+SHARED_WITHIN = 0.5
 """Part of the interval in which no second service of this process makes the same pass over the same store object."""
 
 
@@ -76,7 +76,7 @@ class MaintenanceService:
 
     def _is_due(self) -> bool:
         begun = MaintenanceService._begun.setdefault(self._store, {})
-        if monotonic() - begun.get(type(self), float("-inf")) < self._every * TURN:
+        if monotonic() - begun.get(type(self), float("-inf")) < self._every * SHARED_WITHIN:
             return False
         begun[type(self)] = monotonic()
         return True

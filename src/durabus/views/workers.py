@@ -24,12 +24,12 @@ from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.views.activity import AttemptEnd, WorkerSeen
 
-HEARD = 30.0
+LATE_AFTER = 30.0
 """Seconds after which a worker is late: it announces itself every ten seconds."""
 GONE = 90.0
 """Seconds after which a worker is gone."""
-FOLDED = 600.0
-"""Seconds after which the views fold a worker that is gone."""
+HIDDEN_AFTER = 600.0
+"""Seconds after which the views hide a worker that is gone."""
 PAGE = 100
 BUSES_AT_ONCE = 100
 MAX_RELEASED = 1_000
@@ -46,7 +46,7 @@ class WorkerView(msgspec.Struct, kw_only=True):
     """One worker process."""
 
     worker_id: str
-    heard_ts: float
+    last_seen_ts: float
     handlers: int = 0
     seen: WorkerSeen | None = None
     held: list[Event] = []
@@ -62,15 +62,15 @@ class WorkerView(msgspec.Struct, kw_only=True):
         """Live while it holds a lease or has announced itself in time; late or gone by the time of its silence."""
         if self.overdue:
             return "late"
-        silent = self.now - self.heard_ts
-        if self.held or silent <= HEARD:
+        silent = self.now - self.last_seen_ts
+        if self.held or silent <= LATE_AFTER:
             return "live"
         return "late" if silent <= GONE else "gone"
 
     @property
-    def folded(self) -> bool:
-        """Whether it is gone for so long that the views hide it until a user unfolds them."""
-        return self.state == "gone" and self.now - self.heard_ts > FOLDED
+    def hidden(self) -> bool:
+        """Whether it is gone for so long that the views hide it until a user asks for it."""
+        return self.state == "gone" and self.now - self.last_seen_ts > HIDDEN_AFTER
 
 
 def workers_of(
@@ -83,10 +83,10 @@ def workers_of(
     announced: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
     for info in handlers:
         announced[info.node.rpartition(":")[0] or info.node].append(info)
-    lines = [
+    workers = [
         WorkerView(
             worker_id=name,
-            heard_ts=max(
+            last_seen_ts=max(
                 [info.last_seen_ts for info in announced[name]]
                 + [event.picked_ts or 0.0 for event in holding[name]]
                 + ([seen[name].last_ts] if name in seen else [])
@@ -99,7 +99,7 @@ def workers_of(
         for name in {*holding, *announced, *seen}
     ]
     rank = {"late": 0, "live": 1, "gone": 2}
-    return sorted(lines, key=lambda line: (rank[line.state], line.worker_id))
+    return sorted(workers, key=lambda worker: (rank[worker.state], worker.worker_id))
 
 
 async def read_workers(store: EventStore, bus: str | None) -> list[WorkerView]:
@@ -187,7 +187,7 @@ class HandlerView(msgspec.Struct, kw_only=True):
     @property
     def missing(self) -> bool:
         """Whether no live node has it: events that match it wait until its registration ends."""
-        return self.silent_for > HEARD
+        return self.silent_for > LATE_AFTER
 
     @property
     def samples(self) -> int:
@@ -206,17 +206,17 @@ class HandlerView(msgspec.Struct, kw_only=True):
 async def registered_handlers(store: EventStore, bus: str | None) -> list[HandlerView]:
     """The handlers that nodes have registered on one bus, or on all buses."""
     now, registered = await store.now(), await registrations(store, bus)
-    return [line for name, infos in registered.items() for line in _handlers_of(name, infos, now)]
+    return [handler for name, infos in registered.items() for handler in _handlers_of(name, infos, now)]
 
 
 def _handlers_of(bus: str, registered: Sequence[HandlerInfo], now: float) -> list[HandlerView]:
     by_id: defaultdict[str, list[HandlerInfo]] = defaultdict(list)
     for info in registered:
         by_id[info.handler_id].append(info)
-    lines = []
+    handlers = []
     for handler_id, infos in sorted(by_id.items()):
         newest = max(infos, key=lambda info: info.last_seen_ts)
-        lines.append(
+        handlers.append(
             HandlerView(
                 bus=bus,
                 handler_id=handler_id,
@@ -227,10 +227,10 @@ def _handlers_of(bus: str, registered: Sequence[HandlerInfo], now: float) -> lis
                 now=now,
             )
         )
-    return lines
+    return handlers
 
 
-async def count_attempts(store: EventStore, lines: Sequence[HandlerView], attempts: Sequence[AttemptEnd]) -> None:
+async def count_attempts(store: EventStore, handlers: Sequence[HandlerView], attempts: Sequence[AttemptEnd]) -> None:
     """Count a failed event as a failure of the handlers that its results name, and as a success of the others.
 
     As in a breaker, only the newest attempt of an event counts. If there are too many failures, only the newest ones
@@ -243,18 +243,18 @@ async def count_attempts(store: EventStore, lines: Sequence[HandlerView], attemp
     results = await asyncio.gather(*(store.list_results(one.id) for one in failed))
     blamed = [{r.handler_id: r for r in found if r.status in UNHAPPY} for found in results]
     by_type = Counter(one.type for one in ended.values() if not one.failed and one.at_ts >= since)
-    for line in lines:
-        line.succeeded = sum(n for type_, n in by_type.items() if any(matches(p, type_) for p in line.patterns))
+    for handler in handlers:
+        handler.succeeded = sum(n for type_, n in by_type.items() if any(matches(p, type_) for p in handler.patterns))
         for one, names in zip(failed, blamed, strict=True):
-            if any(matches(pattern, one.type) for pattern in line.patterns):
-                _blame(line, one.id, names)
+            if any(matches(pattern, one.type) for pattern in handler.patterns):
+                _blame(handler, one.id, names)
 
 
-def _blame(line: HandlerView, id_: int, blamed: dict[str, HandlerResult]) -> None:
-    result = blamed.get(line.handler_id)
+def _blame(handler: HandlerView, id_: int, blamed: dict[str, HandlerResult]) -> None:
+    result = blamed.get(handler.handler_id)
     if result is not None:
-        line.failed += 1
-        line.unrecoverable += result.status is ResultStatus.UNRECOVERABLE
-        line.last_error, line.last_error_id = result.error or result.status, id_
+        handler.failed += 1
+        handler.unrecoverable += result.status is ResultStatus.UNRECOVERABLE
+        handler.last_error, handler.last_error_id = result.error or result.status, id_
     elif blamed:
-        line.succeeded += 1
+        handler.succeeded += 1

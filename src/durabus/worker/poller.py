@@ -26,9 +26,12 @@ REST_BEFORE = 0.9
 """A worker that left an event to another node rests after this part of its delay: their clocks may differ a little."""
 LONGEST_REST = 1.0
 AT_ONCE = 3
-"""So many idle workers of a bus may claim at once after a hint that all of them got; more of them take turns."""
-TURN = 0.005
-LONGEST_TURN = 0.25
+"""Maximum number of idle workers of a bus that claim at once after a shared hint. If there are more, each waits a random
+moment first."""
+STAGGER = 0.005
+"""Seconds by which each further worker makes the longest such wait longer."""
+LONGEST_STAGGER = 0.25
+"""Maximum seconds of such a wait."""
 LOOK = 0.03
 """Seconds that a worker waits for a hint that there is still something to claim."""
 
@@ -140,11 +143,11 @@ class Poller:
             self.nudge()
 
     async def _is_for_us(self) -> bool:
-        """Whether something is left to claim after a pause. It is longer, the more workers got the same hint."""
-        turns = self._nodes() - AT_ONCE
-        if turns <= 0:
+        """Whether something is left to claim after a pause. The more workers got the same hint, the longer the pause is."""
+        further = self._nodes() - AT_ONCE
+        if further <= 0:
             return True
-        await asyncio.sleep(random.uniform(0, min(turns * TURN, LONGEST_TURN)))
+        await asyncio.sleep(random.uniform(0, min(further * STAGGER, LONGEST_STAGGER)))
         return await self._hint(LOOK)
 
     async def _hint(self, seconds: float) -> bool:

@@ -24,7 +24,7 @@ HANDLERS_KEPT_FOR = 300.0
 """Seconds that events wait for the handlers of a node that announces itself no more."""
 REFRESH = 10.0
 """Seconds between two announcements of a node."""
-HEARD = 3 * REFRESH
+ALIVE_WITHIN = 3 * REFRESH
 """A node whose last announcement is older than this many seconds does not count any more."""
 LIVE = 1.5 * REFRESH
 """A node whose last announcement is at most this many seconds old is alive."""
@@ -193,7 +193,7 @@ class Registry:
         newest = max((info.last_seen_ts for info in self._theirs), default=0.0)
         mine = [info.last_seen_ts - self._told_at for info in registered.handlers if info.node == self._node]
         self._store_clock = max(mine, default=newest - self._looked_at)
-        self._others = len({info.node for info in self._theirs if info.last_seen_ts > newest - HEARD})
+        self._others = len({info.node for info in self._theirs if info.last_seen_ts > newest - ALIVE_WITHIN})
         if registered.revision != self._revision:
             self._revision, self._known = registered.revision, {registered.revision}
         self._by_type.clear()
@@ -227,9 +227,9 @@ class Registry:
 def check_kept_for(value: Duration | None) -> float | None:
     """Return seconds; raise if a live node may announce itself later than that: events would miss its handlers."""
     kept_for = None if value is None else seconds(value, "handlers_kept_for")
-    if kept_for is not None and kept_for < HEARD:
+    if kept_for is not None and kept_for < ALIVE_WITHIN:
         raise ConfigurationError(
-            f"handlers_kept_for={kept_for:g}: must be at least {HEARD:g} s. A node announces its handlers every "
+            f"handlers_kept_for={kept_for:g}: must be at least {ALIVE_WITHIN:g} s. A node announces its handlers every "
             f"{REFRESH:g} s; with less, events complete without the handlers of a process that is alive"
         )
     return kept_for

@@ -30,16 +30,16 @@ async def workers(request: AnyRequest) -> Page:
     held = await live.in_flight(bus, principal.narrow(()))
     now = await api.store.now()
     if principal.tags:
-        lines = workers_of(now, held, [], {})
+        found = workers_of(now, held, [], {})
     else:
         activity = await live.activity(bus)
-        lines = workers_of(now, held, (await api.store.list_handlers(bus)).handlers, activity.workers)
+        found = workers_of(now, held, (await api.store.list_handlers(bus)).handlers, activity.workers)
     return render(
         request,
         "workers.html",
         now=now,
-        workers=[line for line in lines if not line.folded],
-        folded=[line for line in lines if line.folded],
+        workers=[worker for worker in found if not worker.hidden],
+        hidden=[worker for worker in found if worker.hidden],
         released=request.query_params.get("released", ""),
         shown=SHOWN,
     )
@@ -63,16 +63,16 @@ async def handlers(request: AnyRequest) -> Page:
     """The list of handlers. It shows the whole bus, so tokens that are limited to tags may not see it."""
     api, principal, bus = api_of(request), principal_of(request), bus_of(request)
     principal.check_whole_bus("the list of handlers")
-    lines = await registered_handlers(api.store, bus)
+    found = await registered_handlers(api.store, bus)
     activity = await live_views(request).activity(bus)
     now = await api.store.now()
-    await count_attempts(api.store, lines, [one for one in activity.recent if one.at_ts > now - WINDOW])
+    await count_attempts(api.store, found, [one for one in activity.recent if one.at_ts > now - WINDOW])
     return render(
         request,
         "handlers.html",
         now=now,
-        handlers=lines[:MAX_HANDLERS],
-        more=len(lines) > MAX_HANDLERS,
+        handlers=found[:MAX_HANDLERS],
+        more=len(found) > MAX_HANDLERS,
         rule=f"more than {RULE.failure_ratio:.0%} of at least {RULE.minimum_samples} events failed within {WINDOW:g} s",
         open_for=RULE.open_for,
     )

@@ -39,7 +39,7 @@ class RedisCore:
         self._keys = key_names(address.prefix)
         self._heads: dict[str, bytes] = {}
         self._gate = threading.Lock()
-        self._lines: dict[asyncio.AbstractEventLoop, tuple[PipelinedConnection, RedisHints]] = {}
+        self._connections: dict[asyncio.AbstractEventLoop, tuple[PipelinedConnection, RedisHints]] = {}
         self._process = 0
         self.features = Features(
             scheme="redis",
@@ -57,7 +57,7 @@ class RedisCore:
             self._check_open()
             return
         try:
-            await install(self._line(), self._address, self._keys)
+            await install(self._connection(), self._address, self._keys)
         except BaseException:
             await self._hang_up()  # a connection that is still being made would block the next attempt
             raise
@@ -65,9 +65,9 @@ class RedisCore:
 
     async def _hang_up(self) -> None:
         with self._gate:
-            line, hints = self._lines.pop(asyncio.get_running_loop())
-        line.hang_up()
-        await line.close()
+            connection, hints = self._connections.pop(asyncio.get_running_loop())
+        connection.hang_up()
+        await connection.close()
         await hints.close()
 
     async def close(self) -> None:
@@ -75,23 +75,23 @@ class RedisCore:
             if self._process not in (0, _CLOSED):
                 self._check_open()
             self._process = _CLOSED
-            lines, self._lines = self._lines, {}
+            connections, self._connections = self._connections, {}
         here = asyncio.get_running_loop()
-        for loop, (line, hints) in lines.items():
+        for loop, (connection, hints) in connections.items():
             if loop is here:
                 try:
                     await hints.close()
                 finally:
-                    await line.close()
+                    await connection.close()
             else:
                 # A closed loop has closed its connections by itself, and the loop may close at any moment.
                 with suppress(RuntimeError):
                     loop.call_soon_threadsafe(hints.hang_up)
-                    loop.call_soon_threadsafe(line.hang_up)
+                    loop.call_soon_threadsafe(connection.hang_up)
 
     async def verify(self) -> None:
         self._check_open()
-        await verify(self._line(), self._address, self._keys)
+        await verify(self._connection(), self._address, self._keys)
 
     async def now(self) -> float:
         return float(await self._call("now"))
@@ -125,24 +125,24 @@ class RedisCore:
         now = b"" if self._clock is None else repr(self._clock.now()).encode()
         given = [now, _encode(asked), *blobs]
         count = _CALL_PARTS + len(self._keys) + len(given)
-        return await self._line().call(b"*%d\r\n%b%b" % (count, head, arguments(given)))
+        return await self._connection().call(b"*%d\r\n%b%b" % (count, head, arguments(given)))
 
     def _head(self, verb: str) -> bytes:
         parts = ["FCALL", f"{library()[0]}_{verb}", str(len(self._keys)), *self._keys]
         return arguments([part.encode() for part in parts])
 
-    def _line(self) -> PipelinedConnection:
+    def _connection(self) -> PipelinedConnection:
         return self._of_this_loop()[0]
 
     def _of_this_loop(self) -> tuple[PipelinedConnection, RedisHints]:
         loop = asyncio.get_running_loop()
-        found = self._lines.get(loop)
+        found = self._connections.get(loop)
         if found is None:
             with self._gate:
-                for gone in [one for one in self._lines if one.is_closed()]:
-                    del self._lines[gone]
+                for gone in [one for one in self._connections if one.is_closed()]:
+                    del self._connections[gone]
                 found = PipelinedConnection(self._connector, _load_library), RedisHints(self._connector, self._keys[-1])
-                self._lines[loop] = found
+                self._connections[loop] = found
         return found
 
     def _check_open(self) -> None:

@@ -42,12 +42,12 @@ if redis.call('HGET', KEYS[1], 'schema') == ARGV[1] then redis.call('HSET', KEYS
 lowers the schema."""
 
 
-async def install(line: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
+async def install(connection: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
     """Load the functions, and create ``meta`` if the store is new. Raises ``SchemaError`` for a newer schema."""
     meta = keys[0]
-    found = await line.call(command("HGET", meta, "schema"), patient=False)
+    found = await connection.call(command("HGET", meta, "schema"), patient=False)
     if found is None:
-        leftover = await line.call(command("EXISTS", *keys[:-1]))
+        leftover = await connection.call(command("EXISTS", *keys[:-1]))
         if leftover:
             raise SchemaError(
                 f"{address.shown} has keys {{{address.prefix}}}:… without the counters of a durabus store: "
@@ -55,19 +55,19 @@ async def install(line: PipelinedConnection, address: RedisAddress, keys: list[s
             )
         # HSETNX, because another process may be creating the store too
         for counter in COUNTERS:
-            await line.call(command("HSETNX", meta, counter, 0))
-        await line.call(command("HSETNX", meta, "schema", SCHEMA))
+            await connection.call(command("HSETNX", meta, counter, 0))
+        await connection.call(command("HSETNX", meta, "schema", SCHEMA))
     elif _text(found) in OLDER_SCHEMAS:
-        await line.call(command("EVAL", _UPGRADE, 1, meta, found, SCHEMA))
+        await connection.call(command("EVAL", _UPGRADE, 1, meta, found, SCHEMA))
     name, code = library()
-    if not await line.call(command("FUNCTION", "LIST", "LIBRARYNAME", name)):
-        await line.call(command("FUNCTION", "LOAD", "REPLACE", code))
-    await verify(line, address, keys)
+    if not await connection.call(command("FUNCTION", "LIST", "LIBRARYNAME", name)):
+        await connection.call(command("FUNCTION", "LOAD", "REPLACE", code))
+    await verify(connection, address, keys)
 
 
-async def verify(line: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
+async def verify(connection: PipelinedConnection, address: RedisAddress, keys: list[str]) -> None:
     """Check the number of the schema, the types of all keys, and the code of the functions byte for byte."""
-    values = await line.call(command("HMGET", keys[0], "schema", *COUNTERS))
+    values = await connection.call(command("HMGET", keys[0], "schema", *COUNTERS))
     found = _text(values[0])
     if found is None:
         raise SchemaError(f"there is no durabus store under the prefix {address.prefix!r} on {address.shown}: open it")
@@ -79,19 +79,19 @@ async def verify(line: PipelinedConnection, address: RedisAddress, keys: list[st
     odd = [name for name, value in zip(COUNTERS, values[1:], strict=True) if not (_text(value) or "").isdigit()]
     if odd:
         raise SchemaError(f"{keys[0]} on {address.shown} is damaged: {', '.join(odd)} must be whole numbers")
-    kinds = await asyncio.gather(*(line.call(command("TYPE", key)) for key in keys))
+    kinds = await asyncio.gather(*(connection.call(command("TYPE", key)) for key in keys))
     for name, key, answer in zip(KEYS.values(), keys, kinds, strict=True):
         kind = _text(answer)
         if kind not in ("none", TYPES.get(name, "hash")):
             raise SchemaError(
                 f"{key} on {address.shown} is a {kind}, not a {TYPES.get(name, 'hash')}: durabus did not create it"
             )
-    await _verify_functions(line, address)
+    await _verify_functions(connection, address)
 
 
-async def _verify_functions(line: PipelinedConnection, address: RedisAddress) -> None:
+async def _verify_functions(connection: PipelinedConnection, address: RedisAddress) -> None:
     name, code = library()
-    listed = await line.call(command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE"))
+    listed = await connection.call(command("FUNCTION", "LIST", "LIBRARYNAME", name, "WITHCODE"))
     if not listed:
         raise SchemaError(f"the function library {name} is missing on {address.shown}: open the store again")
     fields = dict(zip(listed[0][::2], listed[0][1::2], strict=True))

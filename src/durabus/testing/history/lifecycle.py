@@ -123,28 +123,28 @@ def lifecycle(history: History) -> Iterator[Violation]:
 
 
 def _compare(life: Life, event: Event) -> Iterator[Violation]:
-    folded = (life.status, life.attempts, life.fence, life.generation, life.errors)
+    logged = (life.status, life.attempts, life.fence, life.generation, life.errors)
     stored = (event.status, event.attempts, event.fence, event.generation, len(event.errors))
-    if folded != stored:
+    if logged != stored:
         names = "status, attempts, fence, generation, errors"
-        yield Violation("log = state", f"event {event.id} ({names}): the log leads to {folded}, the store has {stored}")
+        yield Violation("log = state", f"event {event.id} ({names}): the log leads to {logged}, the store has {stored}")
 
 
 def order(history: History) -> Iterator[Violation]:
     """Events of one ordering key are claimed in order, one at a time."""
-    lines: dict[tuple[str, str], dict[int, EventStatus]] = {}
+    keys: dict[tuple[str, str], dict[int, EventStatus]] = {}
     for entry in history.log:
         event = history.finals.get(entry.id)
         if event is None or event.ordering_key is None:
             continue
-        line = lines.setdefault((event.bus, event.ordering_key), {})
+        same_key = keys.setdefault((event.bus, event.ordering_key), {})
         if entry.action is Action.PICKED:
-            yield from _in_line(entry, line, event.ordering_key)
-        line[entry.id] = entry.status
+            yield from _in_key_order(entry, same_key, event.ordering_key)
+        same_key[entry.id] = entry.status
 
 
-def _in_line(entry: LogEntry, line: dict[int, EventStatus], key: str) -> Iterator[Violation]:
-    for other, status in line.items():
+def _in_key_order(entry: LogEntry, same_key: dict[int, EventStatus], key: str) -> Iterator[Violation]:
+    for other, status in same_key.items():
         if other == entry.id or status not in LIVE:
             continue
         if status is EventStatus.PROCESSING:
