@@ -56,15 +56,15 @@ def test_workers_are_live_late_or_gone() -> None:
         "host:3": WorkerSeen(NOW - 300),
         "host:4": WorkerSeen(NOW - 3_000),
     }
-    lines = {line.worker_id: line for line in workers_of(NOW, [], [], seen)}
-    assert [lines[f"host:{n}"].state for n in (1, 2, 3, 4)] == ["live", "late", "gone", "gone"]
-    assert [lines[f"host:{n}"].hidden for n in (1, 2, 3, 4)] == [False, False, False, True]
+    workers = {worker.worker_id: worker for worker in workers_of(NOW, [], [], seen)}
+    assert [workers[f"host:{n}"].state for n in (1, 2, 3, 4)] == ["live", "late", "gone", "gone"]
+    assert [workers[f"host:{n}"].hidden for n in (1, 2, 3, 4)] == [False, False, False, True]
 
 
 def test_an_idle_worker_that_announces_its_handlers_is_live() -> None:
     announced = [HandlerInfo(handler_id="h", pattern="*", node="host:1:abcd1234", last_seen_ts=NOW - 8)]
-    (line,) = workers_of(NOW, [], announced, {"host:1": WorkerSeen(NOW - 500)})
-    assert (line.worker_id, line.state, line.handlers) == ("host:1", "live", 1)
+    (worker,) = workers_of(NOW, [], announced, {"host:1": WorkerSeen(NOW - 500)})
+    assert (worker.worker_id, worker.state, worker.handlers) == ("host:1", "live", 1)
 
 
 async def test_a_worker_that_let_its_lease_go_by_is_late_however_recently_it_spoke() -> None:
@@ -76,10 +76,10 @@ async def test_a_worker_that_let_its_lease_go_by_is_late_however_recently_it_spo
     )
     await store.renew_event_claims([claims[0].ref], lease=600)
     events = [event for claim in claims if (event := await store.get_event(claim.event.id)) is not None]
-    (line,) = workers_of(clock.now() + 5, events, [], {})
-    assert (line.state, line.overdue) == ("live", 0)
-    (line,) = workers_of(clock.now() + 11, events, [], {})
-    assert (line.state, line.overdue, len(line.held)) == ("late", 1, 2)
+    (worker,) = workers_of(clock.now() + 5, events, [], {})
+    assert (worker.state, worker.overdue) == ("live", 0)
+    (worker,) = workers_of(clock.now() + 11, events, [], {})
+    assert (worker.state, worker.overdue, len(worker.held)) == ("late", 1, 2)
     await store.close()
 
 

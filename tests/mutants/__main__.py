@@ -1,4 +1,4 @@
-"""The mutation gate: plants one change after the other, and expects the test that is named for it to fail.
+"""The mutation check: plants one change after the other, and expects the test that is named for it to fail.
 
 ::
 

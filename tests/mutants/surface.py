@@ -188,19 +188,19 @@ SURFACE = (
         "A thousand failures of one kind are a thousand groups.",
     ),
     Mutant(
-        "archive gate: a copy that differs",
+        "verification: a copy that differs",
         "pipeline/verification.py",
         "    if archived != kept:",
         "    if False:",
-        "tests/pipeline/test_gate.py::test_a_copy_that_differs_closes_the_gate",
+        "tests/pipeline/test_verification.py::test_a_copy_that_differs_is_not_verified",
         "The log is trimmed although its copy is damaged.",
     ),
     Mutant(
-        "archive gate: nothing before it was verified",
+        "verification: nothing is trimmed before it was verified",
         "pipeline/verification.py",
         "    if until == START:",
         "    if False:",
-        "tests/pipeline/test_gate.py::test_only_what_was_verified_is_trimmed",
+        "tests/pipeline/test_verification.py::test_only_what_was_verified_is_trimmed",
         "The log is trimmed although nobody has a copy.",
     ),
 )

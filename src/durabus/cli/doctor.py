@@ -56,18 +56,18 @@ async def _missing_handlers(url: str) -> list[Finding]:
         return []
     await store.open()
     try:
-        lines = [line for line in await registered_handlers(store, None) if line.missing]
+        missing = [handler for handler in await registered_handlers(store, None) if handler.missing]
     finally:
         await store.close()
     return [
         Finding(
             level="warning",
-            setting=f"handler {line.handler_id} of bus {line.bus}",
-            value=f"last seen {age(line.silent_for)} ago on node {line.node}",
+            setting=f"handler {handler.handler_id} of bus {handler.bus}",
+            value=f"last seen {age(handler.silent_for)} ago on node {handler.node}",
             advice="no live node has this handler, so the events that match it wait. Start its process. If the handler "
-            f"was renamed or removed: durabus handlers forget {line.handler_id} --bus {line.bus}",
+            f"was renamed or removed: durabus handlers forget {handler.handler_id} --bus {handler.bus}",
         )
-        for line in lines
+        for handler in missing
     ]
 
 

@@ -1,4 +1,4 @@
-"""The archive gate: a store's log is trimmed only up to the position that was verified in the lake."""
+"""Compares the lake with the log of the store. The log is trimmed only up to the position where both are equal."""
 
 from __future__ import annotations
 

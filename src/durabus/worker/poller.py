@@ -26,8 +26,8 @@ REST_BEFORE = 0.9
 """A worker that left an event to another node rests after this part of its delay: their clocks may differ a little."""
 LONGEST_REST = 1.0
 AT_ONCE = 3
-"""Maximum number of idle workers of a bus that claim at once after a shared hint. If there are more, each waits a random
-moment first."""
+"""Maximum number of idle workers of a bus that claim at once after a shared hint. If there are more, each waits a
+random moment first."""
 STAGGER = 0.005
 """Seconds by which each further worker makes the longest such wait longer."""
 LONGEST_STAGGER = 0.25
@@ -143,7 +143,7 @@ class Poller:
             self.nudge()
 
     async def _is_for_us(self) -> bool:
-        """Whether something is left to claim after a pause. The more workers got the same hint, the longer the pause is."""
+        """Whether something is left to claim after a pause. The more workers got the same hint, the longer it is."""
         further = self._nodes() - AT_ONCE
         if further <= 0:
             return True

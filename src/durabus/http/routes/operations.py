@@ -83,7 +83,7 @@ async def metrics(request: AnyRequest) -> Response[bytes]:
     principal.check_whole_bus("/metrics")
     bus = api.bus(None, principal)
     counts, hold = await api.store.counts(bus), await api.store.log_hold()
-    missing = sum(line.missing for line in await registered_handlers(api.store, bus))
+    missing = sum(handler.missing for handler in await registered_handlers(api.store, bus))
     return Response(api.metrics.text(bus, counts, hold, missing), media_type=METRICS_TYPE)
 
 

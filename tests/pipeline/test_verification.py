@@ -1,4 +1,4 @@
-"""The archive gate: nothing leaves the store's log before its copy was compared."""
+"""The verification: no entry leaves the store's log before the pipeline has compared its copy."""
 
 import sqlite3
 from pathlib import Path
@@ -49,7 +49,7 @@ async def test_only_what_was_verified_is_trimmed(
     assert archived_trail(lake, 4711).rows == []
 
 
-async def test_a_copy_that_differs_closes_the_gate(
+async def test_a_copy_that_differs_is_not_verified(
     lake: Lake, session: StoreSession, store: EventStore, history: History, tmp_path: Path
 ) -> None:
     await history.varied()

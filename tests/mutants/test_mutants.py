@@ -1,4 +1,4 @@
-"""The mutation gate itself is sound, and its fast part is closed. All of it: `make mutants`."""
+"""The mutation check is sound, and a test notices each of its fast mutants. `make mutants` plants all of them."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def test_the_test_that_must_kill_it_exists(mutant: Mutant) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_fast_mutants_are_killed() -> None:
-    gate = subprocess.run(
+    check = subprocess.run(
         [sys.executable, "-m", "tests.mutants", "--fast"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert gate.returncode == 0, gate.stdout + gate.stderr
+    assert check.returncode == 0, check.stdout + check.stderr
