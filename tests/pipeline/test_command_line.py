@@ -20,7 +20,7 @@ from tests.pipeline.history import History
 from durabus import ManualClock, open_store
 from durabus.cli.main import main
 from durabus.cli.pipeline import pipeline
-from durabus.pipeline.lake import answer
+from durabus.pipeline.lake import first_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -184,7 +184,7 @@ def test_instants_are_shown_in_utc_wherever_the_host_is(spark: SparkSession, mon
     time.tzset()
     try:
         query = "SELECT TIMESTAMP '2026-01-02 03:04:05Z' AS at, TIMESTAMP_NTZ '2026-01-02 03:04:05' AS local"
-        found = answer(spark.sql(query), 1)
+        found = first_rows(spark.sql(query), 1)
     finally:
         monkeypatch.undo()
         time.tzset()

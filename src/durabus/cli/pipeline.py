@@ -21,7 +21,7 @@ from durabus.model.statuses import EventStatus
 from durabus.store.events import EventRef
 
 if TYPE_CHECKING:
-    from durabus.pipeline.lake import Answer
+    from durabus.pipeline.lake import QueryResult
     from durabus.pipeline.projections import Projection
     from durabus.pipeline.replay import Replayed
 
@@ -156,7 +156,7 @@ def sql(
         from durabus.pipeline.lake import ask_sql
 
         found = ask_sql(lake, query, limit=limit)
-    _print_answer(found, as_json=common.json)
+    _print_result(found, as_json=common.json)
     if len(found.rows) == limit:
         say(f"showing the first {limit} rows; use --limit for more")
 
@@ -355,15 +355,15 @@ def _print_replayed(name: str, total: int, done: Replayed, *, as_json: bool) -> 
         print(f"replay {name}: {done.published:,} published, {done.known:,} already published")
 
 
-def _print_dry_run(total: int, groups: Answer, *, as_json: bool) -> None:
+def _print_dry_run(total: int, groups: QueryResult, *, as_json: bool) -> None:
     if as_json:
         print_json({"events": total, "groups": _documents(groups)})
         return
-    _print_answer(groups, as_json=False)
+    _print_result(groups, as_json=False)
     print(f"dry run: {total:,} events would be published")
 
 
-def _print_answer(found: Answer, *, as_json: bool) -> None:
+def _print_result(found: QueryResult, *, as_json: bool) -> None:
     if as_json:
         print_json(_documents(found))
         return
@@ -373,7 +373,7 @@ def _print_answer(found: Answer, *, as_json: bool) -> None:
     console().print(made)
 
 
-def _documents(found: Answer) -> list[dict[str, Any]]:
+def _documents(found: QueryResult) -> list[dict[str, Any]]:
     return [{name: _document(value) for name, value in row.items()} for row in found.rows]
 
 

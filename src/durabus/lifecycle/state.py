@@ -27,7 +27,7 @@ class SettledClaim(msgspec.Struct, frozen=True, gc=False):
     token: str
     fence: int
     action: Action
-    answer: Settled
+    outcome: Settled
 
 
 class AbandonedClaim(msgspec.Struct, frozen=True, gc=False):

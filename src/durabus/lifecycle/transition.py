@@ -256,8 +256,8 @@ def _repeat(state: EventState, ref: ClaimRef, actions: tuple[Action, ...]) -> Ap
 
 
 def _settled(ref: ClaimRef, event: Event, handlers: tuple[HandlerState, ...], record: Record) -> Applied:
-    answer = Settled(event.id, event.status, record.next_retry_ts)
-    settled = SettledClaim(ref.token, ref.fence, record.action, answer)
+    outcome = Settled(event.id, event.status, record.next_retry_ts)
+    settled = SettledClaim(ref.token, ref.fence, record.action, outcome)
     return Applied(EventState(event, None, handlers, settled), (record,))
 
 

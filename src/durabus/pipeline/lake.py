@@ -228,28 +228,28 @@ def _quoted(text: str) -> str:
     return f"'{escaped}'"
 
 
-class Answer(msgspec.Struct, frozen=True):
+class QueryResult(msgspec.Struct, frozen=True):
     """Named columns and rows of values."""
 
     columns: list[str]
     rows: list[dict[str, Any]]
 
 
-def ask_sql(lake: Lake, query: str, *, limit: int) -> Answer:
+def ask_sql(lake: Lake, query: str, *, limit: int) -> QueryResult:
     """Return the result of a SELECT over the tables of the lake, at most ``limit`` rows."""
     try:
-        return answer(lake.sql(query), limit)
+        return first_rows(lake.sql(query), limit)
     except SPARK_ERRORS as error:
         raise PipelineError(f"the query failed: {first_line(error)}") from error
 
 
-def answer(frame: DataFrame, limit: int) -> Answer:
+def first_rows(frame: DataFrame, limit: int) -> QueryResult:
     """Return the first rows of a DataFrame, with instants in UTC."""
     instants = [field.name for field in frame.schema if isinstance(field.dataType, TimestampType)]
     rows = [row.asDict(recursive=True) for row in frame.limit(limit).collect()]
     for row in rows:
         row |= {name: in_utc(row[name]) for name in instants if row[name] is not None}
-    return Answer(frame.columns, rows)
+    return QueryResult(frame.columns, rows)
 
 
 def in_utc(instant: datetime) -> datetime:
@@ -257,10 +257,10 @@ def in_utc(instant: datetime) -> datetime:
     return instant.astimezone(UTC).replace(tzinfo=None)
 
 
-def archived_trail(lake: Lake, ref: EventRef) -> Answer:
+def archived_trail(lake: Lake, ref: EventRef) -> QueryResult:
     """Return every archived entry of an event, oldest first; no rows if the lake does not have the event."""
     key = "id" if isinstance(ref, int) else "event_id"
-    return answer(
+    return first_rows(
         lake.read(EVENT_LOG.name).where(F.col(key) == ref).orderBy("seq").select(*EVENT_LOG_COLUMNS), LONGEST_TRAIL
     )
 

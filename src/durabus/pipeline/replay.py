@@ -17,7 +17,7 @@ from durabus.model.event import NewEvent, new_event
 from durabus.model.limits import check_name
 from durabus.model.payload import decode_payload
 from durabus.model.statuses import EventStatus
-from durabus.pipeline.lake import Answer, answer
+from durabus.pipeline.lake import QueryResult, first_rows
 from durabus.pipeline.projections import of_types
 from durabus.pipeline.session import SPARK_ERRORS, first_line
 from durabus.pipeline.silver import REPLAY_OF
@@ -77,13 +77,13 @@ def chosen(events: DataFrame, choice: Choice) -> DataFrame:
     return found
 
 
-def counted(found: DataFrame) -> Answer:
+def counted(found: DataFrame) -> QueryResult:
     """The number of events that a replay would publish, by bus, type and status."""
     first, last = (F.date_trunc("second", one("published_at")) for one in (F.min, F.max))
     groups = found.groupBy("bus", "type", "status").agg(
         F.count("*").alias("events"), first.alias("first"), last.alias("last")
     )
-    return answer(groups.orderBy("bus", "type", "status"), MAX_GROUPS)
+    return first_rows(groups.orderBy("bus", "type", "status"), MAX_GROUPS)
 
 
 async def replay(

@@ -196,7 +196,7 @@ def _check_repeat(before: EventState, command: EventCommand, after: EventState) 
         return
     if transition(after, command, NOW) != Applied(after):
         raise Broken("the repeat of an applied call is refused, or writes again")
-    if after.settled is None or after.settled.answer.status is not after.event.status:
+    if after.settled is None or after.settled.outcome.status is not after.event.status:
         raise Broken("the answer of a settlement is not the event's status")
 
 

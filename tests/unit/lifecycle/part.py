@@ -151,7 +151,7 @@ def _renamed_event(state: EventState, rows: tuple[HandlerState, ...]) -> EventSt
     if settled is not None:
         token = CURRENT if settled.token == newest else SETTLED_LAST
         fence = FENCE if settled.fence == event.fence else FENCE - 1
-        settled = SettledClaim(token, fence, settled.action, settled.answer)
+        settled = SettledClaim(token, fence, settled.action, settled.outcome)
     event = replace(event, fence=FENCE if event.fence else 0, errors=("",) * len(event.errors))
     abandoned = None if lost is None else replace(lost, token=CURRENT)
     return EventState(event, None if state.token is None else CURRENT, rows, settled, abandoned)

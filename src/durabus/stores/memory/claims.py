@@ -193,4 +193,4 @@ class MemoryClaims(MemoryCore):
         settled = done.state.settled
         if settled is None:
             raise ConfigurationError("the kernel returned no outcome for a settlement: a bug, report it")
-        return settled.answer
+        return settled.outcome

@@ -86,7 +86,7 @@ class MemoryResults(MemoryCore):
                     return None
                 raise LeaseLost(ref.id, applied.reason)
             self._apply(state, applied, now)
-            return applied.state.settled.answer if applied.state.settled else None
+            return applied.state.settled.outcome if applied.state.settled else None
 
     async def cleanup_results(self, *, limit: int = 10_000) -> int:
         with self._lock:

@@ -180,9 +180,9 @@ def _as_stored(state: EventState) -> EventState:
     if (due, expires) != (event.due_ts, event.expires_ts):
         state = replace(state, event=replace(event, due_ts=due, expires_ts=expires))
     settled = state.settled
-    if settled is not None and settled.answer.next_retry_ts is not None:
-        answer = replace(settled.answer, next_retry_ts=instant(settled.answer.next_retry_ts))
-        state = replace(state, settled=replace(settled, answer=answer))
+    if settled is not None and settled.outcome.next_retry_ts is not None:
+        outcome = replace(settled.outcome, next_retry_ts=instant(settled.outcome.next_retry_ts))
+        state = replace(state, settled=replace(settled, outcome=outcome))
     if any(handler.result.expires_ts is not None for handler in state.handlers):
         state = replace(state, handlers=tuple(_handler_as_stored(handler) for handler in state.handlers))
     return state
@@ -367,4 +367,4 @@ def _settle(
         states[ref.id] = changes.apply(stored, applied, ref.token)
         changes.free_handler_locks(stored.state, applied.state)
     settled = states[ref.id].state.settled
-    return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.answer
+    return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.outcome

@@ -57,10 +57,10 @@ class BulkCore(MemoryStore):
                 outcomes.append(self._settle(Complete(ClaimRef(id_, token, fence), (), (), milliseconds), now))
                 continue
             event = replace(state.event, status=EventStatus.COMPLETED, updated_ts=now, expires_ts=None)
-            answer = Settled(id_, EventStatus.COMPLETED)
-            states[id_] = EventState(event, None, (), SettledClaim(token, fence, Action.COMPLETED, answer))
+            outcome = Settled(id_, EventStatus.COMPLETED)
+            states[id_] = EventState(event, None, (), SettledClaim(token, fence, Action.COMPLETED, outcome))
             records.append(Record(Action.COMPLETED, event, now, event.worker_id, None, milliseconds))
-            outcomes.append(answer)
+            outcomes.append(outcome)
             self._let_go(id_, token)
             if lane is None or event.bus != bus:
                 bus, lane = event.bus, self._bus_queue(event.bus)

@@ -176,7 +176,7 @@ def settle(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
     store(tx, stored, applied, ref.token)
     tx.many(SQL["free_claimed_lock"], freed_handler_locks(stored.state, applied.state))
     settled = applied.state.settled
-    return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.answer
+    return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.outcome
 
 
 def _complete_uniform(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost] | None:
@@ -246,4 +246,4 @@ def _repeated(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
         return LeaseLost(id_, NO_EVENT)
     settled = None if last is None else settled_of(last)
     applied = transition(EventState(event, settled=settled), settlement, tx.now)
-    return LeaseLost(id_, NOT_YOURS) if settled is None or isinstance(applied, Refused) else settled.answer
+    return LeaseLost(id_, NOT_YOURS) if settled is None or isinstance(applied, Refused) else settled.outcome
