@@ -1,4 +1,4 @@
-"""The short way of a settlement gives what the kernel gives, and is taken when it can be."""
+"""The short way of a settlement gives what the lifecycle gives, and is taken when it can be."""
 
 import asyncpg
 import pytest

@@ -1,4 +1,4 @@
-"""Claims and completions in bulk do what the kernel does to each of them, to the last row."""
+"""Claims and completions in bulk do what the lifecycle does to each of them, to the last row."""
 
 import random
 from collections.abc import Sequence

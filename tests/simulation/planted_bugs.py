@@ -58,7 +58,7 @@ class PlantedBug(msgspec.Struct, frozen=True):
 
 
 def rule(command: type, changed: Callable[[Rule], Rule]) -> AbstractContextManager[Any]:
-    """Another rule of the kernel for one command."""
+    """Another rule of the lifecycle for one command."""
     return patch.dict(transition._RULES, {command: changed(transition._RULES[command])})
 
 

@@ -1,4 +1,4 @@
-"""An event in every situation of its life, made by hand and not by the kernel that the tests judge."""
+"""An event in every situation of its life, made by hand and not by the lifecycle that the tests judge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Broken versions of the kernel's rules: each one must be found by the explorer, or the explorer proves nothing."""
+"""Broken versions of the lifecycle's rules: each one must be found by the explorer, or the explorer proves nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LATER = 1e9
 
 
 class PlantedBug(NamedTuple):
-    """A way to break the kernel, and what the explorer must say about it."""
+    """A way to break the lifecycle, and what the explorer must say about it."""
 
     plant: Callable[[pytest.MonkeyPatch], None]
     rule: str

@@ -1,1 +1,1 @@
-"""The memory store: the kernel behind one lock. It is the model for every other store."""
+"""The memory store: the lifecycle behind one lock. It is the model for every other store."""

@@ -192,5 +192,5 @@ class MemoryClaims(MemoryCore):
             self._free_handler_locks(before, done.state)
         settled = done.state.settled
         if settled is None:
-            raise ConfigurationError("the kernel returned no outcome for a settlement: a bug, report it")
+            raise ConfigurationError("the lifecycle returned no outcome for a settlement: a bug, report it")
         return settled.outcome

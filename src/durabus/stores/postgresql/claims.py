@@ -264,7 +264,7 @@ class PostgreSQLClaims(PostgreSQLCore):
         return await self._write(lambda session: _reset(session, ref, stored_text(reason)))
 
     async def _settle_and_claim(self, settlements: Sequence[Settlement], request: ClaimRequest | None) -> SettleAnswer:
-        """Settle and claim in one statement if all settlements are plain. Else the kernel settles first."""
+        """Settle and claim in one statement if all settlements are plain. Else the lifecycle settles first."""
         if all(map(is_plain, settlements)):
             try:
                 return await self._complete_and_claim(settlements, request)

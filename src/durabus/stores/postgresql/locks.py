@@ -19,7 +19,7 @@ KEPT_FOR = 86_400.0
 
 
 async def grant(session: PostgreSQLSession, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
-    """Take a lock if the kernel allows it. A refusal or a repeat writes nothing."""
+    """Take a lock if the lifecycle allows it. A refusal or a repeat writes nothing."""
     held = await get_lock(session, key)
     lock = claim_lock(held, key=key, worker_id=worker_id, token=token, lease=lease, fence=0, now=await session.now())
     if isinstance(lock, Refused):
@@ -61,7 +61,7 @@ async def get_lock(session: PostgreSQLSession, key: str) -> LockState | None:
 
 
 async def put_lock(session: PostgreSQLSession, lock: LockState) -> LockState:
-    """Write the lock as the kernel decided."""
+    """Write the lock as the lifecycle decided."""
     expires = instant(lock.expires_ts)
     await session.all("put_lock", lock.key, lock.fence, lock.worker_id, lock.token, expires)
     return LockState(key=lock.key, fence=lock.fence, worker_id=lock.worker_id, token=lock.token, expires_ts=expires)
@@ -93,7 +93,7 @@ class PostgreSQLLocks(PostgreSQLCore):
             lock = release_lock(await get_lock(session, claim.key), claim)
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)
-            # the kernel says expired since ever; the row says since when, for the sweep
+            # The lifecycle sets no end for a free lock. The row needs one, so that old rows can be deleted.
             await session.all("put_lock", lock.key, lock.fence, lock.worker_id, None, await session.now())
 
         await self._write(release)

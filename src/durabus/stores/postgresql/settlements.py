@@ -1,7 +1,7 @@
-"""Reads the states of events, writes the transitions that the kernel decided, and settles claims.
+"""Reads the states of events, writes the transitions that the lifecycle decided, and settles claims.
 
-Functions in the database (migrations) claim and complete plain batches. They are translations of the kernel and much
-faster. The kernel itself decides all other transitions. A batch takes a fixed number of statements, whatever its size.
+Functions in the database (migrations) claim and complete plain batches. They are translations of the lifecycle and much
+faster. The lifecycle itself decides all other transitions. A batch takes the same number of statements at any size.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from durabus.stores.sql.rows import Row, entry_to, event_of, handler_of, results
 COUNTED = {status: number for number, status in enumerate(EventStatus)}
 """The place of each status in ``note_counts``."""
 NOT_PLAIN = "DB001"
-"""The error of ``complete_events`` for a batch that the kernel must decide."""
+"""The error of ``complete_events`` for a batch that the lifecycle must decide."""
 MOST_STRETCHES = 5
 PLAIN_RESULTS = SETTLED - {ResultStatus.UNRECOVERABLE}
 
@@ -322,9 +322,9 @@ def completed(settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
 async def settle_in_stretches(
     session: PostgreSQLSession, settlements: Sequence[Settlement]
 ) -> list[Settled | LeaseLost]:
-    """Settle in order, in the open transaction: the function completes runs of plain ones, the kernel the others.
+    """Settle in order, in the open transaction: the function completes runs of plain ones, the lifecycle the others.
 
-    So one failure does not slow down a hundred completions. With many failures the kernel settles all. The function
+    So one failure does not slow down a hundred completions. With many failures the lifecycle settles all. The function
     raises if a claim is not plain.
     """
     stretches = [list(stretch) for _, stretch in groupby(settlements, is_plain)]
@@ -343,7 +343,7 @@ async def settle_in_stretches(
 
 
 async def settle_events(session: PostgreSQLSession, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
-    """End claims in the open transaction as the kernel decides. Each one succeeds or fails alone."""
+    """End claims in the open transaction as the lifecycle decides. Each one succeeds or fails alone."""
     if not settlements:
         return []
     states = await load_known(session, [one.ref.id for one in settlements])

@@ -1,4 +1,4 @@
-"""What a transition of the kernel changes in the tables. Each store writes it with its own statements."""
+"""Computes what a transition changes in the tables. Each store writes the changes with its own statements."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class SQLiteLocks(SQLiteCore):
             lock = release_lock(get_lock(tx, claim.key), claim)
             if isinstance(lock, Refused):
                 raise LeaseLost(claim.key, lock.reason)
-            # the kernel sets no instant for a free lock; the row needs one for the sweep
+            # The lifecycle sets no end for a free lock. The row needs one, so that old rows can be deleted.
             tx.run(SQL["put_lock"], (lock.key, lock.fence, lock.worker_id, None, tx.now))
 
         await self._write(release)
@@ -55,7 +55,7 @@ class SQLiteLocks(SQLiteCore):
 
 
 def grant(tx: Transaction, key: str, *, worker_id: str, token: str, lease: float) -> LockState | None:
-    """Take a lock if the kernel allows it. A refusal or a repeat writes nothing."""
+    """Take a lock if the lifecycle allows it. A refusal or a repeat writes nothing."""
     held = get_lock(tx, key)
     lock = may_claim(held, key, worker_id=worker_id, token=token, lease=lease, now=tx.now)
     if isinstance(lock, Refused):
@@ -66,7 +66,7 @@ def grant(tx: Transaction, key: str, *, worker_id: str, token: str, lease: float
 def may_claim(
     held: LockState | None, key: str, *, worker_id: str, token: str, lease: float, now: float
 ) -> LockState | Refused:
-    """Return the kernel's decision. A new grant has fence 0: ``take`` sets the real one."""
+    """Return the lifecycle's decision. A new grant has fence 0: ``take`` sets the real one."""
     return claim_lock(held, key=key, worker_id=worker_id, token=token, lease=lease, fence=0, now=now)
 
 
@@ -101,5 +101,5 @@ def get_lock(tx: Transaction, key: str) -> LockState | None:
 
 
 def put_lock(tx: Transaction, lock: LockState) -> None:
-    """Write the lock as the kernel decided."""
+    """Write the lock as the lifecycle decided."""
     tx.run(SQL["put_lock"], (lock.key, lock.fence, lock.worker_id, lock.token, lock.expires_ts))

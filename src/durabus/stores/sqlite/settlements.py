@@ -1,7 +1,7 @@
-"""Reads the state of an event, lets the kernel decide its transition, and writes the new state; settles claims.
+"""Reads the state of an event, lets the lifecycle decide its transition, and writes the new state; settles claims.
 
 Claims (``claims``) and batches of plain completions (``complete_events``) have their own statements. These are
-translations of the kernel and much faster. The kernel itself decides all other transitions.
+translations of the lifecycle and much faster. The lifecycle itself decides all other transitions.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ def is_current(claim: Row, ref: ClaimRef) -> bool:
 
 
 def settle(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
-    """End one claim as the kernel decides. An exact repeat gets the result of the first call."""
+    """End one claim as the lifecycle decides. An exact repeat gets the result of the first call."""
     ref = settlement.ref
     stored = load(tx, ref.id)
     if stored is None or not stored.state.settles(ref):
@@ -239,7 +239,7 @@ def _is_plain(one: Complete) -> bool:
 
 
 def _repeated(tx: Transaction, settlement: Settlement) -> Settled | LeaseLost:
-    """Let the kernel compare the settlement with the newest one of the event."""
+    """Let the lifecycle compare the settlement with the newest one of the event."""
     id_ = settlement.ref.id
     event, last = get_event(tx, id_), tx.one(SQL["last_settlement"], (id_,))
     if event is None:

@@ -54,7 +54,7 @@ class Twin:
         self._note(publish(new, event.id, event.created_ts))
 
     async def command(self, command: EventCommand) -> None:
-        """The kernel's side of a step."""
+        """The lifecycle's side of a step."""
         assert self.state is not None
         applied = transition(self.state, command, await self.lab.store.now())
         assert isinstance(applied, Applied), applied

@@ -2,8 +2,8 @@
 
 -- ===== Claims and completions =====
 
--- The frequent calls, each in one round trip. The functions are translations of the kernel for the common case. In any
--- other case they change nothing and say so; then the kernel itself decides (settlements.py).
+-- The frequent calls, each in one round trip. The functions are translations of the lifecycle for the common case. In
+-- any other case they change nothing and say so; then the lifecycle itself decides (settlements.py).
 
 -- Locks and returns the first events of a bus that are in the given part of its queue and have one of the tags. The
 -- planner finds a rare tag in events_tags, and a frequent one on a walk along events_fresh or events_returned.
@@ -221,8 +221,8 @@ END
 $$;
 
 -- Completes current claims on events without stored results, in the given order. If one of them is not such a claim,
--- nothing is written (error DB001): then the kernel decides each of them. The log entry holds all columns: from now on
--- it is the event. The results of the handlers come twice: as p_results for the entry, and row by row for
+-- the function writes nothing (error DB001): then the lifecycle decides each of them. The log entry holds all columns:
+-- from now on it is the event. The results of the handlers come twice: as p_results for the entry, and row by row for
 -- event_results. Relies on events_id. With the indexes on token or status, or with nested loops, the planner would
 -- compare all existing claims with all given ones, because it expects very few. `coalesce` hides those indexes, and
 -- nested loops are off.

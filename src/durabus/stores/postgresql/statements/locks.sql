@@ -10,7 +10,7 @@ SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema
 WHERE key > $1 AND token IS NOT NULL AND expires_at > {schema}.the_time($2) ORDER BY key LIMIT $3
 
 -- name: put_lock
--- Writes a lock that the kernel granted, renewed or freed. Relies on the primary key of locks.
+-- Writes a lock that the lifecycle granted, renewed or freed. Relies on the primary key of locks.
 INSERT INTO {schema}.locks (key, fence, worker_id, token, expires_at) VALUES ($1, $2, $3, $4, to_timestamp($5))
 ON CONFLICT (key) DO UPDATE SET
     fence = excluded.fence, worker_id = excluded.worker_id, token = excluded.token, expires_at = excluded.expires_at

@@ -1,8 +1,8 @@
 -- The event log, and the positions of its readers.
 
 -- name: append_entries
--- Log entries of transitions that the kernel decided, in order. The last columns are set for COMPLETED only: then the
--- row is the event, and get_event reads it.
+-- Writes the log entries of transitions that the lifecycle decided, in order. The last columns are set for COMPLETED
+-- only: then the row is the event, and get_event reads it.
 INSERT INTO {schema}.event_log (
     tx, action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error,
     reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results, token,

@@ -1,8 +1,8 @@
 -- The event log, and the positions of its readers.
 
 -- name: append_entry
--- One log entry of a transition that the kernel decided. The last columns are set for COMPLETED only: then this row
--- is the event, and get_event reads it.
+-- Writes the log entry of a transition that the lifecycle decided. The last columns are set for COMPLETED only: then
+-- this row is the event, and get_event reads it.
 INSERT INTO event_log (
     action, id, event_id, bus, type, status, at, created_at, attempt, generation, fence, worker_id, error,
     reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, errors, results, token,

@@ -5,9 +5,9 @@ from tests.mutants.mutant import Mutant
 MEMORY = "tests/conformance/test_memory.py::TestMemoryStore::test_"
 STALE = f"{MEMORY}a_write_under_a_lost_claim_changes_nothing"
 
-KERNEL = (
+LIFECYCLE = (
     Mutant(
-        "kernel: token",
+        "lifecycle: token",
         "lifecycle/transition.py",
         "state.token == ref.token and ",
         "",
@@ -16,7 +16,7 @@ KERNEL = (
         fast=True,
     ),
     Mutant(
-        "kernel: fence",
+        "lifecycle: fence",
         "lifecycle/transition.py",
         "and state.event.fence == ref.fence ",
         "",
@@ -24,7 +24,7 @@ KERNEL = (
         "A former holder keeps an event from others.",
     ),
     Mutant(
-        "kernel: token of a settlement",
+        "lifecycle: token of a settlement",
         "lifecycle/state.py",
         "            return self.token == ref.token\n",
         "            return True\n",
@@ -32,7 +32,7 @@ KERNEL = (
         "A stranger ends an event that another works on.",
     ),
     Mutant(
-        "kernel: fence of a settlement",
+        "lifecycle: fence of a settlement",
         "lifecycle/state.py",
         "if self.event.fence != ref.fence:",
         "if False:",
@@ -40,7 +40,7 @@ KERNEL = (
         "A former holder writes.",
     ),
     Mutant(
-        "kernel: token of a late settlement",
+        "lifecycle: token of a late settlement",
         "lifecycle/state.py",
         "return self.abandoned is not None and self.abandoned.token == ref.token",
         "return self.abandoned is not None",
@@ -48,7 +48,7 @@ KERNEL = (
         "A stranger ends an event whose worker was late.",
     ),
     Mutant(
-        "kernel: lease that is over",
+        "lifecycle: lease that is over",
         "lifecycle/transition.py",
         "event.expires_ts is None or event.expires_ts > now:",
         "event.expires_ts is None:",
@@ -56,7 +56,7 @@ KERNEL = (
         "Two workers hold one event.",
     ),
     Mutant(
-        "kernel: due",
+        "lifecycle: due",
         "lifecycle/transition.py",
         "or event.due_ts > now:",
         "or False:",
@@ -64,7 +64,7 @@ KERNEL = (
         "A delayed event is handled early.",
     ),
     Mutant(
-        "kernel: attempt of a release",
+        "lifecycle: attempt of a release",
         "lifecycle/transition.py",
         "due=now + command.delay, attempts=state.event.attempts - 1)",
         "due=now + command.delay)",
@@ -73,7 +73,7 @@ KERNEL = (
         fast=True,
     ),
     Mutant(
-        "kernel: attempts that are used up",
+        "lifecycle: attempts that are used up",
         "lifecycle/transition.py",
         "event.attempts >= event.max_attempts",
         "event.attempts > event.max_attempts",
@@ -81,7 +81,7 @@ KERNEL = (
         "An event is tried once more than allowed.",
     ),
     Mutant(
-        "kernel: generation of a requeue",
+        "lifecycle: generation of a requeue",
         "lifecycle/transition.py",
         "generation=state.event.generation + 1",
         "generation=state.event.generation",
@@ -89,7 +89,7 @@ KERNEL = (
         "Two lives of one event cannot be told apart in the log.",
     ),
     Mutant(
-        "kernel: fence of a grant",
+        "lifecycle: fence of a grant",
         "lifecycle/transition.py",
         "fence=event.fence + 1",
         "fence=event.fence",
@@ -97,7 +97,7 @@ KERNEL = (
         "Outside systems cannot refuse a former holder.",
     ),
     Mutant(
-        "kernel: metadata in log entries",
+        "lifecycle: metadata in log entries",
         "lifecycle/state.py",
         "metadata_json=event.metadata_json if whole else None",
         "metadata_json=None",
@@ -106,7 +106,7 @@ KERNEL = (
         fast=True,
     ),
     Mutant(
-        "kernel: payload in the last entry",
+        "lifecycle: payload in the last entry",
         "lifecycle/state.py",
         "payload_json=event.payload_json if terminal else None",
         "payload_json=None",
