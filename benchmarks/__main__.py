@@ -18,6 +18,7 @@ from benchmarks import (
     buses,
     databases,
     draining,
+    durable_defaults,
     growth,
     http_api,
     http_dashboard,
@@ -25,7 +26,6 @@ from benchmarks import (
     postgresql,
     publishing,
     runtime,
-    seed003,
     store_servers,
 )
 from benchmarks.bench import Bench
@@ -37,7 +37,7 @@ GROUPS: dict[str, Callable[[Bench], Iterable[Row]]] = {
     "memory": memory.run,
     "publish": publishing.run,
     "drain": draining.run,
-    "seed003": seed003.run,
+    "defaults": durable_defaults.run,
     "http": http_api.run,
     "dashboard": http_dashboard.run,
     "growth": growth.run,

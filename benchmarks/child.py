@@ -15,7 +15,7 @@ import asyncpg
 import msgspec
 import redis
 
-from benchmarks import raw, raw_fold, raw_postgresql, raw_redis
+from benchmarks import raw, raw_postgresql, raw_redis, raw_replicated
 from benchmarks.bench import same_gc
 from benchmarks.turns import next_line, ready
 from durabus import Event, EventBus, open_store
@@ -149,8 +149,8 @@ async def drain_raw_redis(url: str, _name: str, _count: str) -> tuple[int, float
 
 
 async def drain_raw_log(url: str, name: str, count: str) -> tuple[int, float]:
-    """The raw fold, which has read the log before the clock runs."""
-    process = await raw_fold.ready(url, name, int(count))
+    """The replicated loop. It has read the log before the clock runs."""
+    process = await raw_replicated.ready(url, name, int(count))
     await ready()
     return await process.drain(), monotonic()
 

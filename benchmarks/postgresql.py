@@ -14,11 +14,11 @@ from benchmarks import raw, raw_postgresql
 from benchmarks.bench import Bench, same_gc
 from benchmarks.databases import Databases, postgresql, settle
 from benchmarks.draining import LOOK_EVERY, fill
+from benchmarks.durable_defaults import latency_in_another_process, latency_row, syncs
 from benchmarks.growth import SMALL, claim_rows
 from benchmarks.processes import Child
 from benchmarks.publishing import BATCH, PUBLISHERS, Publishing
 from benchmarks.results import Row, Target
-from benchmarks.seed003 import latency_in_another_process, latency_row, syncs
 from durabus import EventQueue, new_event, open_store
 from durabus.testing.servers.postgresql import DistributionPostgreSQLServer
 

@@ -9,7 +9,7 @@ from time import monotonic, perf_counter
 from typing import NamedTuple
 from uuid import uuid4
 
-from benchmarks import raw, raw_fold, raw_redis
+from benchmarks import raw, raw_redis, raw_replicated
 from benchmarks.bench import Bench, same_gc
 from benchmarks.draining import fill
 from benchmarks.growth import claim_milliseconds
@@ -21,7 +21,7 @@ from durabus.testing.servers.server import make_server
 
 BATCH = 1_000
 REDIS_RAW = "raw script: complete 100 and claim 100"
-FOLD_RAW = "raw log: append, read back and fold, 100 claimed, then completed"
+REPLICATED_RAW = "replicated loop: append, read back, apply, 100 claimed, then completed"
 SETTINGS = "Valkey with appendfsync=everysec, NATS and Kafka with their defaults, one server each, on this machine"
 
 
@@ -39,12 +39,12 @@ def _fill_raw_redis(url: str, _name: str, count: int) -> None:
 
 
 def _fill_raw_log(url: str, name: str, count: int) -> None:
-    asyncio.run(raw_fold.fill(url, name, count))
+    asyncio.run(raw_replicated.fill(url, name, count))
 
 
 REDIS = Kind("redis", "Redis", REDIS_RAW, _fill_raw_redis)
-NATS = Kind("nats", "NATS", FOLD_RAW, _fill_raw_log)
-KAFKA = Kind("kafka", "Kafka", FOLD_RAW, _fill_raw_log)
+NATS = Kind("nats", "NATS", REPLICATED_RAW, _fill_raw_log)
+KAFKA = Kind("kafka", "Kafka", REPLICATED_RAW, _fill_raw_log)
 
 
 def run_redis(bench: Bench) -> Iterator[Row]:

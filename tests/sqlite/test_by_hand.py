@@ -16,7 +16,7 @@ def request(lease: float = 30.0) -> ClaimRequest:
     return ClaimRequest(bus="default", worker_id="host:7", token=new_token(), limit=10, lease=lease)
 
 
-async def test_the_admin_queries_of_seed_000(store: SQLiteStore, admin: sqlite3.Connection) -> None:
+async def test_the_admin_queries_of_the_design_document(store: SQLiteStore, admin: sqlite3.Connection) -> None:
     await store.add_events([new_event("order.placed")])
     (claim,) = await store.claim_next_events(request())
     stuck = admin.execute(

@@ -1,4 +1,4 @@
-"""The performance table of seed 003, on SQLite with its durable defaults."""
+"""The performance table of the design document for `EventBus`, on SQLite with its durable defaults."""
 
 from __future__ import annotations
 

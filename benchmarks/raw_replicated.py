@@ -1,8 +1,8 @@
-"""The ceiling on a broker: append a command, read it back, fold it, on the same driver.
+"""The ceiling on a broker, a replicated loop on the same driver: append a command, read it back, apply it.
 
-One record claims 100 events, the next one completes them; each is waited for. The fold gives a fence and a lease to
-every claim and checks the fence of every completion. It has no tokens, no log of its own, no deduplication, no
-snapshots and no public lane, and calls no handler.
+One record claims 100 events, the next one completes them; the process waits for each. The state that a process builds
+from the records gives a fence and a lease to every claim and checks the fence of every completion. It has no tokens, no
+log of its own, no deduplication, no snapshots and no public lane, and calls no handler.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Log(Protocol):
     async def close(self) -> None: ...
 
 
-class Fold:
-    """Every process has the same one."""
+class Replica:
+    """The state that the commands lead to. It is the same in every process."""
 
     def __init__(self) -> None:
         self.ready: deque[tuple[int, bytes]] = deque()
@@ -88,28 +88,28 @@ class Raw(NamedTuple):
     """A process that has read everything and may begin."""
 
     log: Log
-    fold: Fold
+    replica: Replica
 
     async def drain(self) -> int:
-        """Until nothing is left. Answers how many."""
+        """Claim and complete until nothing is left. Returns how many events it completed."""
         sender, count = f"{os.getpid()}", 0
         while True:
             await self.log.append(_ENCODE(Command(sender, claim=CLAIM, now=time())))
-            held = await self._answer(sender)
+            held = await self._claims_of(sender)
             count += len(held)
             if not held:
                 await self.log.close()
                 return count
             await self.log.append(_ENCODE(Command(sender, completed=held)))
-            await self._answer(sender)
+            await self._claims_of(sender)
 
-    async def _answer(self, sender: str) -> list[tuple[int, int]]:
-        """What this process's own record led to."""
+    async def _claims_of(self, sender: str) -> list[tuple[int, int]]:
+        """Wait for the newest record of this process. Returns the claims that it led to."""
         while True:
             found: list[tuple[int, int]] | None = None
             for record in await self.log.read():
                 command = _DECODE(record)
-                claimed = self.fold.apply(command)
+                claimed = self.replica.apply(command)
                 if command.sender == sender:
                     found = claimed
             if found is not None:
@@ -117,11 +117,11 @@ class Raw(NamedTuple):
 
 
 async def ready(url: str, name: str, count: int) -> Raw:
-    fold, log = Fold(), await open_log(url, name)
-    while len(fold.ready) < count:
+    replica, log = Replica(), await open_log(url, name)
+    while len(replica.ready) < count:
         for record in await log.read():
-            fold.apply(_DECODE(record))
-    return Raw(log, fold)
+            replica.apply(_DECODE(record))
+    return Raw(log, replica)
 
 
 async def open_log(url: str, name: str, *, make: bool = False) -> Log:
