@@ -155,18 +155,18 @@ async def test_many_are_retried_and_purged_in_steps_that_are_told(
 ) -> None:
     monkeypatch.setattr("durabus.cli.dlq.AT_ONCE", 2)
 
-    async def bury() -> None:
+    async def make_dead_letters() -> None:
         wanted = ClaimRequest(bus="default", worker_id="w:1", token=new_token(), limit=10)
         claims = await store.claim_next_events(wanted)
         await store.settle_events([Fail(claim.ref, "boom", None) for claim in claims])
 
     await store.add_events([new_event("a.b") for _ in range(5)])
-    await bury()
+    await make_dead_letters()
     done = durabus("dlq", "retry", "--all")
     assert done.out == "5 back in the queue\n"
     assert "retry" in done.err
     assert "5 events" in done.err
-    await bury()
+    await make_dead_letters()
     done = durabus("dlq", "purge", "--older-than-days", "0", "--yes")
     assert done.out == "5 purged\n"
     assert "5 events" in done.err

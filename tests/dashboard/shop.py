@@ -37,7 +37,9 @@ async def publish(
     return [event.id for event in await store.add_events(new)]
 
 
-async def bury(store: EventStore, bus: str, error: str = "RuntimeError: drawer is stuck at order {order}") -> None:
+async def make_dead_letters(
+    store: EventStore, bus: str, error: str = "RuntimeError: drawer is stuck at order {order}"
+) -> None:
     """Every event that waits fails for good. By hand, because a breaker would save most of them from a worker."""
     request = ClaimRequest(bus=bus, worker_id="host:1", token=new_token(), limit=1000)
     claims = await store.claim_next_events(request)

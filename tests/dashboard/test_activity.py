@@ -43,7 +43,7 @@ async def claim(store: EventStore, limit: int = 1, worker_id: str = "host:1") ->
     return await store.claim_next_events(ClaimRequest(bus=BUS, worker_id=worker_id, token=new_token(), limit=limit))
 
 
-async def bury(store: EventStore, count: int, type_: str = "a.b", error: str = "boom 7") -> list[int]:
+async def make_dead_letters(store: EventStore, count: int, type_: str = "a.b", error: str = "boom 7") -> list[int]:
     await store.add_events([new_event(type_, {"n": n}) for n in range(count)])
     claims = await claim(store, count)
     await store.settle_events([Fail(one.ref, error, None) for one in claims])
@@ -78,7 +78,7 @@ async def test_the_activity_counts_what_the_log_says(store: EventStore, clock: M
 
 
 async def test_an_event_that_was_brought_back_says_nothing_about_latency(store: EventStore, clock: ManualClock) -> None:
-    (id_,) = await bury(store, 1)
+    (id_,) = await make_dead_letters(store, 1)
     clock.advance(1000)
     await store.requeue_dead_letters([id_])
     (one,) = await claim(store)
@@ -224,10 +224,10 @@ def test_errors_of_one_kind_have_one_shape() -> None:
 
 
 async def test_dead_letters_are_grouped_by_type_and_error(store: EventStore, clock: ManualClock) -> None:
-    await bury(store, 3)
+    await make_dead_letters(store, 3)
     clock.advance(10)
-    ids = await bury(store, 2, error="boom 8")
-    await bury(store, 1, "c.d")
+    ids = await make_dead_letters(store, 2, error="boom 8")
+    await make_dead_letters(store, 1, "c.d")
     grouped = await group_dead_letters(store, Selection(bus=BUS))
     assert [(group.type, group.error, group.count) for group in grouped.groups] == [
         ("a.b", "boom …", 5),
@@ -239,8 +239,8 @@ async def test_dead_letters_are_grouped_by_type_and_error(store: EventStore, clo
 
 
 async def test_steps_visit_every_selected_one_once_and_no_other(store: EventStore) -> None:
-    await bury(store, 700)
-    others = await bury(store, 2, "c.d")
+    await make_dead_letters(store, 700)
+    others = await make_dead_letters(store, 2, "c.d")
     (group, _) = (await group_dead_letters(store, Selection(bus=BUS))).groups
     selection = Selection(bus=BUS, type="a.b", group=group.key)
     counted = await count_selected(store, selection)
@@ -248,7 +248,7 @@ async def test_steps_visit_every_selected_one_once_and_no_other(store: EventStor
     steps = [await take_step(store, selection, "retry", None)]
     while steps[-1].before is not None:
         # What comes back meanwhile with a larger id than the next one is not visited again.
-        await bury(store, 0)
+        await make_dead_letters(store, 0)
         steps.append(await take_step(store, selection, "retry", steps[-1].before))
     assert len(steps) == 2
     assert sum(step.done for step in steps) == 700
@@ -262,7 +262,7 @@ async def test_steps_visit_every_selected_one_once_and_no_other(store: EventStor
 async def test_a_step_leaves_alone_what_somebody_else_dealt_with(
     store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    purged, requeued, third = await bury(store, 3)
+    purged, requeued, third = await make_dead_letters(store, 3)
     found = store.find
 
     async def find_then_somebody_acts(query: EventQuery) -> object:
@@ -278,7 +278,7 @@ async def test_a_step_leaves_alone_what_somebody_else_dealt_with(
 
 
 async def test_a_retry_does_without_one_that_is_gone(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = await bury(store, 3)
+    ids = await make_dead_letters(store, 3)
     found = store.find
 
     async def find_then_somebody_purges(query: EventQuery) -> object:
@@ -292,7 +292,7 @@ async def test_a_retry_does_without_one_that_is_gone(store: EventStore, monkeypa
 
 
 async def test_a_step_on_one_event_touches_no_other(store: EventStore) -> None:
-    ids = await bury(store, 3)
+    ids = await make_dead_letters(store, 3)
     assert (await take_step(store, Selection(bus=BUS, id=ids[1]), "purge", None)).before is None
     assert [await store.has_event(id_) for id_ in ids] == [True, False, True]
     assert (await take_step(store, Selection(bus=BUS, id=ids[0], tags=("blue",)), "purge", None)).done == 0

@@ -7,7 +7,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
 from playwright.async_api import Browser, Page, expect
 from tests.api.support import Server
-from tests.dashboard.shop import Till, bury, open_bus, publish
+from tests.dashboard.shop import Till, make_dead_letters, open_bus, publish
 from tests.seeds.support import until
 
 from durabus import EventStore
@@ -68,7 +68,7 @@ async def test_a_group_is_retried_after_a_confirmation_that_says_how_many(
 ) -> None:
     await publish(store, bus, 230)
     await publish(store, bus, 3, type_="payment.odd")
-    await bury(store, bus)
+    await make_dead_letters(store, bus)
 
     await page.goto(f"/dashboard/dead-letters?bus={bus}")
     groups = page.locator(".groups li")
@@ -96,7 +96,7 @@ async def test_a_group_is_retried_after_a_confirmation_that_says_how_many(
 
 async def test_one_is_purged_and_the_others_stay(page: Page, store: EventStore, bus: str) -> None:
     ids = await publish(store, bus, 3)
-    await bury(store, bus)
+    await make_dead_letters(store, bus)
     await page.goto(f"/dashboard/events/{ids[1]}?bus={bus}")
     await page.get_by_role("link", name="Purge…").click()
     await expect(page.get_by_role("heading", level=1)).to_have_text("Purge 1 dead letter?")
@@ -209,7 +209,7 @@ async def test_no_page_has_a_serious_barrier(
     browser: Browser, server: Server, store: EventStore, bus: str, path: str
 ) -> None:
     ids = await publish(store, bus, 2, tags=["till"])
-    await bury(store, bus)
+    await make_dead_letters(store, bus)
     await publish(store, bus, 1)
     await store.claim_next_events(ClaimRequest(bus=bus, worker_id="host:1", token=new_token()))
     address = f"{path.format(id=ids[0])}{'&' if '?' in path else '?'}bus={bus}"
@@ -227,7 +227,7 @@ async def test_a_phone_shows_every_page_without_scrolling_sideways(
     browser: Browser, server: Server, store: EventStore, bus: str
 ) -> None:
     ids = await publish(store, bus, 2, tags=["till", "a-rather-long-tag-that-somebody-thought-of"])
-    await bury(store, bus)
+    await make_dead_letters(store, bus)
     context = await browser.new_context(base_url=server.url, viewport={"width": 360, "height": 740})
     page = await context.new_page()
     for path in PATHS:

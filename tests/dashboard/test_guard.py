@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from tests.api.support import ELSEWHERE, Desk
-from tests.dashboard.shop import bury, publish
+from tests.dashboard.shop import make_dead_letters, publish
 
 from durabus import EventStore, ManualClock, new_event, open_store
 from durabus.http import TokenFile, create_app
@@ -364,7 +364,7 @@ async def test_counts_that_are_old_say_so(
         clock.advance(40)
         page = (await local.get("/")).text
         await publish(store, "default", 2)
-        await bury(store, "default")
+        await make_dead_letters(store, "default")
         letters = (await local.get("/dashboard/dead-letters")).text
     assert "dead letters were counted 40 s ago" in page
     assert re.search(r"<h1>Dead letters <span[^>]*>2<", letters), "the groups below it hold all of them"

@@ -2,7 +2,7 @@
 
 import pytest
 from playwright.async_api import Page, expect
-from tests.dashboard.shop import bury, publish
+from tests.dashboard.shop import make_dead_letters, publish
 
 from durabus import EventStore
 
@@ -22,7 +22,7 @@ PAGES = {
 
 async def test_every_page_opens_without_a_complaint(page: Page, store: EventStore, bus: str) -> None:
     await publish(store, bus, 3)
-    await bury(store, bus)
+    await make_dead_letters(store, bus)
     (id_, *_) = await publish(store, bus, 2)
     failed: list[str] = []
     page.on("response", lambda answer: failed.append(f"{answer.status} {answer.url}") if not answer.ok else None)

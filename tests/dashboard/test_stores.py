@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import httpx2
 import pytest
-from tests.dashboard.shop import bury, publish
+from tests.dashboard.shop import make_dead_letters, publish
 
 from durabus import open_store
 from durabus.http import create_app
@@ -34,7 +34,7 @@ async def test_every_store_shows_the_same(request: pytest.FixtureRequest, kind: 
     transport = httpx2.ASGITransport(app=app, client=("127.0.0.1", 1))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
         await publish(store, BUS, 3)
-        await bury(store, BUS)
+        await make_dead_letters(store, BUS)
         await publish(store, BUS, 2)
         claims = await store.claim_next_events(ClaimRequest(bus=BUS, worker_id="host:2", token=new_token(), limit=2))
         await store.settle_events([Complete(claims[0].ref)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.api.support import Desk
-from tests.dashboard.shop import Till, bury, open_bus, publish
+from tests.dashboard.shop import Till, make_dead_letters, open_bus, publish
 
 from durabus import EventStore, ManualClock, open_store
 from durabus.model.claim import ClaimRequest, new_token
@@ -85,8 +85,8 @@ async def test_a_worker_that_let_its_lease_go_by_is_late_however_recently_it_spo
 
 async def test_many_purges_have_to_be_typed(desk: Desk) -> None:
     await publish(desk.store, BUS, 1_001)
-    await bury(desk.store, BUS)
-    await bury(desk.store, BUS)
+    await make_dead_letters(desk.store, BUS)
+    await make_dead_letters(desk.store, BUS)
     page = (await desk.get("/dashboard/dead-letters/confirm?operation=purge")).text
     assert "Purge 1,001 dead letters?" in page
     assert 'name="typed" required pattern="purge"' in page
@@ -102,7 +102,7 @@ async def test_many_purges_have_to_be_typed(desk: Desk) -> None:
 
 async def test_without_the_script_a_person_presses_on(desk: Desk) -> None:
     await publish(desk.store, BUS, 700)
-    await bury(desk.store, BUS)
+    await make_dead_letters(desk.store, BUS)
     home = {"Origin": "http://127.0.0.1"}
     page = (await desk.http.post("/dashboard/dead-letters/step", data={"operation": "retry"}, headers=home)).text
     assert "<h1>600 retried</h1>" in page

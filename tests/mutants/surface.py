@@ -105,7 +105,7 @@ SURFACE = (
         "self.expires_ts is None or now < self.expires_ts",
         "True",
         f"{ACCESS}a_token_ends",
-        "A token that was lent stays for ever.",
+        "A token that was given for a time is valid for ever.",
     ),
     Mutant(
         "HTTP: tokens are revoked",

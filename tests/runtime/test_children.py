@@ -197,7 +197,7 @@ async def test_an_awaited_child_runs_at_once_before_all_that_is_queued(make_bus:
     await bus.start()
     assert (await bus.emit("parent")).status is EventStatus.COMPLETED
     assert await bus.wait_until_idle(20)
-    if mode == "parallel":  # a place is lent meanwhile, so that siblings may run beside the child
+    if mode == "parallel":  # the parent yields its slot meanwhile, so siblings may run beside the child
         assert ledger.lines.index("+child") <= ledger.lines.index("+sibling 1")
     else:
         assert ledger.lines[:4] == ["+parent", "+child", "-child", "-parent"]

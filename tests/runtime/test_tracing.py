@@ -22,7 +22,7 @@ class Question:
 
 
 class Tracer:
-    """Writes down what it is told, and lends handlers a context variable."""
+    """Notes its calls, and sets a context variable for handlers."""
 
     def __init__(self) -> None:
         self.seen: list[str] = []

@@ -20,7 +20,7 @@ class PlainStore(MemoryStore):
     features = replace(MemoryStore.features, claims_by_event_id=False)
 
 
-def lent(bus: EventBus) -> int:
+def yielded(bus: EventBus) -> int:
     assert bus._worker is not None
     return bus._worker._slots.yielded
 
@@ -41,7 +41,7 @@ async def test_handlers_that_all_wait_for_others_do_not_stand_still(concurrency:
         bus.subscribe("child", child)
         ended = await asyncio.gather(*(bus.emit("parent") for _ in range(10)))
         assert {event.status for event in ended} == {EventStatus.COMPLETED}
-        assert lent(bus) == 0
+        assert yielded(bus) == 0
     assert child.calls == 10
 
 
@@ -56,8 +56,8 @@ async def test_they_may_be_nested_deeply() -> None:
         assert await bus.emit("sum", 20).result() == sum(range(21))
 
 
-async def test_one_that_waits_for_several_lends_one_place() -> None:
-    """Otherwise more than the others' places would be in use."""
+async def test_a_handler_that_waits_for_several_events_yields_its_slot_once() -> None:
+    """Otherwise more slots than ``concurrency`` would be in use."""
     most, now = 0, 0
     release = asyncio.Event()
     async with EventBus("memory://", concurrency=2, retry=ONCE) as bus:
@@ -65,7 +65,7 @@ async def test_one_that_waits_for_several_lends_one_place() -> None:
         async def parent(event: Event) -> None:
             waiting = asyncio.gather(*(bus.publish("child") for _ in range(8)))
             await all_begun.wait()
-            assert lent(bus) == 1
+            assert yielded(bus) == 1
             release.set()
             await waiting
 
@@ -83,7 +83,7 @@ async def test_one_that_waits_for_several_lends_one_place() -> None:
         bus.subscribe("parent", parent)
         bus.subscribe("child", child)
         assert (await bus.emit("parent")).status is EventStatus.COMPLETED
-        assert lent(bus) == 0
+        assert yielded(bus) == 0
     assert most == 2
 
 
@@ -104,10 +104,10 @@ async def test_a_wait_that_its_handler_left_behind_lends_nothing_any_more() -> N
         bus.subscribe("parent", parent)
         bus.subscribe("child", child)
         await bus.publish("parent")
-        assert lent(bus) == 0
+        assert yielded(bus) == 0
         release.set()
         await asyncio.gather(*tasks)
-        assert lent(bus) == 0
+        assert yielded(bus) == 0
 
 
 def test_plain_handlers_that_all_wait_for_others_do_not_stand_still() -> None:

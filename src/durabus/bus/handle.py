@@ -18,7 +18,7 @@ from durabus.model.statuses import DEAD_LETTER, EventStatus, ResultStatus
 from durabus.worker.children.waiting import AwaitedChildren, handled_here, waiting_for
 
 
-class HandleHome:
+class BusLoop:
     """The event loop on which a bus was started. The bus and the handles of its events belong to it."""
 
     __slots__ = ("_bus", "children", "loop")
@@ -28,7 +28,7 @@ class HandleHome:
         self.children = children
         self.loop = loop
 
-    def refuse_strangers(self) -> None:
+    def refuse_other_loops(self) -> None:
         """Raise if the call comes from another event loop, or from a thread without one."""
         try:
             if asyncio.get_running_loop() is self.loop:
@@ -45,12 +45,12 @@ class HandleHome:
 class Handle:
     """Await it for the event's end, ``stored()`` until it is durable, ``result()`` for the value of a handler."""
 
-    __slots__ = ("_end", "_event", "_result_type", "_results", "_stored", "_waiters", "home", "new")
+    __slots__ = ("_end", "_event", "_result_type", "_results", "_stored", "_waiters", "bus_loop", "new")
 
     def __init__(self, new: NewEvent, result_type: Any = None) -> None:
         self.new = new
         self._result_type = result_type
-        self.home: HandleHome
+        self.bus_loop: BusLoop
         self._stored: Event | BaseException | None = None
         self._event: Event | BaseException | None = None
         self._results: tuple[HandlerResult, ...] = ()
@@ -86,7 +86,7 @@ class Handle:
         elif self._event is None:
             stored = await self.stored()  # it has another event_id if its idempotency key was known
             with waiting_for(stored.event_id):
-                await self.home.children.wait(stored.event_id, stored.type, self)
+                await self.bus_loop.children.wait(stored.event_id, stored.type, self)
         if self._event is None:
             raise ConfigurationError(f"the wait for event {self.event_id} ended before it did")
         self._look_up_end()
@@ -161,8 +161,8 @@ class Handle:
             self._event = replace(claim.event, status=settled.status, errors=errors, expires_ts=None)
 
     async def _wait(self) -> None:
-        self.home.refuse_strangers()
-        waiter = self.home.loop.create_future()
+        self.bus_loop.refuse_other_loops()
+        waiter = self.bus_loop.loop.create_future()
         self._waiters = [*(self._waiters or ()), waiter]
         try:
             await waiter

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import chain, islice
 
 from durabus.bus.finder import Finder
-from durabus.bus.handle import Handle, HandleHome
+from durabus.bus.handle import BusLoop, Handle
 from durabus.bus.history import HistoryLimit
 from durabus.errors import ConfigurationError, DurabusError, EventNotFound, StoreClosedError
 from durabus.model.limits import MAX_BATCH
@@ -48,7 +48,7 @@ class Publisher:
         self._children = children
         self._finder = finder
         self._history = history
-        self._home: HandleHome | None = None
+        self._bus_loop: BusLoop | None = None
         self._unsent: list[Handle] = []
         self._batches: list[list[Handle]] = []
         """The batches that are being stored."""
@@ -62,20 +62,20 @@ class Publisher:
         self._closed: DurabusError | None = None
         self._cut_off: DurabusError | None = None
 
-    def bind(self) -> HandleHome:
+    def bind(self) -> BusLoop:
         """Belong to the event loop of the first call; raise on every other loop."""
-        if self._home is None:
-            self._home = HandleHome(self._bus, self._children, asyncio.get_running_loop())
-        self._home.refuse_strangers()
-        return self._home
+        if self._bus_loop is None:
+            self._bus_loop = BusLoop(self._bus, self._children, asyncio.get_running_loop())
+        self._bus_loop.refuse_other_loops()
+        return self._bus_loop
 
     def send(self, handle: Handle) -> None:
         """Store the event with everything else that is emitted in this turn of the loop."""
-        home = self._home or self.bind()
-        home.refuse_strangers()
+        bus_loop = self._bus_loop or self.bind()
+        bus_loop.refuse_other_loops()
         if self._closed is not None:
             raise self._closed
-        handle.home = home
+        handle.bus_loop = bus_loop
         self._unsent.append(handle)
         for watched in self._watched:
             watched.append(handle)
@@ -84,7 +84,7 @@ class Publisher:
         self._open.setdefault(handle.new.event_id, []).append(handle)
         if not self._scheduled:
             self._scheduled = True
-            home.loop.call_soon(self._send_unsent)
+            bus_loop.loop.call_soon(self._send_unsent)
 
     def take(self, event_id: str) -> Sequence[Handle]:
         """Remove and return the handles of an event that has ended, if this publisher sent it."""
@@ -111,8 +111,8 @@ class Publisher:
 
     async def wait_until_empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109  (returns, does not raise)
         """Wait until every event of this publisher has ended. Raises the error of ``close`` if some were cut off."""
-        if self._home is not None:
-            self._home.refuse_strangers()
+        if self._bus_loop is not None:
+            self._bus_loop.refuse_other_loops()
         running = handled_here()
         if running is not None and running.claim.event.event_id in self._open:
             raise ConfigurationError(

@@ -67,9 +67,9 @@ class EventQueue:
 
     async def publish_batch(self, events: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         """Store many events in one step, all or none. Create them with ``new_event(…, bus=queue.bus)``."""
-        strangers = {event.bus for event in events} - {self.bus}
-        if strangers:
-            raise ConfigurationError(f"events for bus {sorted(strangers)} on the queue of bus {self.bus!r}")
+        other_buses = {event.bus for event in events} - {self.bus}
+        if other_buses:
+            raise ConfigurationError(f"events for bus {sorted(other_buses)} on the queue of bus {self.bus!r}")
         return await self.store.add_events(events, connection=connection)
 
     async def poll(self, *, max_attempts: int | None = None) -> Event | None:

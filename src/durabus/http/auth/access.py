@@ -81,7 +81,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             raise Problem(
                 403,
                 f"this token is limited to the tags {_listed(self.tags)}: an event needs at least one of them and "
-                f"may have no other{_strangers(given - self.tags)}",
+                f"may have no other{_not_allowed(given - self.tags)}",
             )
 
     def narrow(self, tags: tuple[str, ...]) -> tuple[str, ...]:
@@ -90,9 +90,9 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
             return tags
         if not tags:
             return tuple(sorted(self.tags))
-        strangers = frozenset(tags) - self.tags
-        if strangers:
-            raise Problem(403, f"this token is limited to the tags {_listed(self.tags)}{_strangers(strangers)}")
+        foreign_tags = frozenset(tags) - self.tags
+        if foreign_tags:
+            raise Problem(403, f"this token is limited to the tags {_listed(self.tags)}{_not_allowed(foreign_tags)}")
         return tags
 
     def check_whole_bus(self, what: str) -> None:
@@ -111,8 +111,8 @@ def _listed(names: frozenset[str]) -> str:
     return ", ".join(sorted(names))
 
 
-def _strangers(names: frozenset[str]) -> str:
-    return f"; not allowed: {_listed(names)}" if names else ""
+def _not_allowed(foreign_tags: frozenset[str]) -> str:
+    return f"; not allowed: {_listed(foreign_tags)}" if foreign_tags else ""
 
 
 def scoped(principal: Principal, new: NewEvent, *, own_id: bool) -> NewEvent:

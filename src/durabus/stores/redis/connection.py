@@ -159,7 +159,7 @@ def _other_schema(shown: str, text: str) -> StoreError:
     return SchemaError(f"the store on {shown} has schema {found}, which this version of durabus does not work with")
 
 
-def _stranger(shown: str, text: str) -> StoreError:
+def _login_refused(shown: str, text: str) -> StoreError:
     return StoreError(f"{shown} does not accept the user or password of the URL: {text}")
 
 
@@ -209,7 +209,7 @@ def _not_now(shown: str, text: str) -> StoreError:
 _REFUSALS: list[tuple[type[Exception] | tuple[type[Exception], ...] | str, Callable[[str, str], StoreError]]] = [
     ("DURABUSGONE", _gone),
     ("DURABUSSCHEMA", _other_schema),
-    (AuthenticationError, _stranger),
+    (AuthenticationError, _login_refused),
     (NoPermissionError, _forbidden),
     (OutOfMemoryError, _full),
     (ReadOnlyError, _replica),

@@ -39,7 +39,7 @@ def back_up(store: Path, file: Path, *, overwrite: bool, moved: Moved) -> int:
     partial = file.with_name(f"{file.name}.{uuid4().hex}.partial")
     try:
         with _errors_of(store), closing(connect_reader(store)) as source:
-            _refuse_stranger(source, store)
+            _refuse_other_files(source, store)
             with _errors_of(partial), closing(sqlite3.connect(partial, isolation_level=None)) as copy:
                 _copy(source, copy, moved)
                 copy.execute("PRAGMA journal_mode = DELETE")
@@ -63,7 +63,7 @@ def restore(store: Path, file: Path, *, overwrite: bool, moved: Moved) -> int:
         raise ConfigurationError(f"{file} does not exist")
     _refuse_existing(store, overwrite=overwrite)
     with _errors_of(file), closing(connect_reader(file)) as source:
-        _refuse_stranger(source, file)
+        _refuse_other_files(source, file)
         _check(source, file)
         with _alone(store) as target:
             _copy(source, target, moved)
@@ -113,7 +113,7 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
         raise SchemaError(f"{path} is damaged: {'; '.join(damage)}")
 
 
-def _refuse_stranger(connection: sqlite3.Connection, path: Path) -> None:
+def _refuse_other_files(connection: sqlite3.Connection, path: Path) -> None:
     if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'durabus_migrations'").fetchone():
         raise SchemaError(f"{path} is no durabus store: it has no table durabus_migrations")
 
