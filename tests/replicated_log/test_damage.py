@@ -173,7 +173,7 @@ async def test_a_suffix_that_was_rewritten_behind_our_position_stops_the_node(no
     # The broker lost it, and took another one in its place.
     nodes.log.entries.append(lost._replace(at_ts=lost.at_ts + 0.001))
     await store._node._own.run(read_again(store._node))
-    assert "another record is there than the one that this node has read" in str(await refused(store))
+    assert "the record at this position is not the one that this node has read" in str(await refused(store))
 
 
 async def test_a_log_that_lost_its_end_stops_the_node(nodes: Nodes) -> None:
@@ -196,7 +196,7 @@ async def test_a_log_that_was_made_anew_beside_an_old_snapshot_is_not_taken_for_
     for n in range(20):
         await another.stop_bus(f"b{n}")
     nodes.log.snapshot = kept
-    with pytest.raises(DamagedLogError, match="another record is there"):
+    with pytest.raises(DamagedLogError, match="the record at this position is not the one"):
         await nodes.open()
 
 

@@ -223,10 +223,10 @@ class Publisher:
             self.close(error)
             return False
         except DurabusError as error:
-            logger.warning("cannot look after event %s, trying again: %s", event_id, error)
+            logger.warning("cannot read event %s, trying again: %s", event_id, error)
             return False
         except Exception:
-            logger.exception("cannot look after event %s, trying again", event_id)  # without this the task would end
+            logger.exception("cannot read event %s, trying again", event_id)  # without this the task would end
             return False
         for handle in self.take(event_id):
             if event is None:

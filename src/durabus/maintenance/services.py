@@ -1,6 +1,6 @@
 """Services that look after a store: they take back orphans, watch the log's horizon, and delete old handler states.
 
-A store makes and drops its log partitions itself, in the calls that these services make at the latest.
+PostgreSQL makes its log partitions itself, during its calls. The calls of these services are enough for that.
 """
 
 from __future__ import annotations
@@ -98,12 +98,12 @@ class Expiry(MaintenanceService):
 
 
 class HorizonWatch(MaintenanceService):
-    """Asks for an open transaction that holds readers of the log back. The store logs a warning of each."""
+    """Checks for an open transaction that holds back readers of the log. The store logs a warning for each one."""
 
     doing = "watching the log's horizon"
 
     async def run_once(self) -> None:
-        """Ask once."""
+        """Check once."""
         await self._store.log_hold()
 
 

@@ -1,4 +1,5 @@
-"""Who waits for events of which bus, and which buses have news since a claim got nothing.
+"""Two tables that stores share: the workers that wait for events of a bus, and the buses that got events since a claim
+found none.
 
 Redis and SQLite keep their own lists of waiting workers. On Redis a list is also the list of subscriptions and belongs
 to one event loop. On SQLite it belongs to the writer's thread, which sets an alarm for each bus.

@@ -35,7 +35,8 @@ class ClaimedEvent(HeldClaim):
         self.deadline = deadline
         self.claim = claim
         self.task: asyncio.Task[None] | None = None
-        """The slot's task, while the event is inside its handlers. Otherwise cancelling it would hit the next event."""
+        """The slot's task while the event is inside its handlers, else None: cancelling the task later would stop the
+        next event."""
         self.lost = False
         """Another claim may hold the event: the worker writes nothing of this one."""
         self.returning = False

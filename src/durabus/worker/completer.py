@@ -16,7 +16,7 @@ from durabus.worker.claimed_event import ClaimedEvent
 STORE_PAUSE = 0.5
 """Seconds to wait after the store failed before the next call."""
 PAUSES_ASIDE = 10
-"""How many such pauses a settlement rests after it made a call fail by itself."""
+"""Number of such pauses that a settlement waits after it alone made a call fail."""
 
 FinishedEvent = tuple[ClaimedEvent, Settlement]
 """A claimed event whose handlers have ended, and the settlement that the store has to write."""

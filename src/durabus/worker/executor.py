@@ -28,7 +28,7 @@ back to the queue, each time for longer."""
 BACK_FOR = 0.1
 """Seconds that an event of a serial bus is in the queue before the worker claims it without the lock."""
 HANDLERS_CHANGED = "the handlers of the bus have changed"
-TOLD_TO_STOP = "the worker was told to stop before it was done"
+TOLD_TO_STOP = "the worker stopped its work on the event before it was finished"
 
 
 class SlotOwner(Protocol):

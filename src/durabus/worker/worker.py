@@ -267,7 +267,7 @@ class Worker:
                 try:
                     self._on_settled(claimed.claim, settlement, outcome)
                 except Exception:
-                    logger.exception("the handles of event %s could not be told of its end", event.event_id)
+                    logger.exception("could not report the end of event %s to its handles", event.event_id)
 
     def _slot_yielded(self) -> None:
         """A handler waits for another event: the worker may claim one more."""

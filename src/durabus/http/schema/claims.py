@@ -79,7 +79,7 @@ class NewEventsDocument(msgspec.Struct, forbid_unknown_fields=True, kw_only=True
 
 
 class WholeEventsDocument(msgspec.Struct, kw_only=True):
-    """Events in the order asked for."""
+    """Events, in the order of the request."""
 
     events: list[WholeEventDocument]
 

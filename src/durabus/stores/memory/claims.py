@@ -23,7 +23,7 @@ from durabus.stores.memory.core import MemoryCore, lock_claim
 
 
 class MemoryClaims(MemoryCore):
-    """Claims on events."""
+    """Implements ``store.claims.Claims`` in memory."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
         with self._lock:

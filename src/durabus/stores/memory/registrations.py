@@ -11,7 +11,7 @@ from durabus.stores.memory.core import MemoryCore, Registration
 
 
 class MemoryRegistrations(MemoryCore):
-    """Buses and handlers."""
+    """Implements ``store.registrations.Registrations`` in memory."""
 
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None

@@ -29,7 +29,7 @@ from durabus.stores.memory.core import MemoryCore, lock_claim
 
 
 class MemoryResults(MemoryCore):
-    """Handler results, claims on single handlers, and locks."""
+    """Implements ``store.results.Results`` and ``store.locks.Locks`` in memory."""
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         with self._lock:

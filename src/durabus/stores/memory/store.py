@@ -25,7 +25,7 @@ from durabus.stores.memory.results import MemoryResults
 
 
 class MemoryEvents(MemoryCore):
-    """The verbs of ``Events``."""
+    """Implements ``store.events.Events`` in memory."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         if connection is not None:
@@ -133,7 +133,7 @@ def _meets(event: Event, query: EventQuery) -> bool:
 
 
 class MemoryLogVerbs(MemoryCore):
-    """The verbs of ``Log``."""
+    """Implements ``store.log.Log`` in memory."""
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         with self._lock:
@@ -202,7 +202,7 @@ class MemoryLogVerbs(MemoryCore):
 
 
 class MemoryDeadLetters(MemoryCore):
-    """The verbs of ``DeadLetters``."""
+    """Implements ``store.dead_letters.DeadLetters`` in memory."""
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         with self._lock:

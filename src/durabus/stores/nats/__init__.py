@@ -1,1 +1,1 @@
-"""NATS JetStream: one stream is the log, and its public part is anybody's to read."""
+"""NATS JetStream: one stream is the log. Any program may read its public lane."""

@@ -48,9 +48,9 @@ from durabus.stores.sql.rows import Row, claimed_event, event_of, strings_of
 EXPIRE_AT_ONCE = 1_000
 """Maximum number of expired leases that one claim takes back."""
 SHARE = 20
-"""Under load, the next whole scan follows after this many times its duration..."""
+"""Under load, a whole scan is repeated after this many times the duration of the last one."""
 POSTPONED_AT_MOST = 1.0
-"""... but after this many seconds at the latest: expired and newly due events wait for a whole scan."""
+"""Maximum seconds between two whole scans: only these find expired and newly due events."""
 _REMEMBERED_BUSES = 10_000
 _TRIES = 10
 
@@ -204,7 +204,7 @@ async def _held(session: PostgreSQLSession, request: ClaimRequest, revision: str
 
 
 class PostgreSQLClaims(PostgreSQLCore):
-    """Claims on events."""
+    """Implements ``store.claims.Claims`` on PostgreSQL."""
 
     def __init__(self, address: PostgreSQLAddress, clock: Clock | None = None) -> None:
         super().__init__(address, clock)

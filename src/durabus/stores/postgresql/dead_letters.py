@@ -21,7 +21,7 @@ from durabus.stores.sql.rows import event_of
 
 
 class PostgreSQLDeadLetters(PostgreSQLCore):
-    """Events that ended FAILED or COMPLETED_WITH_ERRORS."""
+    """Implements ``store.dead_letters.DeadLetters`` on PostgreSQL."""
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         async def read(session: PostgreSQLSession) -> DeadLetterPage:

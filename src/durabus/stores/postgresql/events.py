@@ -160,7 +160,7 @@ async def _uncount(session: PostgreSQLSession, buses: Sequence[str], status: Eve
 
 
 class PostgreSQLEvents(PostgreSQLCore):
-    """Events as records."""
+    """Implements ``store.events.Events`` on PostgreSQL."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         self._check_open()

@@ -68,7 +68,7 @@ async def put_lock(session: PostgreSQLSession, lock: LockState) -> LockState:
 
 
 class PostgreSQLLocks(PostgreSQLCore):
-    """Locks on named resources."""
+    """Implements ``store.locks.Locks`` on PostgreSQL."""
 
     async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
         check_name(key, "lock key")

@@ -65,7 +65,7 @@ TxPosition = tuple[str, int]
 
 
 class PostgreSQLLog(PostgreSQLCore):
-    """The event log and the positions of its readers.
+    """Implements ``store.log.Log`` on PostgreSQL.
 
     A position is (transaction, number). Readers stop below the oldest transaction that still runs: no transaction can
     commit an entry below that point, so a reader skips none. A transaction that stays open holds readers back, and

@@ -24,7 +24,7 @@ class Registering(msgspec.Struct, frozen=True):
 
 
 class PostgreSQLRegistrations(PostgreSQLCore):
-    """Buses and handlers."""
+    """Implements ``store.registrations.Registrations`` on PostgreSQL."""
 
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None

@@ -23,7 +23,7 @@ from durabus.stores.sql.rows import handler_of
 
 
 class PostgreSQLResults(PostgreSQLCore):
-    """Handler results, and claims on single handlers."""
+    """Implements ``store.results.Results`` on PostgreSQL."""
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         async def read(session: PostgreSQLSession) -> list[HandlerResult]:

@@ -34,7 +34,7 @@ decode_outcome = msgspec.msgpack.Decoder(tuple[EventStatus, float | bool]).decod
 
 
 class RedisClaims(RedisCore):
-    """Claims on events."""
+    """Implements ``store.claims.Claims`` on Redis."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
         return _claims(request.token, await self._call("claim_next_events", *_asked(request)))

@@ -32,7 +32,7 @@ def known_ref(ref: EventRef) -> EventRef:
 
 
 class RedisEvents(RedisCore):
-    """The history of what was published."""
+    """Implements ``store.events.Events`` on Redis."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         if connection is not None:

@@ -139,7 +139,7 @@ CUT_AT_ONCE = 20
 
 
 class RedisLog(RedisCore):
-    """The event log and the positions of its readers."""
+    """Implements ``store.log.Log`` on Redis."""
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         entries = (await self._read_log(after, until, limit)).entries()

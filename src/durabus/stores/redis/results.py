@@ -23,7 +23,7 @@ _renewed = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
 
 
 class RedisResults(RedisCore):
-    """Handler results, and claims on single handlers."""
+    """Implements ``store.results.Results`` on Redis."""
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         results = results_of(await self._call("list_results", known_ref(ref)))

@@ -28,7 +28,7 @@ _handlers = msgspec.msgpack.Decoder(list[tuple[str, str, str, float, float, floa
 
 
 class RedisRegistrations(RedisCore):
-    """Buses and handlers."""
+    """Implements ``store.registrations.Registrations`` on Redis."""
 
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
@@ -72,7 +72,7 @@ def _bus_info(name: bytes, record: bytes) -> BusInfo:
 
 
 class RedisLocks(RedisCore):
-    """Locks on named resources."""
+    """Implements ``store.locks.Locks`` on Redis."""
 
     async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
         check_name(key, "lock key")
@@ -102,7 +102,7 @@ class RedisLocks(RedisCore):
 
 
 class RedisDeadLetters(RedisCore):
-    """Events that ended FAILED or COMPLETED_WITH_ERRORS."""
+    """Implements ``store.dead_letters.DeadLetters`` on Redis."""
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         total, *records = await self._call("list_dead_letters", bus, max(limit, 0), max(offset, 0))

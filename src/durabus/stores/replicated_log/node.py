@@ -203,7 +203,7 @@ class Node:
     async def _leap(self, gap: GapError) -> None:
         """Load a snapshot, because unread records are gone. Raises ``Damage`` if no snapshot covers them.
 
-        The node tries however long the broker does not reply. Calls still fail at their timeout meanwhile.
+        The node retries until the broker replies. Meanwhile, calls still fail at their timeout.
         """
         logger.warning("%s", gap)
         before, loaded = self.replica.position, False

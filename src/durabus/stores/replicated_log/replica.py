@@ -149,7 +149,7 @@ class Replica:
     def _compare(self, entry: BrokerRecord, lane: str) -> None:
         """Raise ``Damage`` unless the record at the present position is the one that was applied."""
         if fingerprint(entry) != self.fingerprints().get(lane):
-            raise Damage(self.position, "another record is there than the one that this node has read")
+            raise Damage(self.position, "the record at this position is not the one that this node has read")
 
     def _damaged(self, entry: BrokerRecord, error: DamagedRecordError) -> Answers | None:
         if entry.position == self._skipped_position:

@@ -76,7 +76,7 @@ class ReplicatedLogCalls:
 
 
 class ReplicatedLogRegistrations(ReplicatedLogCalls):
-    """The verbs of ``Registrations``."""
+    """Implements ``store.registrations.Registrations`` on a replicated log."""
 
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None
@@ -104,7 +104,7 @@ class ReplicatedLogRegistrations(ReplicatedLogCalls):
 
 
 class ReplicatedLogEvents(ReplicatedLogCalls):
-    """The verbs of ``Events``."""
+    """Implements ``store.events.Events`` on a replicated log."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         if connection is not None:
@@ -149,7 +149,7 @@ class ReplicatedLogEvents(ReplicatedLogCalls):
 
 
 class ReplicatedLogClaims(ReplicatedLogCalls):
-    """The verbs of ``Claims``."""
+    """Implements ``store.claims.Claims`` on a replicated log."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
         if self._core.nothing_to_claim(request):
@@ -196,7 +196,7 @@ class ReplicatedLogClaims(ReplicatedLogCalls):
 
 
 class ReplicatedLogResults(ReplicatedLogCalls):
-    """The verbs of ``Results``."""
+    """Implements ``store.results.Results`` on a replicated log."""
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
         claim: HandlerClaim | None = await self._write(c.ClaimNextHandlerResult(request))
@@ -224,7 +224,7 @@ class ReplicatedLogResults(ReplicatedLogCalls):
 
 
 class ReplicatedLogLocks(ReplicatedLogCalls):
-    """The verbs of ``Locks``."""
+    """Implements ``store.locks.Locks`` on a replicated log."""
 
     async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
         check_name(key, "lock key")
@@ -243,7 +243,7 @@ class ReplicatedLogLocks(ReplicatedLogCalls):
 
 
 class ReplicatedLogLog(ReplicatedLogCalls):
-    """The verbs of ``Log`` and ``DeadLetters``."""
+    """Implements ``store.log.Log`` and ``store.dead_letters.DeadLetters`` on a replicated log."""
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         return await (await self._current()).read_log(after=after, until=until, limit=limit)

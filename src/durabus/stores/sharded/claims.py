@@ -23,7 +23,10 @@ NO_EVENT_HAS_IT = ("\n",)
 
 
 class ShardedClaims(ShardedCore):
-    """Claims on events and handlers. A claim is on the shard of its event."""
+    """Implements ``store.claims.Claims`` and ``store.results.Results`` on several shards.
+
+    A claim is on the shard of its event.
+    """
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
         """See ``Claims``. The order holds among the events of one shard; the token chooses the first shard to ask.

@@ -17,7 +17,10 @@ from durabus.stores.sharded.core import ShardedCore
 
 
 class ShardedEvents(ShardedCore):
-    """Events and dead letters. The ``event_id`` gives the shard of an event; lists of all shards are merged."""
+    """Implements ``store.events.Events`` and ``store.dead_letters.DeadLetters`` on several shards.
+
+    The ``event_id`` gives the shard of an event. Calls that list events merge the lists of all shards.
+    """
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         if connection is not None:

@@ -31,7 +31,7 @@ GUARANTEES = Guarantees(
         "does the rest, once."
     ),
     clock="that of the event's shard; `now` is the first one's.",
-    wake_up="by whichever shard hears of work first.",
+    wake_up="by the first shard that reports new work.",
     limits=(
         "2 to 16 shards; their number and order are part of every id, written into each shard, and cannot be changed; "
         "a claim asks every shard."

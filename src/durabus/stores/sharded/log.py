@@ -23,7 +23,10 @@ POSITION, ID, AT = (LOG_COLUMNS.index(name) for name in ("position", "id", "at_t
 
 
 class ShardedLog(ShardedCore):
-    """The log and the locks. A reader has a position in the log of each shard; reading merges the logs by time."""
+    """Implements ``store.log.Log`` and ``store.locks.Locks`` on several shards.
+
+    A reader has a position in the log of each shard. Reading merges the logs by time.
+    """
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         async def ask(shard: EventStore, number: int) -> list[LogEntry]:

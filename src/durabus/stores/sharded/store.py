@@ -46,7 +46,10 @@ def parse_url(url: str) -> list[str]:
 
 
 class ShardedRegistrations(ShardedCore):
-    """Buses and handlers. Each shard has the whole list: its claims carry the revision of its own list."""
+    """Implements ``store.registrations.Registrations`` on several shards.
+
+    Each shard has the whole list of handlers: its claims carry the revision of its own list.
+    """
 
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None

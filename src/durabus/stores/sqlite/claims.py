@@ -168,7 +168,7 @@ def _may_lock(tx: Transaction, key: str, request: ClaimRequest) -> LockState | R
 
 
 class SQLiteClaims(SQLiteCore):
-    """Claims on events."""
+    """Implements ``store.claims.Claims`` on SQLite."""
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
         return await self._write(lambda tx: claim_next_events(tx, request))

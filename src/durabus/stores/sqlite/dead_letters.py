@@ -22,7 +22,7 @@ from durabus.stores.sqlite.settlements import append, load_handlers, store_handl
 
 
 class SQLiteDeadLetters(SQLiteCore):
-    """Events that ended FAILED or COMPLETED_WITH_ERRORS."""
+    """Implements ``store.dead_letters.DeadLetters`` on SQLite."""
 
     async def list_dead_letters(self, *, bus: str | None = None, limit: int = 100, offset: int = 0) -> DeadLetterPage:
         def read(tx: Transaction) -> DeadLetterPage:

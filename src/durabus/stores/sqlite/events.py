@@ -180,7 +180,7 @@ def forget_names(tx: Transaction, gone: Sequence[Row]) -> None:
 
 
 class SQLiteEvents(SQLiteCore):
-    """Events as records."""
+    """Implements ``store.events.Events`` on SQLite."""
 
     async def add_events(self, new: Sequence[NewEvent], *, connection: object | None = None) -> list[Event]:
         self._check_open()

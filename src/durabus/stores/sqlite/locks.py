@@ -18,7 +18,7 @@ KEPT_FOR = 86_400.0
 
 
 class SQLiteLocks(SQLiteCore):
-    """Locks on named resources."""
+    """Implements ``store.locks.Locks`` on SQLite."""
 
     async def claim_lock(self, key: str, *, worker_id: str, token: str, lease: float) -> LockClaim | None:
         check_name(key, "lock key")

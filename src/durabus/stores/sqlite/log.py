@@ -20,7 +20,7 @@ from durabus.stores.sqlite.publishing import get_event
 
 
 class SQLiteLog(SQLiteCore):
-    """The event log and the positions of its readers."""
+    """Implements ``store.log.Log`` on SQLite."""
 
     async def read_log(self, *, after: str = START, until: str | None = None, limit: int = 1000) -> LogPage:
         def read(tx: Transaction) -> LogPage:

@@ -12,7 +12,7 @@ from durabus.stores.sqlite.layout import SQL
 
 
 class SQLiteRegistrations(SQLiteCore):
-    """Buses and handlers."""
+    """Implements ``store.registrations.Registrations`` on SQLite."""
 
     async def register_handlers(
         self, bus: str, node: str, handlers: Sequence[HandlerInfo], *, kept_for: float | None

@@ -23,7 +23,7 @@ from durabus.stores.sqlite.settlements import load, load_handlers, settle, store
 
 
 class SQLiteResults(SQLiteCore):
-    """Handler results, and claims on single handlers."""
+    """Implements ``store.results.Results`` on SQLite."""
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         def read(tx: Transaction) -> list[HandlerResult]:

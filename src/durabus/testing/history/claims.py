@@ -181,7 +181,7 @@ def _overlaps(
                 yield Violation(
                     "overlap",
                     f"{older.handler} on event {older.id}: fence {older.fence} on {older.host} until {end:.3f}, "
-                    f"fence {newer.fence} on {newer.host} from {begin:.3f}, and nobody was frozen",
+                    f"fence {newer.fence} on {newer.host} from {begin:.3f}, and no process was frozen",
                 )
 
 
@@ -253,7 +253,7 @@ def _lock_overlaps(history: History, held: list[tuple[float, Holding]]) -> Itera
                 yield Violation(
                     "locks",
                     f"{older.key!r}: fence {older.fence} on {older.host} until {end:.3f}, fence {newer.fence} on "
-                    f"{newer.host} from {newer.at:.3f}, and nobody was frozen",
+                    f"{newer.host} from {newer.at:.3f}, and no process was frozen",
                 )
 
 
@@ -352,7 +352,7 @@ def _handlers(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
                     "order",
                     f"handlers of the serial bus {bus!r} overlap: event {older.effect.id} on {older.effect.host} from "
                     f"{older.begin:.3f} to {older.end:.3f}, event {newer.effect.id} on {newer.effect.host} from "
-                    f"{newer.begin:.3f}, and nobody was frozen",
+                    f"{newer.begin:.3f}, and no process was frozen",
                 )
 
 

@@ -44,7 +44,7 @@ def phantom(history: History) -> Iterator[Violation]:
     keys: dict[tuple[str, str], int] = {}
     for event in history.finals.values():
         if event.event_id not in asked:
-            yield Violation("phantom", f"event {event.id} ({event.event_id}) was published by nobody")
+            yield Violation("phantom", f"no process published event {event.id} ({event.event_id})")
         if ids.setdefault(event.event_id, event.id) != event.id:
             yield Violation("phantom", f"event {event.event_id} is stored twice: {ids[event.event_id]} and {event.id}")
         if event.idempotency_key is not None:

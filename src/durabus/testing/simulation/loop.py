@@ -227,7 +227,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         while timers and (timers[0][2].cancelled() or self.threads.thread_of(timers[0][2]).dead):
             heappop(timers)
         if not timers:
-            raise SimulationError(f"nothing left to run at {self._now:.1f}: everybody waits for something that is lost")
+            raise SimulationError(
+                f"nothing left to run at {self._now:.1f}: all processes wait for something that is lost"
+            )
         self._now = max(self._now, timers[0][0])
         while timers and timers[0][0] <= self._now:
             handle = heappop(timers)[2]

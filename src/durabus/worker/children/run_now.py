@@ -27,7 +27,7 @@ TAKE_BACK_STEP = 0.005
 
 
 class ChildRunner:
-    """Runs the events that handlers wait for. ``request`` makes a claim request for so many events of the bus."""
+    """Runs the events that handlers wait for. ``request`` makes a claim request for the given number of events."""
 
     def __init__(
         self,
