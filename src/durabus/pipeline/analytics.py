@@ -48,7 +48,7 @@ _FINGERPRINT = (
 
 
 def queue_depth(log: DataFrame, seconds: int = 60) -> DataFrame:
-    """Events that wait and events in progress, per bus, at the end of each step of ``seconds`` that has log entries."""
+    """Return how many events wait and how many are in progress, per bus and step of ``seconds`` with log entries."""
     action, status = F.col("action"), F.col("status")
     entered = action.isin(Action.PUBLISHED.value, Action.REQUEUED.value)
     picked = action == Action.PICKED.value
@@ -78,7 +78,7 @@ def queue_depth(log: DataFrame, seconds: int = 60) -> DataFrame:
 
 
 def throughput(log: DataFrame, seconds: int = 60) -> DataFrame:
-    """Per bus and step of ``seconds``: published, completed and dead events, and failed attempts."""
+    """Return published, completed and dead events, and failed attempts, per bus and step of ``seconds``."""
     status = F.col("status")
     return log.groupBy("bus", _step(seconds), F.lit(seconds).alias("seconds")).agg(
         F.count_if(F.col("action") == Action.PUBLISHED.value).alias("published"),
@@ -93,14 +93,14 @@ def _step(seconds: int) -> Column:
 
 
 def step_of(log: DataFrame) -> int:
-    """The step in seconds: a minute, or a shorter one for a short history."""
+    """Return the step in seconds: a minute, or a shorter one for a short history."""
     found = log.agg(F.unix_seconds(F.max("at")) - F.unix_seconds(F.min("at"))).first()
     span = 0 if found is None or found[0] is None else found[0]
     return next((seconds for seconds in STEPS if span / seconds <= FINE), STEPS[-1])
 
 
 def latency(events: DataFrame) -> DataFrame:
-    """Per bus and type: percentiles of waiting (published to first claim), running (last claim to end), end to end."""
+    """Return percentiles of waiting (until the first claim), running (since the last claim) and end to end, per type."""
     spans, parts = ("waiting", "running", "end_to_end"), (50, 95, 99)
     found = events.groupBy("bus", "type").agg(
         F.count("*").alias("events"),
@@ -111,7 +111,7 @@ def latency(events: DataFrame) -> DataFrame:
 
 
 def three_digits(span: str) -> Column:
-    """A column of milliseconds, rounded to three digits.
+    """Return a column of milliseconds, rounded to three digits.
 
     A percentile keeps each distinct value in memory. Rounded, there are a few thousand values for any number of events.
     """
@@ -121,7 +121,7 @@ def three_digits(span: str) -> Column:
 
 
 def failure_rate(events: DataFrame) -> DataFrame:
-    """Per bus and type: how many events were tried again, and how many ended as dead letters."""
+    """Return how many events were tried again, and how many ended as dead letters, per bus and type."""
     ended = F.col("ended_at").isNotNull()
     return events.groupBy("bus", "type").agg(
         F.count("*").alias("events"),
@@ -136,7 +136,7 @@ def failure_rate(events: DataFrame) -> DataFrame:
 
 
 def handler_failures(events: DataFrame) -> DataFrame:
-    """Per handler: its stored results. A store keeps them for several handlers, for a failure, or for a value."""
+    """Return the stored results per handler. A store keeps them for several handlers, for a failure, or for a value."""
     results = events.select("bus", F.explode(F.from_json("results", _RESULTS)).alias("result")).select(
         "bus", "result.*"
     )
@@ -151,7 +151,7 @@ def handler_failures(events: DataFrame) -> DataFrame:
 
 
 def dead_letters(events: DataFrame) -> DataFrame:
-    """Dead letters, grouped by their last error without its numbers, ids and quoted texts."""
+    """Return the dead letters, grouped by their last error without its numbers, ids and quoted texts."""
     dead = events.where(F.col("status").isin(_DEAD))
     return dead.groupBy("bus", "type", fingerprint(F.col("last_error")).alias("fingerprint")).agg(
         F.count("*").alias("events"),
@@ -163,7 +163,7 @@ def dead_letters(events: DataFrame) -> DataFrame:
 
 
 def stale_workers(attempts: DataFrame, as_of: Column, after: float = STALE_AFTER) -> DataFrame:
-    """Workers that hold a claim for at least ``after`` seconds at the time ``as_of``."""
+    """Return the workers that hold a claim for at least ``after`` seconds at the time ``as_of``."""
     held = (F.unix_micros(as_of) - F.unix_micros("picked_at")) / 1e6
     silent = attempts.where(F.col("outcome").isNull() & (held >= after))
     return silent.groupBy("worker_id", "bus").agg(
@@ -176,7 +176,7 @@ def stale_workers(attempts: DataFrame, as_of: Column, after: float = STALE_AFTER
 
 
 def abandoned_attempts(attempts: DataFrame) -> DataFrame:
-    """Per worker and type: claims whose lease ran out."""
+    """Return the number of claims whose lease ran out, per worker and type."""
     lost = attempts.where((F.col("outcome") == Action.ABANDONED.value) | F.col("error").startswith("lease expired"))
     return lost.groupBy("worker_id", "bus", "type").agg(
         F.count("*").alias("attempts"),
@@ -187,7 +187,7 @@ def abandoned_attempts(attempts: DataFrame) -> DataFrame:
 
 
 def fingerprint(error: Column) -> Column:
-    """An error text with placeholders for its numbers, ids and quoted texts."""
+    """Return an error text with placeholders for its numbers, ids and quoted texts."""
     for pattern, name in _FINGERPRINT:
         error = F.regexp_replace(error, pattern, name)
     return F.substring(error, 1, 200)

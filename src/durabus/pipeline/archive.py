@@ -20,13 +20,13 @@ from durabus.store.contract import EventStore
 from durabus.store.log import START
 
 ROWS_PER_BATCH = 2_000_000
-"""Few large batches: a commit takes about a second for any size."""
+"""Maximum number of entries in one commit. Batches are large, because a commit takes about a second for any size."""
 
 APP = "durabus.archive"
 _WHICH = tuple(LOG_COLUMNS.index(name) for name in ("event_id", "action"))
 
 OnBatch = Callable[[int], None]
-"""Called after each batch with the number of rows that bronze has now."""
+"""A function that is called after each batch with the number of rows that bronze has now."""
 
 
 class Reached(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ def bronze_end(lake: Lake) -> Reached:
 
 
 def event_log(log: DataFrame, first_seq: int) -> DataFrame:
-    """``bronze.event_log`` from rows of the durabus source. The first row gets ``first_seq``."""
+    """Return ``bronze.event_log`` from rows of the durabus source. The first row gets ``first_seq``."""
     return log.select(
         (F.lit(first_seq) + F.col("ordinal")).alias("seq"),
         F.to_date("at").alias("day"),
@@ -73,7 +73,7 @@ def event_log(log: DataFrame, first_seq: int) -> DataFrame:
 
 
 def unparsable() -> Column:
-    """A text that names the columns of an entry that do not parse; NULL if all parse."""
+    """Return a text that names the columns of an entry that do not parse; NULL if all parse."""
     checks = {
         "unknown action": ~F.col("action").isin([action.value for action in Action]),
         "unknown status": ~F.col("status").isin([status.value for status in EventStatus]),
@@ -123,7 +123,7 @@ class Archive:
                     "run writes it; archive into a new lake"
                 )
             on_batch(reached.rows)
-        self._lake.create(EVENT_LOG)  # for a log that is empty
+        self._lake.create(EVENT_LOG)  # if the log is empty, no batch has created it
         self.end = reached
         return Archived(rows=reached.rows - before, total=reached.rows)
 
@@ -144,7 +144,7 @@ class Archive:
             found = await store.read_log_rows(after=reached.before, until=reached.position)
         except InvalidEventError as error:  # the store has never given out this position
             raise self._another_store() from error
-        # Without an entry there, it was trimmed, and it was verified before that.
+        # If the log has no entry there, it was trimmed. Only verified entries are trimmed, so no check is needed.
         if found.rows and tuple(found.rows[-1][n] for n in _WHICH) != reached.entry:
             raise self._another_store()
 
@@ -155,7 +155,7 @@ class Archive:
         )
 
     def _cut(self, after: str, head: str) -> list[str]:
-        """The ends of the pages of the batch after this position; empty if there are no entries up to ``head``."""
+        """Return the ends of the pages of the batch after this position; none if there is no entry up to ``head``."""
         rows, limit = self._rows_per_page, self._pages_per_batch
         return self._session.ask(lambda store: store.cut_log(after=after, until=head, rows=rows, limit=limit))
 

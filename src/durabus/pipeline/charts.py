@@ -84,13 +84,13 @@ def bar_chart(bars: Sequence[Bar], legend: Sequence[tuple[str, str]] = (), *, ti
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 2, 2.5, 5, 10 times a power of ten."""
+    """Return the next larger of 1, 2, 2.5, 5, 10 times a power of ten."""
     power = 10.0 ** math.floor(math.log10(value))
     return next(step * power for step in (1.0, 2.0, 2.5, 5.0, 10.0) if step * power >= value - 1e-9)
 
 
 def short(value: float) -> str:
-    """A number for an axis, such as 1.5k."""
+    """Return a number as text for an axis, such as 1.5k."""
     for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= limit:
             return f"{value / limit:.3g}{letter}"

@@ -19,7 +19,7 @@ TRANSFORMS: dict[str, tuple[Table, Callable[[DataFrame], DataFrame], list[str] |
     EVENTS.name: (EVENTS, events, None),
     ATTEMPTS.name: (ATTEMPTS, attempts, OF_ATTEMPTS),
 }
-"""By name: the table, its transform, and the actions that it uses; None for all actions."""
+"""The table of each name, its transform, and the actions that it uses; None for all actions."""
 
 
 def update_silver(lake: Lake, name: str) -> int:
@@ -52,7 +52,7 @@ def rebuild_silver(lake: Lake, name: str) -> int:
 
 
 def _entries_of(log: DataFrame, new: DataFrame, oldest: date | None) -> DataFrame:
-    """All entries of the events in ``new``. None is older than the day on which the oldest event was published."""
+    """Return all entries of the events in ``new``. ``oldest`` is the day on which the oldest of them was published."""
     touched = new.select("id").distinct()
     # A damaged entry may have no day.
     since = log if oldest is None else log.where((F.col("day") >= F.lit(oldest)) | F.col("day").isNull())
@@ -91,7 +91,7 @@ def rebuild_projection(lake: Lake, projection: Projection) -> int:
 
 
 def all_rows(lake: Lake, projection: Projection) -> DataFrame:
-    """The rows of a projection, computed from all events."""
+    """Return the rows of a projection, computed from all events."""
     return projection.rows(with_keys(_ended_events(lake, projection), projection))
 
 
@@ -100,13 +100,13 @@ def _ended_events(lake: Lake, projection: Projection) -> DataFrame:
 
 
 def with_keys(events: DataFrame, projection: Projection) -> DataFrame:
-    """The events with the columns of the projection's key. Events without a key are left out."""
+    """Return the events with the columns of the projection's key. Events without a key are left out."""
     keyed = events.withColumns({name: F.expr(expression) for name, expression in projection.key.items()})
     return keyed.dropna(subset=list(projection.key))
 
 
 def watermarks(lake: Lake) -> dict[tuple[str, int | None], int]:
-    """By step and version: the ``seq`` up to which it has seen all entries. A step that never completed is absent."""
+    """Return the ``seq`` up to which each step and version has seen all entries, without steps that never completed."""
     if not lake.exists(RUNS.name):
         return {}
     done = lake.read(RUNS.name).where(F.col("error").isNull() & F.col("watermark").isNotNull())
@@ -115,7 +115,7 @@ def watermarks(lake: Lake) -> dict[tuple[str, int | None], int]:
 
 
 SHORTEST = 7.0
-"""Days. Delta refuses less, because another job may still read younger files, or may not have committed them yet."""
+"""Minimum number of days to keep. Delta refuses less, because another job may still read or commit younger files."""
 
 
 class Compacted(msgspec.Struct, frozen=True, kw_only=True):

@@ -42,7 +42,7 @@ def check_java() -> int:
 
 
 def _java() -> str | None:
-    """The Java that Spark's own launcher would find."""
+    """Return the Java that Spark's own launcher would find."""
     home = os.environ.get("JAVA_HOME")
     if home:
         path = Path(home) / "bin" / "java"
@@ -59,13 +59,13 @@ builder.config("spark.jars.packages", sys.argv[1]).config("spark.jars.ivy", sys.
 
 
 def locked_jars(*, kafka: bool = False) -> list[Jar]:
-    """The jars of ``jars.lock``; with ``kafka`` also Spark's own connector to Kafka."""
+    """Return the jars of ``jars.lock``; with ``kafka`` also Spark's own connector to Kafka."""
     names = ["jars.lock", "jars_kafka.lock"] if kafka else ["jars.lock"]
     return read_lock("".join(files(__package__).joinpath(name).read_text(encoding="utf-8") for name in names))
 
 
 def class_path(*, kafka: bool = False) -> str:
-    """The jars as one class path, for ``spark-submit --driver-class-path``. Fetches them the first time."""
+    """Return the jars as one class path, for ``spark-submit --driver-class-path``. Fetches them the first time."""
     try:
         return os.pathsep.join(map(str, ensure_jars(locked_jars(kafka=kafka), without_maven=_with_spark)))
     except JarError as error:

@@ -36,13 +36,13 @@ _VERSIONED = re.compile(r"(.+)_v(\d+)")
 
 
 def version_of(name: str) -> int:
-    """The version in a projection's table name; 0 for other tables."""
+    """Return the version in a projection's table name; 0 for other tables."""
     found = _VERSIONED.fullmatch(name)
     return int(found[2]) if found else 0
 
 
 def plain_name(name: str) -> str:
-    """A table's name without a version."""
+    """Return a table's name without a version."""
     found = _VERSIONED.fullmatch(name)
     return found[1] if found else name
 
@@ -55,11 +55,11 @@ class Lake:
         self.path = str(path).rstrip("/") if "://" in str(path) else str(Path(path).absolute())
 
     def location(self, name: str) -> str:
-        """Where a table is."""
+        """Return the path of a table."""
         return f"{self.path}/{name.replace('.', '/')}"
 
     def exists(self, name: str) -> bool:
-        """Whether a table has a commit. A run that is killed before its first commit leaves an empty folder."""
+        """Return whether a table has a commit. A run that is killed before its first commit leaves an empty folder."""
         if "://" not in self.path:
             log = Path(self.location(name), "_delta_log")
             return log.is_dir() and any(file.suffix == ".json" for file in log.iterdir())
@@ -134,13 +134,13 @@ class Lake:
             )
 
     def value(self, name: str, expression: str) -> Any:
-        """One aggregate over a table, such as ``max(seq)``; None if the table is absent or empty."""
+        """Return one aggregate over a table, such as ``max(seq)``; None if the table is absent or empty."""
         if not self.exists(name):
             return None
         return self.read(name).agg(F.expr(expression)).head()[0]  # type: ignore[index]
 
     def tables(self) -> list[str]:
-        """The names of the tables in the lake."""
+        """Return the names of the tables in the lake."""
         found = {name for schema in SCHEMAS for name in self._folders(f"{self.path}/{schema}") if self.exists(name)}
         return sorted(found)
 
@@ -181,13 +181,13 @@ class Lake:
         self.spark.sql(f"VACUUM {self._name(name)} RETAIN {hours} HOURS")
 
     def detail(self, name: str) -> Row:
-        """Delta's description of a table: files, bytes and more."""
+        """Return Delta's description of a table: files, bytes and more."""
         row = self.spark.sql(f"DESCRIBE DETAIL {self._name(name)}").first()
         assert row is not None  # noqa: S101  (it describes one table)
         return row
 
     def version(self, name: str) -> int:
-        """The newest version of a table."""
+        """Return the newest version of a table."""
         row = self.spark.sql(f"DESCRIBE HISTORY {self._name(name)} LIMIT 1").first()
         return int(row["version"])  # type: ignore[index]
 
@@ -253,7 +253,7 @@ def first_rows(frame: DataFrame, limit: int) -> QueryResult:
 
 
 def in_utc(instant: datetime) -> datetime:
-    """An instant of a row in UTC. PySpark returns it in the local time zone, without the zone."""
+    """Return an instant of a row in UTC. PySpark returns it in the local time zone, without the zone."""
     return instant.astimezone(UTC).replace(tzinfo=None)
 
 

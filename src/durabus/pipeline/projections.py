@@ -56,14 +56,14 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
         return f"gold.{self.name}_v{self.version}"
 
     def rows(self, events: DataFrame) -> DataFrame:
-        """The rows for these events."""
+        """Return the rows for these events."""
         if self.build is not None:
             return self.build(events)
         return events.sparkSession.sql(self.sql or "", args=None, events=events)
 
 
 def of_types(types: tuple[str, ...]) -> Column:
-    """Whether an event's type matches one of these patterns, as a condition that Spark can push down."""
+    """Return the condition that an event's type matches one of these patterns. Spark can push it down."""
     if ANY in types:
         return F.lit(True)
     exact = [pattern for pattern in types if ANY not in pattern]
@@ -76,7 +76,7 @@ def of_types(types: tuple[str, ...]) -> Column:
 
 
 def hourly_counters(**options: Any) -> Projection:
-    """Events per type and hour of publishing: their number, results and durations."""
+    """Return a projection that counts events per type and hour of publishing, with their results and durations."""
 
     def build(events: DataFrame) -> DataFrame:
         return events.groupBy("bus", "type", "hour").agg(
@@ -94,7 +94,7 @@ def hourly_counters(**options: Any) -> Projection:
 
 
 def latest_state(entity: str, **options: Any) -> Projection:
-    """The newest event of each entity. ``entity`` is the field of the payload that identifies it."""
+    """Return a projection of the newest event of each entity. ``entity`` is the field of the payload that names it."""
 
     def build(events: DataFrame) -> DataFrame:
         newest = F.max(F.struct("first_seq", "type", "status", "event_id", "published_at", "payload")).alias("newest")
@@ -116,7 +116,7 @@ def latest_state(entity: str, **options: Any) -> Projection:
 
 
 def journeys(entity: str, **options: Any) -> Projection:
-    """The event types of each entity in order, and the time from each event to the next."""
+    """Return a projection of the event types of each entity in order, and the time from each event to the next."""
 
     def build(events: DataFrame) -> DataFrame:
         step = F.struct("first_seq", "type", "published_at")
@@ -136,7 +136,7 @@ def journeys(entity: str, **options: Any) -> Projection:
 
 
 def _between(times: Column) -> Column:
-    """The differences between neighbours in an array of microseconds, in milliseconds."""
+    """Return the differences between neighbours in an array of microseconds, in milliseconds."""
     count = F.size(times)
     pairs = F.arrays_zip(F.slice(times, 1, count - 1).alias("a"), F.slice(times, 2, count - 1).alias("b"))
     return F.transform(pairs, lambda pair: (pair["b"] - pair["a"]) / 1000.0)

@@ -29,7 +29,7 @@ _REST = (
 
 
 def published(records: DataFrame) -> DataFrame:
-    """Rows of Spark's Kafka source, with headers, as events: one row per ``event_id``, even if it was sent twice.
+    """Return rows of Spark's Kafka source, with headers, as events: one row per ``event_id``, even after a repeat.
 
     ``metadata`` of more than 8,000 characters is not in the public topic: it is NULL here.
     """
@@ -54,6 +54,6 @@ def published(records: DataFrame) -> DataFrame:
 
 
 def _header(name: str) -> Column:
-    """The text of a header; NULL if a record has none of this name."""
+    """Return the text of a header; NULL if a record has none of this name."""
     named = F.filter("headers", lambda header: header["key"] == name)
     return F.get(named, F.lit(0))["value"].cast("string")

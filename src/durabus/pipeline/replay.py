@@ -55,7 +55,7 @@ Told = Callable[[Replayed], None]
 
 
 def chosen(events: DataFrame, choice: Choice) -> DataFrame:
-    """The events of ``silver.events`` that meet the conditions and whose payload is in the lake."""
+    """Return the events of ``silver.events`` that meet the conditions and whose payload is in the lake."""
     found = events.where(F.col("payload").isNotNull())
     if choice.since is not None:
         found = found.where(F.col("published_at") >= F.lit(choice.since))
@@ -78,7 +78,7 @@ def chosen(events: DataFrame, choice: Choice) -> DataFrame:
 
 
 def counted(found: DataFrame) -> QueryResult:
-    """The number of events that a replay would publish, by bus, type and status."""
+    """Return the number of events that a replay would publish, by bus, type and status."""
     first, last = (F.date_trunc("second", one("published_at")) for one in (F.min, F.max))
     groups = found.groupBy("bus", "type", "status").agg(
         F.count("*").alias("events"), first.alias("first"), last.alias("last")

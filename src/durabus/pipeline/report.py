@@ -83,7 +83,7 @@ class OverTime(msgspec.Struct, frozen=True):
     sums: dict[str, list[float]]
 
     def series(self, name: str, style: str, values: list[float]) -> Series:
-        """A line."""
+        """Return a named line of the chart."""
         return Series(name, style, [(float(at), value) for at, value in zip(self.starts, values, strict=True)])
 
 
@@ -102,7 +102,7 @@ def _over_time(rows: DataFrame, names: Sequence[str]) -> OverTime | None:
 
 
 def _depth(rows: DataFrame) -> str:
-    """A bus without new entries keeps its depth, so the changes are summed over the buses and then over time."""
+    """Return a chart of the depth of all queues. A bus without new entries keeps its depth, so changes add up."""
     names = ("waiting", "working")
     before = Window.partitionBy("bus").orderBy("since")
     changes = rows.select(
@@ -192,7 +192,7 @@ def _cell(value: Any) -> str:
 
 
 def duration(milliseconds: float) -> str:
-    """A duration with a fitting unit, such as 3.5 s."""
+    """Return a duration with a fitting unit, such as 3.5 s."""
     for limit, size, unit in ((1_000, 1, "ms"), (120_000, 1_000, "s"), (7_200_000, 60_000, "min")):
         if milliseconds < limit:
             return f"{short(milliseconds / size)} {unit}"

@@ -25,18 +25,18 @@ Done = tuple[int, int | None]
 
 
 class ProgressListener(Protocol):
-    """Gets a call when a step begins, moves and ends. Row counts are the rows that a step reads."""
+    """A run calls it when a step begins, moves and ends. Row counts are the rows that a step reads."""
 
     def begins(self, step: str, total: int | None) -> None:
-        """A step begins. ``total`` is the number of rows to read; None if it is unknown."""
+        """Note that a step begins. ``total`` is the number of rows to read; None if it is unknown."""
         ...
 
     def moves(self, rows: int) -> None:
-        """The current step has read ``rows`` so far."""
+        """Note that the current step has read ``rows`` so far."""
         ...
 
     def ends(self, step: str, rows: int, seconds: float) -> None:
-        """A step ended."""
+        """Note that a step has ended."""
         ...
 
 
@@ -138,14 +138,20 @@ class Pipeline:
             self._step(projection.name, projected, version=projection.version)
 
     def _analyzed(self, session: StoreSession, stale_after: float, part: PipelinePart) -> Done:
-        """Only a run of all parts knows which entries the tables include, because it has just updated them."""
+        """Write the tables of analytics that have changed.
+
+        Only a run of all parts knows which entries the tables include, because it has just updated them.
+        """
         newest = self._newest_seq() if part is PipelinePart.ALL else None
         news = newest is None or newest != watermarks(self._lake).get(("analyze", None))
         analyze(self._lake, session.ask(lambda store: store.now()), stale_after, news=news)
         return self._newest_seq() + 1 if news else 0, newest
 
     def _newest_seq(self) -> int:
-        """Asked once in a run. In a bucket another run may add entries; they are news for the next run."""
+        """Return the newest ``seq`` of bronze. A run reads it once.
+
+        In a bucket another run may add entries meanwhile; they are news for the next run.
+        """
         if self._newest is None:
             newest = self._lake.value(EVENT_LOG.name, "max(seq)")
             self._newest = -1 if newest is None else int(newest)

@@ -53,7 +53,7 @@ _CALENDAR = 250_000_000_000.0
 
 
 def record_batch(rows: Sequence[tuple[Any, ...]], ordinals: Sequence[int]) -> pa.RecordBatch:
-    """Rows of ``LogRows`` as Arrow."""
+    """Return rows of ``LogRows`` as Arrow."""
     columns = zip(*rows, strict=True) if rows else [()] * len(_FIELDS)
     arrays = [_array(values, kind) for values, (_, kind) in zip(columns, _FIELDS, strict=True)]
     return pa.RecordBatch.from_arrays([*arrays, pa.array(ordinals, _WHOLE)], schema=ARROW)

@@ -47,7 +47,7 @@ CONF: dict[str, str] = {
 """Settings of every session of the pipeline, on a laptop and on a cluster."""
 
 QUICK: dict[str, str] = {
-    # By default the quick compiler has 48 MB for code; Spark needs twice that. Spark also has 200 MB of classes.
+    # By default Java's quick compiler has 48 MB for code; Spark needs twice that. Spark also has 200 MB of classes.
     "spark.driver.extraJavaOptions": (
         "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=320m -Xmn320m "
         "-XX:-UsePerfData"
@@ -107,7 +107,7 @@ def spark_session(
 
 
 def is_running() -> bool:
-    """Whether this process has a Spark session, in any thread."""
+    """Return whether this process has a Spark session, in any thread."""
     return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None  # noqa: SLF001
 
 
@@ -129,13 +129,13 @@ def _stderr_to(path: Path | None) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of a Spark error. The rest is a Java stack."""
+    """Return the first line of a Spark error. The rest is a Java stack."""
     lines = _lines(error)
     return lines[0] if lines else type(error).__name__
 
 
 def root_cause(error: BaseException) -> str:
-    """The line of a failed query with its cause: the durabus error of a worker, or else the last cause in Java."""
+    """Return the cause of a failed query in one line: the durabus error of a worker, or else the last cause in Java."""
     lines = _lines(error)
     if any(_DISK_FULL in line for line in lines):
         return f"{_DISK_FULL}: free some where the lake is, or where SPARK_LOCAL_DIRS points, and run it again"

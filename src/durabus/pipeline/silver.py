@@ -29,10 +29,10 @@ REPLAY_OF = "durabus_replay_of"
 
 
 def events(log: DataFrame) -> DataFrame:
-    """``silver.events``: one row from all entries of each event. ``log`` must have all entries of an event, or none."""
+    """Return ``silver.events``: one row from all entries of each event. ``log`` has all entries of an event or none."""
     action, ended = F.col("action"), F.col("status").isin(_TERMINAL)
     described = (action == Action.PUBLISHED.value) | ended
-    folded = log.groupBy("id").agg(
+    grouped = log.groupBy("id").agg(
         F.max("event_id").alias("event_id"),
         F.max("bus").alias("bus"),
         F.max("type").alias("type"),
@@ -56,7 +56,7 @@ def events(log: DataFrame) -> DataFrame:
     is_over = F.col("last.status").isin(_TERMINAL)
     ended_at = F.when(is_over, F.col("end.at"))
     metadata = F.col("about.metadata")
-    return folded.select(
+    return grouped.select(
         "id",
         "event_id",
         "bus",
@@ -88,16 +88,16 @@ def events(log: DataFrame) -> DataFrame:
 
 
 def _is_not_taken_back(trouble: Column) -> Column:
-    """Whether an error is valid. The error of an expired lease is not, if its worker settled the event after all."""
+    """Return whether an error is valid. That of an expired lease is not, if its worker settled the event after all."""
     late = F.array_contains(F.col("settled"), trouble["fence"])
     return (trouble["action"] != Action.ABANDONED.value) | ~late
 
 
 def attempts(log: DataFrame) -> DataFrame:
-    """``silver.attempts``: one row from all entries of each claim. ``log`` must have all entries of a claim or none."""
+    """Return ``silver.attempts``: one row for each claim. ``log`` has all entries of a claim or none."""
     action = F.col("action")
     over = action.isin(_ENDS_ATTEMPT)
-    folded = (
+    grouped = (
         log.where(action.isin(OF_ATTEMPTS))
         .groupBy("id", "fence")
         .agg(
@@ -111,7 +111,7 @@ def attempts(log: DataFrame) -> DataFrame:
             F.max("seq").alias("last_seq"),
         )
     )
-    return folded.select(
+    return grouped.select(
         "id",
         "fence",
         "event_id",
@@ -133,10 +133,10 @@ def attempts(log: DataFrame) -> DataFrame:
 
 
 def milliseconds(start: Column, end: Column) -> Column:
-    """The milliseconds from one instant to another."""
+    """Return the milliseconds from one instant to another."""
     return (F.unix_micros(end) - F.unix_micros(start)) / 1000.0
 
 
 def _json_or_null(text: Column) -> Column:
-    """The text if it is JSON, else NULL. Other texts are in the quarantine."""
+    """Return the text if it is JSON, else NULL. Other texts are in the quarantine."""
     return F.when(F.try_parse_json(text).isNotNull(), text)

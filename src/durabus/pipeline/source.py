@@ -73,7 +73,7 @@ class ReadRequest:
         self.everything = self._bus is None and self._type is None and self._actions is None
 
     def __call__(self, row: tuple[Any, ...]) -> bool:
-        """Whether this row meets the conditions."""
+        """Return whether this row meets the conditions."""
         return (
             self._bus in (None, row[_BUS])
             and (self._actions is None or row[_ACTION] in self._actions)
@@ -82,7 +82,7 @@ class ReadRequest:
 
 
 def cut_pieces(log: StoreSession, after: str, until: str, rows: int) -> list[Piece]:
-    """The log between two positions, cut for tasks that read side by side."""
+    """Cut the log between two positions into pieces for tasks that run side by side."""
     page, pages = pages_of(rows)
     most = MAX_PARTITIONS * pages
     ends = log.ask(lambda store: store.cut_log(after=after, until=until, rows=page, limit=most + 1))
@@ -92,16 +92,16 @@ def cut_pieces(log: StoreSession, after: str, until: str, rows: int) -> list[Pie
 
 
 def read_pages(log: StoreSession, after: str, ends: Sequence[str]) -> Iterator[list[tuple[Any, ...]]]:
-    """The rows after a position, by pages with these ends.
+    """Yield the rows after a position, in pages with these ends.
 
-    Each page is read up to its own end: a database that is asked for the first rows of a longer part may sort all of
-    that part every time.
+    Each call reads a page up to its own end: a database that returns the first rows of a longer part may sort the whole
+    part every time.
     """
     for end in ends:
         while after != end:
             page = log.ask(partial(_read_page, after=after, until=end))
             if not page.rows:
-                break  # the rest of it was trimmed
+                break  # the rest of the page was trimmed
             yield page.rows
             after = page.next
         after = end
@@ -112,19 +112,19 @@ async def _read_page(store: EventStore, *, after: str, until: str) -> LogRows:
 
 
 def pages_of(rows: int) -> tuple[int, int]:
-    """The entries of a page, and the pages of a task of at most ``rows`` entries."""
+    """Return the number of entries in a page and of pages in a task, for tasks of at most ``rows`` entries."""
     pages = -(-rows // ROWS_PER_PAGE)
     return rows // pages, pages
 
 
 def pieces_between(after: str, ends: Sequence[str], rows: int) -> Pieces:
-    """The pieces for tasks of at most ``rows`` entries, of a log that was cut into pages with these ends."""
+    """Return the pieces for tasks of at most ``rows`` entries, of a log that was cut into pages with these ends."""
     page, pages = pages_of(rows)
     return [(ends[n - 1] if n else after, tuple(ends[n : n + pages]), n * page) for n in range(0, len(ends), pages)]
 
 
 def read_log_part(spark: SparkSession, log: StoreSession, after: str, ends: Sequence[str], rows: int) -> DataFrame:
-    """The rows of ``format("durabus")`` for the part of the log that was cut into pages with these ends.
+    """Return the rows of ``format("durabus")`` for the part of the log that was cut into pages with these ends.
 
     The driver reads a single page itself. Spark would start two Pythons to plan the task and one to run it, which takes
     seconds.
@@ -134,7 +134,7 @@ def read_log_part(spark: SparkSession, log: StoreSession, after: str, ends: Sequ
         return spark.read.format("durabus").option("url", log.url).option("pieces", pieces).load()
     found = [row for page in read_pages(log, after, ends) for row in page]
     page = spark.createDataFrame(pa.Table.from_batches([record_batch(found, range(len(found)))]))
-    return page.coalesce(1)  # for one small file instead of several
+    return page.coalesce(1)  # one small file instead of several
 
 
 class DurabusDataSource(DataSource):
@@ -147,19 +147,19 @@ class DurabusDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for ``format``."""
+        """Return the name for ``format``."""
         return "durabus"
 
     def schema(self) -> str:
-        """The columns of the log."""
+        """Return the columns of the log."""
         return SPARK
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002  (the schema is always our own)
-        """The reader of ``spark.read``."""
+        """Return the reader of ``spark.read``."""
         return LogBatchReader(self.options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002, N802  (Spark's names)
-        """The reader of ``spark.readStream``."""
+        """Return the reader of ``spark.readStream``."""
         return LogStreamReader(self.options)
 
 
@@ -200,11 +200,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._log = StoreSession(self._url)
 
     def initialOffset(self) -> dict[str, str]:  # noqa: N802  (Spark's name)
-        """The position at which a new query begins."""
+        """Return the position at which a new query begins."""
         return {"position": self._after}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  (Spark's name)
-        """``maxRowsPerTrigger``."""
+        """Return the limit that ``maxRowsPerTrigger`` sets."""
         return ReadMaxRows(self._limit) if self._limit else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  (Spark's name)
@@ -212,7 +212,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._head()
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:  # noqa: N802  (Spark's name)
-        """The end of the next batch, which has at most ``limit`` entries."""
+        """Return the end of the next batch, which has at most ``limit`` entries."""
         until = self._head() if self._target is None else self._target
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else ALL
         after = start["position"]
@@ -220,7 +220,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"position": ends[0]} if ends else start
 
     def reportLatestOffset(self) -> dict[str, str] | None:  # noqa: N802  (Spark's name)
-        """The current end of the log. Spark shows its distance from the end of the batch as the lag."""
+        """Return the current end of the log. Spark shows its distance from the end of the batch as the lag."""
         return {"position": self._head()}
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
@@ -243,7 +243,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def read_piece(url: str, partition: InputPartition, wanted: ReadRequest) -> Iterator[pa.RecordBatch]:
-    """The wanted rows of one partition, as Arrow, through a store of this task's own."""
+    """Yield the wanted rows of one partition as Arrow. The task opens its own store."""
     assert isinstance(partition, Piece)  # noqa: S101  (Spark gives back what partitions() made)
     ordinal = partition.before
     with StoreSession(url) as log:
@@ -256,7 +256,7 @@ def read_piece(url: str, partition: InputPartition, wanted: ReadRequest) -> Iter
 
 
 def whole_option(options: MutableMapping[str, str], name: str, default: int) -> int:
-    """An option that is a whole number of 1 or more."""
+    """Return the value of an option, which must be a whole number of 1 or more."""
     given = options.get(name)
     if given is None:
         return default

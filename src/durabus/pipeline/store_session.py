@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class StoreSession:
-    """A store that opens at the first question and stays open until ``close``.
+    """A store that opens at the first call and stays open until ``close``.
 
     Its event loop runs in a thread of its own, because the thread of a notebook has a running event loop.
     """
@@ -32,7 +32,7 @@ class StoreSession:
         self.close()
 
     def ask(self, question: Callable[[EventStore], Coroutine[Any, Any, T]]) -> T:
-        """Return what the store says."""
+        """Open the store if needed, run a call on it, and return its result."""
         if self._opened is None:
             self._opened = self._open()
         thread, store = self._opened
@@ -67,13 +67,13 @@ class StoreSession:
 
 
 def absolute_url(url: str) -> str:
-    """The same store for Spark's workers, whose working folder is the one that Java was started in."""
+    """Return the URL of the same store for Spark's workers, which run in the folder in which Java was started."""
     relative = url.startswith("sqlite:///") and not url.startswith("sqlite:////")
     return f"sqlite:///{quote(str(Path.cwd()))}/{url.removeprefix('sqlite:///')}" if relative else url
 
 
 def shown_url(url: str) -> str:
-    """A store's URL for people to see: without its password, and without what follows the path."""
+    """Return a store's URL for people to see: without its password, and without what follows the path."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")
     user = host[0].partition(":")[0]

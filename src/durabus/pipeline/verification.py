@@ -35,7 +35,7 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fingerprint(log: DataFrame) -> Fingerprint:
-    """The fingerprint of rows with the columns of the log."""
+    """Return the fingerprint of rows with the columns of the log."""
     found = (
         log.select(F.xxhash64(*EVENT_LOG_COLUMNS).cast("decimal(38,0)").alias("hash"))
         .agg(F.count("*"), F.sum("hash"))
@@ -84,7 +84,7 @@ async def _remember(store: EventStore, until: str) -> None:
 
 
 def _log_between(lake: Lake, session: StoreSession, after: str, until: str, *, rows: int) -> DataFrame:
-    """The log between two positions. ``rows`` is the number of entries in the copy."""
+    """Return the log of the store between two positions. ``rows`` is the number of entries in the copy."""
     if rows <= ROWS_PER_PAGE:
         return read_log_part(lake.spark, session, after, [until], ROWS_PER_PAGE)
     log = lake.spark.read.format("durabus").option("url", session.url)
