@@ -100,7 +100,7 @@ def step_of(log: DataFrame) -> int:
 
 
 def latency(events: DataFrame) -> DataFrame:
-    """Return percentiles of waiting (until the first claim), running (since the last claim) and end to end, per type."""
+    """Return percentiles per bus and type: waiting (to the first claim), running (from the last claim), end to end."""
     spans, parts = ("waiting", "running", "end_to_end"), (50, 95, 99)
     found = events.groupBy("bus", "type").agg(
         F.count("*").alias("events"),

@@ -1,8 +1,7 @@
 """Runs one random sequence of commands on two stores, and compares every reply.
 
-A sequence is made of ``SideStep`` values alone: which claim, event or lock a step means is a number that is
-counted among those that are there when the step runs. So any part of a sequence is a sequence, and a failing one can
-be shortened.
+A sequence consists of ``SideStep`` values. A step names its claim, event or lock by a number, which counts those that
+exist when the step runs. So any part of a sequence is a sequence, and a failing one can be shortened.
 """
 
 from __future__ import annotations

@@ -68,8 +68,8 @@ class Picture(msgspec.Struct, frozen=True):
 class Lab:
     """A fresh store under test. The fixture ``other_node`` is a second one on the same data.
 
-    ``lease`` is a lease of ordinary length, ``moment`` a time much shorter, and ``margin`` how close to an instant the
-    suite may look; in real time the first two are short and the last is long, as a machine may stand still for a while.
+    ``lease`` is an ordinary lease, ``moment`` is a much shorter time, and ``margin`` says how close to an instant the
+    suite may look. In real time the first two are short and the last is long, because a machine may stall for a while.
     """
 
     def __init__(self, store: EventStore, *, clock: ManualClock, open_another: Opener, begin: Beginner) -> None:

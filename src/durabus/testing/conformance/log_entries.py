@@ -41,7 +41,7 @@ class Twin:
         self.claim: Claim | None = None
 
     async def publish(self, max_attempts: int | None) -> None:
-        """Begin."""
+        """Publish the event in both."""
         new = new_event(
             "order.placed",
             {"n": 1, "ort": "Köln"},
@@ -54,7 +54,7 @@ class Twin:
         self._note(publish(new, event.id, event.created_ts))
 
     async def command(self, command: EventCommand) -> None:
-        """The lifecycle's side of a step."""
+        """Run a command on the lifecycle's copy of the event."""
         assert self.state is not None
         applied = transition(self.state, command, await self.lab.store.now())
         assert isinstance(applied, Applied), applied

@@ -1,4 +1,4 @@
-"""Proof that every call can be repeated; and tests that need a feature are skipped if the store declares it missing."""
+"""Proof that every call can be repeated. ``obeying`` skips tests of features that the store declares missing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from durabus.testing.conformance.handler_claims import handler_request
 from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, VerbCall, batch, reader_lock
 
 DECLARABLE = ("idempotency_keys", "serial_modes")
-"""Features that tests of other things use."""
+"""Features that tests of other promises use."""
 
 
 def obeying(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

@@ -152,12 +152,12 @@ class StoreUnderTest:
 
     @pytest.fixture
     def anyio_backend(self) -> str:
-        """The event loop that durabus runs on."""
+        """Return the event loop that durabus runs on."""
         return "asyncio"
 
     @pytest.fixture
     async def lab(self, tmp_path: Path) -> AsyncIterator[Lab]:
-        """A fresh store and its clock."""
+        """Yield a fresh store and its clock."""
         clock = ManualClock()
 
         async def open_another() -> EventStore:
@@ -172,7 +172,7 @@ class StoreUnderTest:
 
     @pytest.fixture
     async def other_node(self, lab: Lab) -> AsyncIterator[EventStore]:
-        """Another store object on the same data, open from the beginning; the same one if the store is not shared."""
+        """Yield another store object on the same data, open from the beginning; ``lab.store`` if it is not shared."""
         node = await lab.open_another() if lab.shared else lab.store
         yield node
         await node.close()

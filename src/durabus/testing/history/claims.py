@@ -186,7 +186,7 @@ def _overlaps(
 
 
 def starts(history: History) -> Iterator[Violation]:
-    """A handler begins at most as often as its event has attempts, without those that were given back."""
+    """A handler begins at most as often as its event has attempts. Attempts that were given back do not count."""
     claims = held_claims(history)
     begun: Counter[tuple[int, int, str]] = Counter()
     for effect in history.effects:
@@ -326,7 +326,7 @@ def _claims(history: History, of_bus: dict[int, str]) -> Iterator[Violation]:
 
 
 def _are_one_claim(tokens: dict[tuple[int | None, int | None], str | None], one: LogEntry, other: LogEntry) -> bool:
-    """Compare their tokens. If a reply was lost, compare the times and the workers of the claims."""
+    """Compare the tokens of two claims. If a reply was lost, compare their times and workers."""
     known, known_too = tokens.get((one.id, one.fence)), tokens.get((other.id, other.fence))
     if known is not None and known_too is not None:
         return known == known_too

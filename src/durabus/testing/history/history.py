@@ -21,7 +21,7 @@ class Subject(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     token: str | None = None
     fence: int | None = None
     what: str | None = None
-    """How the claim shall end: complete, fail or release. In a reply: the event's status."""
+    """In a call, how the claim shall end: complete, fail or release. In a reply, the event's status."""
     lost: bool = False
     """Whether the reply is ``LeaseLost``."""
     delay: float | None = None
@@ -82,7 +82,10 @@ class Failed(msgspec.Struct, frozen=True, tag="fail", gc=False):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
-    """The outcome is unknown: the call has taken effect, or still can, or not. A call without an end counts, too."""
+    """The outcome is unknown: the call has taken effect, or it still can, or it never will.
+
+    A call without a recorded end has an unknown outcome, too.
+    """
 
     call: str
     at: float
@@ -90,7 +93,7 @@ class Unknown(msgspec.Struct, frozen=True, tag="unknown", gc=False):
 
 
 class Effect(msgspec.Struct, frozen=True, tag="effect", gc=False):
-    """A handler begins or ends. It is recorded outside of the store."""
+    """A handler begins or ends. The process records it outside of the store."""
 
     at: float
     host: str
@@ -100,11 +103,11 @@ class Effect(msgspec.Struct, frozen=True, tag="effect", gc=False):
     fence: int
     attempt: int
     what: str
-    """start, or how the handler ended: done, raised, cancelled."""
+    """``start``, or how the handler ended: ``done``, ``raised`` or ``cancelled``."""
 
 
 class Holding(msgspec.Struct, frozen=True, tag="holding", gc=False):
-    """A process begins or ends work that only the holder of a lock may do. It is recorded outside of the store."""
+    """A process begins or ends work that only the holder of a lock may do. It records that outside of the store."""
 
     at: float
     host: str
@@ -113,11 +116,11 @@ class Holding(msgspec.Struct, frozen=True, tag="holding", gc=False):
     since: float
     """When the process asked for the lock."""
     what: str
-    """start or end."""
+    """``start`` or ``end``."""
 
 
 class Disturbed(msgspec.Struct, frozen=True, tag="disturbed", gc=False):
-    """Something was done to a process: crash, freeze, thaw."""
+    """A process was killed, frozen or thawed."""
 
     at: float
     host: str
@@ -294,7 +297,7 @@ class History:
 
     @cached_property
     def crashes(self) -> dict[str, float]:
-        """When each process was killed."""
+        """The time at which each process was killed."""
         found: dict[str, float] = {}
         for one in self.disturbed:
             if one.what == "crash":  # another process may have noted it later

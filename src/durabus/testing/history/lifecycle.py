@@ -28,21 +28,21 @@ AFTER = {
 
 
 class Life:
-    """The state of an event by its log entries. Its rules are its own, because the lifecycle is what is tested."""
+    """The state of an event by its log entries. It has its own rules, because it checks those of the lifecycle."""
 
     def __init__(self, id_: int, *, own_limit: int | None, limit: int | None) -> None:
         self._id = id_
         self._own_limit = own_limit
         """The maximum number of claims. The limit of the workers counts starts of a handler: see ``starts``."""
         self._limit = limit
-        """After this attempt a lost claim ends the event."""
+        """The number of the last attempt. If its claim is lost, the event ends."""
         self.status: EventStatus | None = None
         self.fence = 0
         self.attempts = 0
         self.generation = 0
         self.errors = 0
         self._abandoned = False
-        """Whether the entry before is the ABANDONED of the newest claim."""
+        """Whether the last entry is the ABANDONED entry of the newest claim."""
 
     def follow(self, entry: LogEntry) -> Iterator[Violation]:
         """Yield what is wrong with an entry, then apply it all the same."""

@@ -32,7 +32,7 @@ class Op(NamedTuple):
     ends: float
     asked: Subject
     answer: Subject | None
-    """None if the outcome is unknown."""
+    """The reply; None if the outcome is unknown."""
 
 
 class MachineState(NamedTuple):

@@ -87,7 +87,7 @@ class KafkaServer(Server):
         return [*_java(), "kafka.Kafka", str(self._properties)]
 
     def _ready(self) -> bool:
-        """Return whether the log says so. Earlier, the broker accepts connections but knows no leaders of topics."""
+        """Return whether the log says that it started. Before, it accepts connections but knows no topic leaders."""
         return STARTED in self.log.read_bytes()[self._log_start :]
 
 
@@ -99,7 +99,7 @@ def _java() -> list[str]:
 
 
 def jars_of(lock: Path) -> Path:
-    """The folder with the jars of a lock file. The first time takes Maven, a network and half a minute."""
+    """Return the folder with the jars of a lock file. The first call needs Maven, a network and half a minute."""
     folder = cache_folder(f"{lock.stem}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:16]}")
     try:
         ensure_jars(read_lock(lock.read_text(encoding="ascii")), folder)

@@ -25,7 +25,7 @@ def main() -> None:
         if privileges == "hide" and libc.unshare(CLONE_NEWUSER) != 0:
             why = os.strerror(ctypes.get_errno())
             sys.exit(f"it refuses to run as root, and user namespaces are not allowed here ({why}): use another user")
-        # After the namespace, because a change of privileges may clear it.
+        # This follows the namespace, because a change of privileges may clear the end signal.
         if libc.prctl(PR_SET_PDEATHSIG, int(end_signal), 0, 0, 0) != 0:
             sys.exit(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
         if os.getppid() != int(parent):

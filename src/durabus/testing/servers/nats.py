@@ -16,7 +16,7 @@ from durabus.testing.servers.server import Server
 USER = "durabus"
 ANSWER_WITHIN = 5.0
 MAX_PAYLOAD = 8 * 1024 * 1024
-"""Bytes of a message. The default of NATS, 1 MiB, is as large as the payload of one event alone; its maximum is 8."""
+"""Maximum bytes of a message. The default of NATS, 1 MiB, is the size of a payload alone; NATS allows 8 MiB."""
 
 
 class NatsServer(Server):

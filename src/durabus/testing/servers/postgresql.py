@@ -48,7 +48,7 @@ class PostgreSQLServer(Server):
         "unix_socket_directories": "",  # the path of a socket has a maximum length
     }
     hide_root = True
-    litters = True  # shared memory
+    litters = True  # it leaves shared memory behind
 
     @classmethod
     def binaries(cls) -> Path | None:
@@ -102,7 +102,7 @@ class PostgreSQLServer(Server):
             *("-E", "UTF8", "--no-locale", "--no-instructions"),
         ]
         if self._given is None:
-            command.append("--no-sync")  # nobody needs a temporary folder after a power loss
+            command.append("--no-sync")  # a temporary folder need not survive a power cut
         initdb = ServerProcess(command, log=self.log, end_signal=signal.SIGTERM, hide_root=self.hide_root)
         if initdb.wait(INITDB_WITHIN) != 0:
             raise ServerError(f"PostgreSQL could not make its data folder: {self.last_words()}")

@@ -42,7 +42,7 @@ class RedisServer(Server):
             "bind": LOOPBACK,
             "port": str(self._ports[0]),
             "dir": f'"{data}"',
-            "requirepass": self._password,  # in a file, because everybody can read a command line
+            "requirepass": self._password,  # in a file, because every local user can read a command line
             "daemonize": "no",
         }
         self._configuration.touch(mode=0o600)

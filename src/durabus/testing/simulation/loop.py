@@ -34,7 +34,7 @@ class ThreadQueue:
     def __init__(self, name: str, *, owner: object = None, started: float = 0.0, speed: float = 1.0) -> None:
         self.name = name
         self.owner = owner
-        """The process."""
+        """The process that has the thread."""
         self.ready: deque[asyncio.Handle] = deque()
         self.held = False
         """Whether the thread is frozen: its callbacks wait."""
@@ -43,12 +43,12 @@ class ThreadQueue:
         self.started = started
         """The time of its monotonic clock when the simulation began."""
         self.speed = speed
-        """The speed of its clocks; 1.0 is right."""
+        """The speed of its clocks; 1.0 is correct."""
         self.tasks: list[SimulatedTask] = []
-        """Tasks are referenced here. An unreferenced task would be collected, and would then run its ``finally``."""
+        """The tasks of the thread. Without a reference Python would collect them, and that runs their ``finally``."""
 
     def keep(self, task: SimulatedTask) -> None:
-        """Reference a task. Ended tasks are released from time to time."""
+        """Keep a reference to a task, and drop those to ended tasks from time to time."""
         if len(self.tasks) % SWEEP_EVERY == SWEEP_EVERY - 1:
             self.tasks = [kept for kept in self.tasks if not kept.done()]
         self.tasks.append(task)
@@ -115,7 +115,7 @@ class ThreadScheduler:
         return thread
 
     def put(self, handle: asyncio.Handle) -> None:
-        """Add a callback to its queue. The callbacks of a killed thread are dropped."""
+        """Add a callback to its queue. Drop it if its thread was killed."""
         thread = self.thread_of(handle)
         if thread.dead:
             return
@@ -196,11 +196,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     @property
     def now(self) -> float:
-        """Virtual seconds since the beginning, by a right clock."""
+        """Virtual seconds since the beginning, by a correct clock."""
         return self._now
 
     def outside_in(self, delay: float, callback: Callable[[*Ts], object], *args: *Ts) -> None:
-        """Schedule a callback outside of the processes, ``delay`` right seconds from now."""
+        """Schedule a callback outside of the processes, in ``delay`` seconds by a correct clock."""
         self._plan(self._now + delay, callback, args, self._outside_context)
 
     def local_time(self) -> float:
@@ -262,7 +262,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """Run a callback after those that its thread has already."""
+        """Run a callback after those that its thread already has."""
         handle = asyncio.Handle(callback, args, self, context)
         if not self._closed:
             self.threads.put(handle)
@@ -274,7 +274,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """Like ``call_soon``, because there is only one thread."""
+        """Run a callback as ``call_soon`` does, because there is only one real thread."""
         if threading.get_ident() != self._thread:
             raise SimulationError(
                 f"{callback!r} comes from thread {threading.current_thread().name}: there may be none"
@@ -301,7 +301,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run a callback at ``when``, by the clock of the calling process."""
         speed = self.current.speed
         due = when / speed
-        while due * speed < when:  # rounded down: a timer that is early by its own clock may be set again for ever
+        while (
+            due * speed < when
+        ):  # a timer that is rounded down is early by its own clock, and may be set again for ever
             due = math.nextafter(due, math.inf)
         return self._plan(due, callback, args, context)
 

@@ -22,7 +22,7 @@ NEAR = 0.002
 
 
 class Fault(StrEnum):
-    """What can happen to a call. The seed decides which faults a run has."""
+    """The faults that can happen to a call. The seed decides which of them a run has."""
 
     REFUSED = "refused"
     """The caller gets an error, and the store does not get the call."""
@@ -50,7 +50,7 @@ class Request(msgspec.Struct, eq=False):
     options: dict[str, Any]
     future: asyncio.Future[Any] | None
     back: float = 0.0
-    """How long the reply takes."""
+    """The seconds that the reply takes."""
 
     def unanswered(self) -> Request:
         """Return the same request without a reply."""
@@ -83,7 +83,7 @@ class Network:
         self.fired: Counter[str] = Counter()
         self._in_flight: dict[asyncio.Future[Any], Request] = {}
         self._cut: dict[object, float] = {}
-        """Until when each process is cut off."""
+        """The time until which each process is cut off."""
 
     def heal(self) -> None:
         """End all faults."""
@@ -206,7 +206,7 @@ class Network:
             future.set_result(value)
         else:
             future.set_exception(error)
-            future.exception()  # a dead caller does not retrieve it
+            future.exception()  # a dead caller does not retrieve the error, and asyncio would warn of it
 
     def _fail(self, request: Request, why: str) -> None:
         error = StoreUnavailableError(f"{why}: it may or may not have taken effect; repeat the call")

@@ -23,7 +23,7 @@ class StorePlace(ABC):
 
     @property
     def fired(self) -> Counter[str]:
-        """How often each fault has happened."""
+        """The number of times that each fault has happened."""
         return self._network.fired
 
     @abstractmethod

@@ -29,7 +29,7 @@ MAIN = "main"
 BUS = "simulated"
 LOCK = "ledger"
 TRY_AGAIN = 0.4
-"""How long a process waits after an error of the store, in seconds."""
+"""Seconds that a process waits after an error of the store."""
 READ_EVERY = 1.0
 NEVER = 1e6
 
@@ -44,7 +44,7 @@ class Host:
         self.name = name
         self.life = life
         self.wall_ahead = wall_ahead
-        """How far the wall clock is ahead of the store's, in seconds."""
+        """Seconds by which the wall clock is ahead of the store's."""
         self._started = started
         self._speed = speed
         self._threads: dict[str, ThreadQueue] = {}
@@ -132,7 +132,7 @@ class Process:
         )
 
     async def work(self, event: Event, handler: str) -> EventPlan:
-        """Do and record what the event's plan says."""
+        """Do what the event's plan says, and record it."""
         plan = plan_of(self.scenario, event.payload["number"])
         attempt = min(event.attempts, len(plan.outcomes)) - 1
         outcome = "done" if event.payload.get("child") else plan.outcomes[attempt]
@@ -154,7 +154,7 @@ class BusWorker(Process):
     """A worker with handlers of the bus."""
 
     async def run(self) -> None:
-        """Start the bus, with as many tries as that takes."""
+        """Start the bus. Try again until it succeeds."""
         scenario = self.scenario
         bus = self.bus = EventBus(
             self.store,
@@ -262,7 +262,7 @@ class PublisherProcess(Process):
                 if not plan.given_up:
                     await asyncio.sleep(TRY_AGAIN)
                     continue
-            self._left.pop(plan.number, None)  # a process that shuts down and its successor may both send it
+            self._left.pop(plan.number, None)  # a process that shuts down and its successor may both publish the event
 
 
 class LogReaderProcess(Process):

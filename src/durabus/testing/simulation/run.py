@@ -34,7 +34,7 @@ from durabus.testing.simulation.scenario import STORE_RESTART, Disturbance, Scen
 from durabus.testing.simulation.world import EPOCH, world
 
 PATIENCE = 400.0
-"""How long a healed fleet may take to end all events, in virtual seconds. Breakers of 30 s open more than once."""
+"""Virtual seconds that a healed fleet may take to end all events. Breakers of 30 s open more than once."""
 LOOK_EVERY = 0.5
 
 
@@ -52,7 +52,7 @@ class RunOutcome(msgspec.Struct, kw_only=True):
 
     @property
     def trace(self) -> str:
-        """A checksum. It is equal for two runs if everything in them happened alike."""
+        """A checksum. Two runs have the same one if everything in them happened alike."""
         return hashlib.sha256(encode(self.lines) + str(self.steps).encode()).hexdigest()
 
 

@@ -12,15 +12,15 @@ from durabus.model.statuses import EventMode, HandlerMode
 from durabus.testing.simulation.network import Fault
 
 CHAOS = 6
-"""How long the faults last, in leases."""
+"""The number of leases that the faults last."""
 CRASH, FREEZE, SHUTDOWN, STORE_RESTART = "crash", "freeze", "shutdown", "store restart"
 CUT_OFF = "cut off"
 MAX_TRIES = 150
-"""How many smaller scenarios are tried to reduce a failing one."""
+"""Maximum number of smaller scenarios to try while reducing a failing one."""
 
 
 class Disturbance(msgspec.Struct, frozen=True):
-    """Something is done to the ``target``-th process at an instant, and undone ``seconds`` later.
+    """The director disturbs the ``target``-th process at an instant, and lets it recover ``seconds`` later.
 
     Targets count the workers first, then the publishers, the reader of the log, and the processes that use locks.
     """
@@ -44,7 +44,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int
     mode: EventMode
     keys: int
-    """How many ordering keys the events share. With 0, no event has one."""
+    """The number of ordering keys that the events share. With 0, no event has one."""
     handlers: int
     handler_mode: HandlerMode
     split: bool
@@ -67,7 +67,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chaos_ends(self) -> float:
-        """When all faults end."""
+        """The time at which all faults end."""
         return CHAOS * self.lease
 
 
@@ -82,7 +82,7 @@ class EventPlan(msgspec.Struct, frozen=True):
     idempotency_key: str | None
     max_attempts: int | None
     outcomes: tuple[str, ...]
-    """done, raised, unrecoverable or timeout, for each attempt. The last one counts for all later attempts."""
+    """``done``, ``raised``, ``unrecoverable`` or ``timeout`` for each attempt. The last holds for all later ones."""
     seconds: tuple[float, ...]
     child: bool
     given_up: bool
