@@ -17,7 +17,7 @@ DO $$ BEGIN
 END $$;
 GRANT USAGE ON SCHEMA durabus TO durabus_publisher, durabus_worker, durabus_reader;
 
--- What opening a store reads, and what a publish of a known event reads.
+-- Opening a store reads these tables, and so does a publish of a known event.
 GRANT SELECT ON durabus_migrations, durabus_objects, installation, events, dead_letters, published, event_log,
     idempotency_keys TO durabus_publisher, durabus_worker, durabus_reader;
 

@@ -301,9 +301,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Run a callback at ``when``, by the clock of the calling process."""
         speed = self.current.speed
         due = when / speed
-        while (
-            due * speed < when
-        ):  # a timer that is rounded down is early by its own clock, and may be set again for ever
+        # A timer that is rounded down is early by its own clock, and its caller may set it again for ever.
+        while due * speed < when:
             due = math.nextafter(due, math.inf)
         return self._plan(due, callback, args, context)
 

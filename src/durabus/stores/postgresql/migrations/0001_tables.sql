@@ -1,8 +1,8 @@
--- Every table of durabus, and what all functions use; layout.py draws the tables.
+-- Makes every table of durabus, and the functions that all others use; layout.py draws the tables.
 -- Columns of eight bytes come first, so that no row wastes space on alignment. Names compare by their bytes.
--- Each function sets the planner: a plan made while the queue was empty must also suit a long queue, and no scan may
--- depend on the backlog. Before PostgreSQL 18, a disabled plan without an alternative has a very high cost, and the
--- server compiles expensive plans (a second for each call): hence jit = off.
+-- Each function sets options of the planner: a plan made while the queue was empty must also suit a long queue, and no
+-- scan may depend on the backlog. Before PostgreSQL 18, a disabled plan without an alternative has a very high cost,
+-- and the server compiles expensive plans (a second for each call): hence jit = off.
 
 -- ===== Tables =====
 
@@ -241,8 +241,8 @@ CREATE TABLE positions (
     updated_at timestamptz NOT NULL
 );
 
--- How many events of each status a bus has: the sum, and the notes since then. A transaction only adds a note, so two
--- writers never wait for the same row, and no query counts events.
+-- The number of events of each status on a bus is the sum in event_counts plus the notes since then. A transaction only
+-- adds a note, so two writers never wait for the same row, and no query counts events.
 CREATE TABLE event_counts (
     bus text COLLATE "C" PRIMARY KEY,
     pending bigint NOT NULL,
@@ -265,15 +265,15 @@ CREATE TABLE event_count_notes (
     autovacuum_vacuum_cost_delay = 0
 );
 
--- ===== What the other functions use: the time, the position in the log, and the counts =====
+-- ===== Functions that the others use: the time, the position in the log, and the counts =====
 
 CREATE FUNCTION the_time(p_now double precision) RETURNS timestamptz
 LANGUAGE sql VOLATILE AS $$ SELECT coalesce(to_timestamp(p_now), clock_timestamp()) $$;
 
 -- Returns the transaction number for a new log entry: that of this transaction, or of the newest finished one if that
 -- is larger. A transaction that got its number early may continue what a later one has committed; with its own number,
--- its entries would stand before those they follow. Readers wait for all transactions below theirs, so no new entry can
--- stand before one that was read.
+-- its entries would come before those they follow. Readers wait for all transactions below theirs, so no new entry can
+-- come before one that was read.
 CREATE FUNCTION log_transaction() RETURNS xid8
 LANGUAGE sql STABLE AS $$
     SELECT greatest(

@@ -1,5 +1,5 @@
 -- Functions that publish, keep ordering keys in order, register, and keep or trim the log.
--- 0001 says why each function sets the planner.
+-- 0001 says why each function sets options of the planner.
 
 -- ===== Publishing =====
 
@@ -198,7 +198,7 @@ FOR EACH ROW WHEN (OLD.ordering_key IS NOT NULL) EXECUTE FUNCTION ordering_key_m
 
 -- ===== Log partitions =====
 
--- Makes the log partitions of the next days. An existing one costs one look. Attaching a table does not wait for
+-- Makes the log partitions of the next days. If all exist, it only looks them up. Attaching a table does not wait for
 -- writers of other partitions, as creating it in place would; and it gives up after a timeout rather than block them.
 CREATE FUNCTION make_log_partitions(p_now double precision, p_days integer) RETURNS integer
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
@@ -233,7 +233,7 @@ $$;
 
 -- Drops the oldest log partition whose day ended before an instant, with its COMPLETED events and their names, keys and
 -- results. Entries of other events move to event_log_rest. Returns the name of the partition, or NULL if there is none.
--- Waits at most two seconds for other users of the log, because all later ones wait behind it.
+-- Waits at most two seconds for other users of the log, because all later users wait behind it.
 CREATE FUNCTION drop_log_partition(p_now double precision, p_older_than double precision) RETURNS text
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT

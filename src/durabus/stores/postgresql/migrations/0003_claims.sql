@@ -1,4 +1,4 @@
--- Functions that claim and complete events. 0001 says why each function sets the planner.
+-- Functions that claim and complete events. 0001 says why each function sets options of the planner.
 
 -- ===== Claims and completions =====
 
@@ -32,8 +32,8 @@ $$;
 
 -- Frees locks of claims that this transaction has ended, each only if its token holds no other event. Waits for
 -- transactions that end another claim of the token at the same time: the last one must free the lock.
--- Returns the keys that are free now. One sequence gives the fences of all locks, so the rows can go.
--- `coalesce` leaves the planner events_token alone: see complete_events.
+-- Returns the keys that are free now. One sequence gives the fences of all locks, so the rows can be deleted.
+-- With `coalesce` the planner can use events_token only: see complete_events.
 CREATE FUNCTION free_event_locks(p_keys text[], p_tokens text[]) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -59,12 +59,13 @@ BEGIN
 END
 $$;
 
--- Claims the next events of a bus. Returns one row with id 0 and a reason as its type instead, if a lease is over
--- (`expired`), if the token holds claims already (`held`), or if the holder of the lock let it expire and must lose its
--- events first (`lock`): claims.py handles these cases.
--- Walks events_returned and events_fresh, the latter from p_floor on, and stops at the limit. SKIP LOCKED: racing
+-- Claims the next events of a bus. In three cases it claims none and returns one row with id 0 and the case as its
+-- type: a lease is over (`expired`), the token holds claims already (`held`), or the holder of the lock let it expire
+-- and must lose its events first (`lock`). claims.py handles these cases.
+-- Walks events_returned and events_fresh, the latter from p_floor on, and stops at the limit. With SKIP LOCKED, racing
 -- callers share the queue. The ids are an array before the UPDATE begins, so it cannot take more than were locked.
--- `coalesce` leaves the planner events_token alone: by status it would walk every claim of the bus in events_leased.
+-- With `coalesce` the planner can use events_token only: by status it would walk every claim of the bus in
+-- events_leased.
 CREATE FUNCTION claim_next_events(
     p_now double precision, p_bus text, p_worker_id text, p_token text, p_limit integer, p_lease double precision,
     p_lock_key text, p_tags text[], p_floor bigint, p_expired boolean, p_thorough boolean, p_event_id text DEFAULT NULL

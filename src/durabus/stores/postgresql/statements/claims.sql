@@ -5,17 +5,17 @@
 SELECT * FROM {schema}.claim_next_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
 -- name: current_claims
--- The tokens and fences of the claims on given events. Relies on events_id.
+-- Returns the tokens and fences of the claims on given events. Relies on events_id.
 SELECT id, token, fence FROM {schema}.events
 WHERE id = ANY ($1::bigint[]) AND status = 'PROCESSING' AND token IS NOT NULL
 
 -- name: held_events
--- The events that a token holds, in queue order. Relies on events_token.
+-- Returns the events that a token holds, in queue order. Relies on events_token.
 SELECT {event} FROM {schema}.events WHERE token = $1 AND status = 'PROCESSING' ORDER BY priority DESC, id
 
 -- name: abandoned_claims
--- The claims that ended because their lease was over, on events that no worker has claimed since: then the newest entry
--- of the event is ABANDONED. Relies on events_id and event_log_event.
+-- Returns the claims that ended because their lease was over, on events that no worker has claimed since: then the
+-- newest entry of the event is ABANDONED. Relies on events_id and event_log_event.
 SELECT last.id, last.token, last.fence, last.worker_id, (
     SELECT date_part('epoch', max(e.at)) FROM {schema}.event_log AS e
     WHERE e.id = last.id AND e.fence = last.fence AND e.action = 'PICKED'
@@ -35,14 +35,14 @@ FROM (
 WHERE last.action = 'ABANDONED' AND last.token IS NOT NULL
 
 -- name: expired_events
--- Events of a bus whose lease is over, the longest expired first, locked. Relies on events_leased.
+-- Returns and locks events of a bus whose lease is over, the longest expired first. Relies on events_leased.
 SELECT id FROM {schema}.events
 WHERE bus = $1 AND status = 'PROCESSING' AND lease_expires_at <= to_timestamp($2)
 ORDER BY lease_expires_at, id LIMIT $3 FOR UPDATE SKIP LOCKED
 
 -- name: expired_events_of_all
--- Events of any bus whose lease is over, locked. Reads events_leased alone: one entry for each PROCESSING event, never
--- the backlog.
+-- Returns and locks events of any bus whose lease is over. Reads events_leased alone: one entry for each PROCESSING
+-- event, never the backlog.
 SELECT id FROM {schema}.events
 WHERE status = 'PROCESSING' AND lease_expires_at <= to_timestamp($1)
 ORDER BY lease_expires_at, id LIMIT $2 FOR UPDATE SKIP LOCKED
@@ -87,15 +87,16 @@ SELECT * FROM {schema}.complete_and_claim_events(
 )
 
 -- name: last_settlements
--- How the newest settlement of each event ended. Only settlements and ABANDONED have a token.
--- Relies on event_log_event.
+-- Returns how the newest settlement of each event ended. Only settlements and ABANDONED have a token. Relies on
+-- event_log_event.
 SELECT DISTINCT ON (id) id, token, fence, action, status, date_part('epoch', next_retry_at) FROM {schema}.event_log
 WHERE id = ANY ($1::bigint[]) AND token IS NOT NULL AND action <> 'ABANDONED'
 ORDER BY id, tx DESC, position DESC
 
 -- name: next_wakeup
--- Whether each bus has events to claim now, and in how many seconds it next will: the earliest due time or lease end.
--- Four index probes: events_fresh, events_returned, events_delayed, events_leased; ORDER BY keeps the planner there.
+-- Returns whether each bus has events to claim now, and the seconds until it may have more: until the earliest due time
+-- or lease end. Four index probes: events_fresh, events_returned, events_delayed, events_leased; ORDER BY keeps the
+-- planner there.
 SELECT
     coalesce(
         (SELECT true FROM {schema}.events WHERE bus = given.bus AND queue_part = 1 ORDER BY -priority, id LIMIT 1),
@@ -115,5 +116,5 @@ FROM unnest($1::text[]) WITH ORDINALITY AS given (bus, n) ORDER BY given.n
 SELECT pg_advisory_xact_lock(hashtextextended($1, 0))
 
 -- name: now
--- The server's clock.
+-- Returns the time of the server's clock.
 SELECT date_part('epoch', clock_timestamp())

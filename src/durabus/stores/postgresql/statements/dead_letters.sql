@@ -20,16 +20,16 @@ FROM unnest(
 JOIN {schema}.events AS event ON event.id = given.id AND event.id = ANY ($1::bigint[])
 
 -- name: list_dead_letters
--- Dead letters, newest first. Walks dead_letters_created backwards.
+-- Returns dead letters, newest first. Walks dead_letters_created backwards.
 SELECT {dead_letter} FROM {schema}.dead_letters ORDER BY created_at DESC, id DESC LIMIT $1 OFFSET $2
 
 -- name: list_dead_letters_of_bus
--- Dead letters of a bus, newest first. Walks dead_letters_bus backwards.
+-- Returns dead letters of a bus, newest first. Walks dead_letters_bus backwards.
 SELECT {dead_letter} FROM {schema}.dead_letters WHERE bus = $3
 ORDER BY created_at DESC, id DESC LIMIT $1 OFFSET $2
 
 -- name: lock_dead_letters
--- Dead letters by id, locked in order of id, so that no other transaction requeues or purges them.
+-- Returns dead letters and locks them in order of id, so that no other transaction requeues or purges them.
 SELECT {dead_letter} FROM {schema}.dead_letters WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 
 -- name: requeue_dead_letters

@@ -1,8 +1,8 @@
 -- Events: published, fetched, found and counted.
 
 -- name: add_event
--- As the function add_events, for one event without a key, in one statement. Returns no row if its event_id is known.
--- Relies on published_event.
+-- Does what the function add_events does, for one event without a key, in one statement. Returns no row if its event_id
+-- is known. Relies on published_event.
 WITH named AS (
     INSERT INTO {schema}.published (id, event_id, bus, type, at, parent_id, tags, metadata)
     VALUES (nextval('{schema}.event_ids'), $2::text::uuid, $3, $4, {schema}.the_time($1), $10::text::uuid, $7, $6)
@@ -28,12 +28,12 @@ SELECT date_part('epoch', at), id, date_part('epoch', at + make_interval(secs =>
 SELECT now, ids, known, dues FROM {schema}.add_events($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
 -- name: get_event_ids
--- The ids behind event_ids. Relies on published_event.
+-- Returns the ids of events by their event_ids. Relies on published_event.
 SELECT id, event_id::text FROM {schema}.published WHERE event_id = ANY ($1::text[]::uuid[]) AND known
 
 -- name: get_events
--- Events in any status by id or event_id, read at one instant. Relies on events_id, the primary key of dead_letters,
--- event_log_event and published_event. A COMPLETED event comes from its last log entry.
+-- Returns events in any status by id or event_id, read at one instant. Relies on events_id, the primary key of
+-- dead_letters, event_log_event and published_event. A COMPLETED event comes from its last log entry.
 WITH wanted AS MATERIALIZED (
     SELECT unnest($1::bigint[]) AS id
     UNION
@@ -46,30 +46,31 @@ UNION ALL
 SELECT {completed} FROM {schema}.event_log WHERE id = ANY (ARRAY(SELECT id FROM wanted)) AND completed
 
 -- name: get_states
--- Live events with the tokens of their claims, locked in order of id. Relies on events_id.
+-- Returns live events with the tokens of their claims, and locks them in order of id. Relies on events_id.
 SELECT {event}, token, lock_key, has_results FROM {schema}.events WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 
 -- name: find_live
--- PENDING and PROCESSING events below an id. events.py adds the other conditions, the order and the limit.
+-- Returns PENDING and PROCESSING events below an id. events.py adds the other conditions, the order and the limit.
 -- Walks events_id downwards, or uses events_parent.
 SELECT {event} FROM {schema}.events WHERE id < $1
 
 -- name: find_completed
--- COMPLETED events below an id, as find_live. Walks event_log_completed for one bus, event_log_event for all, or
--- uses event_log_parent.
+-- Returns COMPLETED events below an id. events.py adds to it as to find_live. Walks event_log_completed for one bus,
+-- event_log_event for all, or uses event_log_parent.
 SELECT {completed} FROM {schema}.event_log WHERE completed AND id < $1
 
 -- name: find_dead
--- Dead letters below an id, as find_live. Walks the primary key of dead_letters, or uses dead_letters_parent.
+-- Returns dead letters below an id. events.py adds to it as to find_live. Walks the primary key of dead_letters, or
+-- uses dead_letters_parent.
 SELECT {dead_letter} FROM {schema}.dead_letters WHERE id < $1
 
 -- name: lock_events
--- Locks live events until the transaction ends, in order of id as every statement that locks several. Relies on
--- events_id.
+-- Locks live events until the transaction ends, in order of id, as every statement does that locks several events.
+-- Relies on events_id.
 SELECT id FROM {schema}.events WHERE id = ANY ($1::bigint[]) ORDER BY id FOR UPDATE
 
 -- name: counts
--- How many events there are in each status: the sums, and the notes since then. Relies on the primary key of
+-- Returns how many events there are in each status: the sums plus the notes since then. Relies on the primary key of
 -- event_counts; the notes are few.
 SELECT
     coalesce(sum(pending), 0)::bigint, coalesce(sum(processing), 0)::bigint, coalesce(sum(completed), 0)::bigint,
@@ -92,7 +93,7 @@ SELECT * FROM unnest($1::text[], $2::integer[], $3::integer[], $4::integer[], $5
 SELECT {schema}.add_up_counts()
 
 -- name: count_dead
--- How many dead letters there are, of one bus or of all, as counts.
+-- Returns the number of dead letters, of one bus or of all, as counts does.
 SELECT coalesce(sum(dead), 0)::bigint FROM (
     SELECT completed_with_errors + failed AS dead FROM {schema}.event_counts WHERE $1::text IS NULL OR bus = $1
     UNION ALL
@@ -100,16 +101,16 @@ SELECT coalesce(sum(dead), 0)::bigint FROM (
 ) AS noted
 
 -- name: completed_until
--- COMPLETED events whose last entry lies at or before a position and an instant, oldest first: nothing follows a
--- COMPLETED entry. Walks event_log_position.
+-- Returns COMPLETED events whose last entry lies at or before a position and an instant, oldest first: nothing follows
+-- a COMPLETED entry. Walks event_log_position.
 SELECT id FROM {schema}.event_log
 WHERE (tx, position) <= ($1::text::xid8, $2::bigint) AND completed
     AND at <= {schema}.the_time($3) - make_interval(secs => $4)
 ORDER BY tx, position LIMIT $5
 
 -- name: unknown_until
--- Ids of events that are neither live, nor dead letters, nor COMPLETED any more, but have entries at or before a
--- position and an instant, oldest first. Walks published_position and event_log_position.
+-- Returns ids of events that are neither live, nor dead letters, nor COMPLETED any more, but have entries at or before
+-- a position and an instant, oldest first. Walks published_position and event_log_position.
 SELECT entry.id FROM (
     SELECT id, tx, position, at FROM {schema}.published
     WHERE (tx, position) <= ($1::text::xid8, $2::bigint)

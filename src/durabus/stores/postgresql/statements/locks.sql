@@ -1,11 +1,11 @@
--- Named locks: leased and fenced.
+-- Named locks, with leases and fences.
 
 -- name: get_lock
--- A lock. Relies on the primary key of locks.
+-- Returns a lock. Relies on the primary key of locks.
 SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema}.locks WHERE key = $1
 
 -- name: list_locks
--- Held, unexpired locks by key. Walks the primary key of locks.
+-- Returns held, unexpired locks by key. Walks the primary key of locks.
 SELECT key, fence, worker_id, token, date_part('epoch', expires_at) FROM {schema}.locks
 WHERE key > $1 AND token IS NOT NULL AND expires_at > {schema}.the_time($2) ORDER BY key LIMIT $3
 
@@ -16,20 +16,21 @@ ON CONFLICT (key) DO UPDATE SET
     fence = excluded.fence, worker_id = excluded.worker_id, token = excluded.token, expires_at = excluded.expires_at
 
 -- name: hold_lock
--- The holder of a lock, locked: no other transaction takes or frees it until this one ends.
+-- Returns and locks the holder of a lock: no other transaction takes or frees it until this one ends.
 SELECT fence, token FROM {schema}.locks WHERE key = $1 FOR UPDATE
 
 -- name: locked_events
--- The events that a token holds together with a lock. Relies on events_token.
+-- Returns the events that a token holds together with a lock. Relies on events_token.
 SELECT id FROM {schema}.events WHERE token = $1 AND lock_key = $2 AND status = 'PROCESSING' ORDER BY id
 
 -- name: take_lock_fence
--- The next fence for a lock, above every fence that any lock ever had, so that a deleted lock never repeats one.
+-- Returns the next fence for a lock, above every fence that any lock ever had, so that a deleted lock never repeats
+-- one.
 SELECT nextval('{schema}.lock_fences')
 
 -- name: free_claimed_locks
 -- Frees the locks of claims on handlers, unless another claim took them since. One sequence gives the fences of all
--- locks, so the rows can go.
+-- locks, so the rows can be deleted.
 DELETE FROM {schema}.locks AS lock USING unnest($1::text[], $2::text[]) AS given (key, token)
 WHERE lock.key = given.key AND lock.token = given.token
 

@@ -26,7 +26,7 @@ FROM unnest(
 ) ORDER BY n
 
 -- name: read_log
--- Readable entries between two positions, in order: those of transactions below the oldest that still runs.
+-- Returns readable entries between two positions, in order: those of transactions below the oldest that still runs.
 -- Walks published_position and event_log_position side by side.
 SELECT {entry} FROM (
     SELECT {published_columns} FROM {schema}.published
@@ -39,7 +39,7 @@ SELECT {entry} FROM (
 ) AS log ORDER BY tx, position LIMIT $5
 
 -- name: read_event_log
--- The audit trail of one event. Relies on published_event and event_log_event.
+-- Returns the audit trail of one event. Relies on published_event and event_log_event.
 SELECT {entry} FROM (
     SELECT {published_columns} FROM {schema}.published WHERE event_id = $2::text::uuid AND known
     UNION ALL
@@ -47,7 +47,7 @@ SELECT {entry} FROM (
 ) AS log ORDER BY tx, position
 
 -- name: log_head
--- The newest readable entry. Relies on published_position and event_log_position.
+-- Returns the newest readable entry. Relies on published_position and event_log_position.
 SELECT to_hex(tx::text::bigint) || '-' || to_hex(position) FROM (
     (SELECT tx, position FROM {schema}.published
      WHERE tx < pg_snapshot_xmin(pg_current_snapshot()) ORDER BY tx DESC, position DESC LIMIT 1)
@@ -57,7 +57,7 @@ SELECT to_hex(tx::text::bigint) || '-' || to_hex(position) FROM (
 ) AS newest ORDER BY tx DESC, position DESC LIMIT 1
 
 -- name: log_lag
--- How many readable entries lie between two positions. Counts in published_position and event_log_position.
+-- Returns how many readable entries lie between two positions. Counts in published_position and event_log_position.
 SELECT
     (SELECT count(*) FROM {schema}.published
      WHERE (tx, position) > ($1::text::xid8, $2::bigint) AND (tx, position) <= ($3::text::xid8, $4::bigint)
@@ -67,9 +67,9 @@ SELECT
         AND tx < pg_snapshot_xmin(pg_current_snapshot()))
 
 -- name: log_hold
--- The transaction that holds committed entries back from readers, if the oldest entry has waited long enough: the one
--- that read_log waits for. Relies on published_position and event_log_position.
--- Only members of pg_monitor see when another user's transaction began; for others it counts as old as the entry.
+-- Returns the transaction that holds committed entries back from readers, if the oldest entry has waited long enough:
+-- the one that read_log waits for. Relies on published_position and event_log_position. Only members of pg_monitor see
+-- when another user's transaction began; for other users the transaction is as old as the entry.
 SELECT holder.pid, holder.application, coalesce(holder.age, held.waiting) AS age, held.waiting
 FROM (
     SELECT date_part('epoch', {schema}.the_time($1) - min(at)) AS waiting FROM (
@@ -91,11 +91,11 @@ WHERE held.waiting >= $2
 LIMIT 1
 
 -- name: next_transaction
--- A number that no transaction has yet.
+-- Returns a transaction number that no transaction has yet.
 SELECT pg_snapshot_xmax(pg_current_snapshot())::text
 
 -- name: read_position
--- The saved position of a log reader.
+-- Returns the saved position of a log reader.
 SELECT position FROM {schema}.positions WHERE name = $1
 
 -- name: save_position

@@ -1,7 +1,7 @@
 -- Maintenance: finds and deletes old events and entries; reads the migrations and the objects of the schema.
 
 -- name: old_completed
--- COMPLETED events of a bus that ended long enough ago, the oldest ids first. Walks event_log_completed.
+-- Returns COMPLETED events of a bus that ended long enough ago, the oldest ids first. Walks event_log_completed.
 SELECT id FROM {schema}.event_log
 WHERE bus = $1 AND completed AND at <= {schema}.the_time($2) - make_interval(secs => $3)
 ORDER BY id LIMIT $4
@@ -29,7 +29,8 @@ SELECT bus, events FROM {schema}.trim_completed(ARRAY(
 ))
 
 -- name: cut_log
--- The ends of pieces of the log of a given size between two positions. Walks published_position and event_log_position.
+-- Returns the ends of pieces of the log of a given size between two positions. Walks published_position and
+-- event_log_position.
 SELECT to_hex(tx::text::bigint) || '-' || to_hex(position) FROM (
     SELECT tx, position, row_number() OVER forward AS number, lead(position) OVER forward AS following
     FROM (
@@ -85,7 +86,7 @@ WHERE key.bus = gone.bus AND key.idempotency_key = gone.name AND key.id = gone.i
 DELETE FROM {schema}.events WHERE id = ANY ($1::bigint[])
 
 -- name: applied_migrations
--- The steps that were applied, in order.
+-- Returns the steps that were applied, in order.
 SELECT number, name, checksum, date_part('epoch', applied_at) FROM {schema}.durabus_migrations ORDER BY number
 
 -- name: create_bookkeeping
@@ -99,7 +100,7 @@ CREATE TABLE IF NOT EXISTS durabus_objects (
 )
 
 -- name: actual_objects
--- Every object of a schema with its definition, except log partitions and the tables of the migrations.
+-- Returns every object of a schema with its definition, except log partitions and the tables of the migrations.
 SELECT kind, name, definition FROM (
     SELECT
         CASE relation.relkind WHEN 'v' THEN 'view' WHEN 'S' THEN 'sequence' ELSE 'table' END AS kind,
@@ -130,7 +131,7 @@ SELECT kind, name, definition FROM (
 ) AS object
 
 -- name: changed_objects
--- Where the schema differs from what the migrations noted. An added object has no expected definition.
+-- Returns the objects that differ from those that the migrations noted. An added object has no expected definition.
 SELECT coalesce(expected.kind, actual.kind), coalesce(expected.name, actual.name), expected.definition, actual.definition
 FROM {schema}.durabus_objects AS expected FULL JOIN (
     {actual_objects}
@@ -139,9 +140,9 @@ WHERE actual.definition IS DISTINCT FROM expected.definition
 ORDER BY expected.kind = 'index', 1, 2
 
 -- name: can_write
--- Whether this server takes writes.
+-- Returns whether this server accepts writes.
 SELECT pg_is_in_recovery(), current_setting('default_transaction_read_only')
 
 -- name: installation
--- Which installation of durabus this is.
+-- Returns the id of this installation of durabus.
 SELECT id::text FROM {schema}.installation

@@ -1,12 +1,12 @@
--- Buses and handlers.
+-- Registrations of buses and handlers.
 
 -- name: lock_bus
 -- Makes transactions that change the handlers of a bus wait for each other.
 SELECT 1 FROM {schema}.event_buses WHERE bus = $1 FOR UPDATE
 
 -- name: active_buses
--- Buses that have live events, by name. Jumps from bus to bus in events_fresh, events_returned, events_delayed and
--- events_leased, so its cost depends neither on the backlog of a bus nor on the number of idle buses.
+-- Returns buses that have live events, by name. Jumps from bus to bus in events_fresh, events_returned, events_delayed
+-- and events_leased, so its cost depends neither on the backlog of a bus nor on the number of idle buses.
 WITH RECURSIVE active (bus, number) AS (
     SELECT $1::text COLLATE "C", 0
     UNION ALL
@@ -41,7 +41,7 @@ WITH gone AS (
 SELECT bus FROM gone
 
 -- name: list_buses
--- Registered buses by name. Walks the primary key of event_buses.
+-- Returns registered buses by name. Walks the primary key of event_buses.
 SELECT bus, date_part('epoch', created_at), date_part('epoch', last_seen_at), date_part('epoch', stopped_at)
 FROM {schema}.event_buses WHERE bus > $1 ORDER BY bus LIMIT $2
 
@@ -56,8 +56,8 @@ FROM json_to_recordset($2::json)
     AS given (bus text, node text, handler_ids text[], patterns text[], kept_for double precision)
 
 -- name: list_handlers
--- The revision of the list of handlers of each bus, and its unexpired handlers; for a bus without any, one row without
--- a handler. Walks the primary keys of event_buses and event_handlers.
+-- Returns the revision of the list of handlers of each bus, and its unexpired handlers; for a bus without any, one row
+-- without a handler. Walks the primary keys of event_buses and event_handlers.
 SELECT
     known.bus, known.revision::text, handler.handler_id, handler.node, handler.pattern,
     date_part('epoch', handler.created_at), date_part('epoch', handler.last_seen_at)

@@ -4,7 +4,8 @@
 -- continue below, the events
 local LOOKED_AT = 1000
 
--- `*` stands for one segment, a lone `*` for every type, as in durabus.model.pattern
+-- Return whether a type matches a pattern: `*` stands for one segment, a lone `*` for every type, as in
+-- durabus.model.pattern.
 local function matches(pattern, name)
   if pattern == '*' or pattern == name then
     return true

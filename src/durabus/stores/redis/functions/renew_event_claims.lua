@@ -1,4 +1,4 @@
--- Extend leases, and the locks that the claims took. Not logged.
+-- Extend leases, and the locks that the claims took. The log gets no entry.
 -- Takes: lease, then id, token, fence of each. Returns: the new expiry, and a code for each (0 is success)
 register('renew_event_claims', WRITES, function(tx, asked)
   local lease, codes = asked[1], {}

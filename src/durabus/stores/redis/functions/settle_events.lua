@@ -17,7 +17,7 @@ local function settle(tx, one)
   return lifecycle.release(tx, state, token, fence, results, one[6], one[7])
 end
 
--- the newest settlement as an outcome, or the code of a refusal
+-- Return the newest settlement as an outcome, or the code of a refusal.
 local function outcome_of(state, settled)
   if type(settled) ~= 'table' then
     return settled

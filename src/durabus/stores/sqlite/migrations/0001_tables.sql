@@ -1,4 +1,4 @@
--- Every table of durabus; layout.py draws them.
+-- Makes every table of durabus; layout.py draws them.
 -- Wide columns (payload last) come after the narrow ones, so that reading a status needs no overflow pages.
 -- Partial indexes end with the columns of their own condition, so that counting reads the index alone.
 
@@ -146,7 +146,7 @@ CREATE INDEX event_log_event ON event_log (id) WHERE action <> 'PUBLISHED';
 CREATE INDEX event_log_completed ON event_log (bus, id, at, completed) WHERE completed = 1;
 CREATE INDEX event_log_parent ON event_log (parent_id) WHERE completed = 1 AND parent_id IS NOT NULL;
 
--- How many events a bus has: live ones, and ended ones by status. Each transaction writes what it changes, so that no
+-- The number of live events of a bus, and of ended ones by status. Each transaction writes what it changes, so that no
 -- query counts a large table. A bus without events has no row.
 CREATE TABLE event_counts (
     bus TEXT PRIMARY KEY,

@@ -1,9 +1,9 @@
 -- Claims: which event is next, which worker holds it, and how its claim ends.
 
 -- name: look_before_claim
--- Tells a claim what to do first: are delayed events due, are leases over, does this token hold claims already? Also
--- returns the revision of the bus's handlers. Four index probes, whatever the backlog: events_delayed, events_leased,
--- events_token, the primary key of event_buses.
+-- Returns what a claim has to do first: whether delayed events are due, whether leases are over, and whether this token
+-- holds claims already. Also returns the revision of the bus's handlers. Four index probes, whatever the backlog:
+-- events_delayed, events_leased, events_token, the primary key of event_buses.
 SELECT
     EXISTS (SELECT 1 FROM events WHERE bus = :bus AND ready = 0 AND status = 'PENDING' AND due_at <= :now),
     EXISTS (SELECT 1 FROM events WHERE bus = :bus AND status = 'PROCESSING' AND lease_expires_at <= :now),
@@ -15,7 +15,7 @@ SELECT
 UPDATE events SET ready = 1 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: ready_event_tags
--- As add_event_tags, for given ids.
+-- Does what add_event_tags does, for given ids.
 INSERT INTO event_tags (bus, tag, priority, id)
 SELECT event.bus, tag.value, event.priority, event.id
 FROM json_each(:ids) AS wanted CROSS JOIN events AS event CROSS JOIN json_each(iif(json_valid(event.tags), event.tags, '[]')) AS tag
@@ -23,8 +23,8 @@ WHERE event.id = wanted.value AND event.ready = 1 AND event.tags IS NOT NULL
 ON CONFLICT DO NOTHING
 
 -- name: next_events
--- The first events of a bus that may be claimed, in queue order: larger priority, then smaller id.
--- Walks events_ready from its beginning and stops at the limit, so the backlog does not matter.
+-- Returns the first events of a bus that may be claimed, in queue order: larger priority, then smaller id. Walks
+-- events_ready from its beginning and stops at the limit, so the backlog does not matter.
 SELECT
     id, event_id, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, attempts,
     generation, fence, errors, created_at, due_at, has_results,
@@ -35,7 +35,7 @@ WHERE bus = :bus AND ready = 1
 ORDER BY priority DESC, id LIMIT :limit
 
 -- name: next_events_by_id
--- As next_events, for given ids.
+-- Does what next_events does, for given ids.
 SELECT
     id, event_id, type, payload, metadata, tags, priority, max_attempts, parent_id, idempotency_key, attempts,
     generation, fence, errors, created_at, due_at, has_results,
@@ -46,18 +46,19 @@ WHERE id IN (SELECT value FROM json_each(:ids)) AND ready = 1
 ORDER BY priority DESC, id
 
 -- name: next_events_by_tag
--- The first events of a bus with one tag, in queue order. Walks the primary key of event_tags from its beginning.
+-- Returns the first events of a bus with one tag, in queue order. Walks the primary key of event_tags from its
+-- beginning.
 SELECT priority, id FROM event_tags WHERE bus = :bus AND tag = :tag ORDER BY priority DESC, id LIMIT :limit
 
 -- name: due_events
--- Delayed events that are due, the longest waiting first. Relies on events_delayed.
+-- Returns delayed events that are due, the longest waiting first. Relies on events_delayed.
 SELECT id FROM events
 WHERE bus = :bus AND ready = 0 AND status = 'PENDING' AND due_at <= :now
 ORDER BY due_at, id LIMIT :limit
 
 -- name: behind_ordering_key
--- Of given events, those that wait behind their ordering key: another event of the key is PENDING with a smaller id, or
--- is PROCESSING. Relies on events_ordering_key.
+-- Returns which of given events wait behind their ordering key: another event of the key is PENDING with a smaller id,
+-- or is PROCESSING. Relies on events_ordering_key.
 SELECT event.id
 FROM json_each(:ids) AS wanted CROSS JOIN events AS event
 WHERE event.id = wanted.value AND event.ordering_key IS NOT NULL AND (
@@ -86,19 +87,18 @@ UPDATE events SET
 WHERE id IN (SELECT value FROM json_each(:ids))
 
 -- name: claims_of
--- The tokens and fences of the claims on given events, to compare with those of a caller. The fifth column says that
--- completing the event touches only its own row, the log and its lock.
--- Relies on the primary key of events.
+-- Returns the tokens and fences of the claims on given events, to compare with those of a caller. The fifth column says
+-- that completing the event touches only its own row, the log and its lock. Relies on the primary key of events.
 SELECT id, token, fence, lock_key, has_results = 0, bus FROM events
 WHERE id IN (SELECT value FROM json_each(:ids)) AND status = 'PROCESSING'
 
 -- name: held_events
--- The events that a token holds, in queue order. Relies on events_token.
+-- Returns the events that a token holds, in queue order. Relies on events_token.
 SELECT {event} FROM events WHERE token = :token AND status = 'PROCESSING' ORDER BY priority DESC, id
 
 -- name: abandoned_claims
--- The claims that ended because their lease was over, on events that no worker has claimed since: then the newest entry
--- of the event is ABANDONED. Relies on the primary key of events and on event_log_event.
+-- Returns the claims that ended because their lease was over, on events that no worker has claimed since: then the
+-- newest entry of the event is ABANDONED. Relies on the primary key of events and on event_log_event.
 SELECT event.id, last.token, event.fence, last.worker_id, (
     SELECT max(at) FROM event_log
     WHERE id = event.id AND action <> 'PUBLISHED' AND action = 'PICKED' AND fence = event.fence
@@ -112,14 +112,14 @@ WHERE event.id = wanted.value AND event.status = 'PENDING' AND event.fence > 0
   AND last.action = 'ABANDONED' AND last.token IS NOT NULL
 
 -- name: expired_events
--- Events of a bus whose lease is over, the longest expired first. Relies on events_leased.
+-- Returns events of a bus whose lease is over, the longest expired first. Relies on events_leased.
 SELECT id FROM events
 WHERE bus = :bus AND status = 'PROCESSING' AND lease_expires_at <= :now
 ORDER BY lease_expires_at, id LIMIT :limit
 
 -- name: expired_events_of_all
--- Events of any bus whose lease is over, the longest expired first. Reads events_leased alone: one entry for each
--- PROCESSING event, never the backlog.
+-- Returns events of any bus whose lease is over, the longest expired first. Reads events_leased alone: one entry for
+-- each PROCESSING event, never the backlog.
 SELECT id FROM events INDEXED BY events_leased
 WHERE status = 'PROCESSING' AND lease_expires_at <= :now
 ORDER BY lease_expires_at, id LIMIT :limit
@@ -169,14 +169,14 @@ WHERE event.id = CAST(done.key AS INTEGER)
 DELETE FROM event_log WHERE position > :last - :count AND position <= :last
 
 -- name: last_settlement
--- How the newest settlement of an event ended. Only settlements and ABANDONED have a token.
--- Relies on event_log_event.
+-- Returns how the newest settlement of an event ended. Only settlements and ABANDONED have a token. Relies on
+-- event_log_event.
 SELECT id, token, fence, action, status, next_retry_at FROM event_log
 WHERE id = ? AND action <> 'PUBLISHED' AND action <> 'ABANDONED' AND token IS NOT NULL ORDER BY position DESC LIMIT 1
 
 -- name: next_wakeup
--- Whether a bus has events to claim now, and when it next will: the earliest due time and the earliest lease end.
--- Three index probes: events_ready, events_delayed, events_leased.
+-- Returns whether a bus has events to claim now, and when it may have more: at the earliest due time and the earliest
+-- lease end. Three index probes: events_ready, events_delayed, events_leased.
 SELECT
     EXISTS (SELECT 1 FROM events WHERE bus = :bus AND ready = 1),
     (SELECT min(due_at) FROM events WHERE bus = :bus AND ready = 0 AND status = 'PENDING'),

@@ -15,17 +15,17 @@ SELECT
 FROM events WHERE id = :id
 
 -- name: list_dead_letters
--- Dead letters, newest first. Walks dead_letters_created backwards.
+-- Returns dead letters, newest first. Walks dead_letters_created backwards.
 SELECT {dead_letter} FROM dead_letters ORDER BY created_at DESC, id DESC LIMIT :limit OFFSET :offset
 
 -- name: list_dead_letters_of_bus
--- Dead letters of a bus, newest first. Walks dead_letters_bus backwards.
+-- Returns dead letters of a bus, newest first. Walks dead_letters_bus backwards.
 SELECT {dead_letter} FROM dead_letters WHERE bus = :bus
 ORDER BY created_at DESC, id DESC LIMIT :limit OFFSET :offset
 
 -- name: dead_letters_by_id
--- Which of given events are dead letters, with the columns that their deletion needs.
--- Relies on the primary key of dead_letters.
+-- Returns which of given events are dead letters, with the columns that their deletion needs. Relies on the primary key
+-- of dead_letters.
 SELECT id, event_id, bus, idempotency_key FROM dead_letters
 WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
@@ -41,12 +41,12 @@ SELECT
 FROM dead_letters WHERE id = :id
 
 -- name: old_dead_letters
--- Dead letters created until an instant, oldest first. Walks dead_letters_created.
+-- Returns dead letters created until an instant, oldest first. Walks dead_letters_created.
 SELECT id, event_id, bus, idempotency_key FROM dead_letters
 WHERE created_at <= :until ORDER BY created_at, id LIMIT :limit
 
 -- name: old_dead_letters_of_bus
--- As old_dead_letters, for one bus. Walks dead_letters_bus.
+-- Does what old_dead_letters does, for one bus. Walks dead_letters_bus.
 SELECT id, event_id, bus, idempotency_key FROM dead_letters
 WHERE bus = :bus AND created_at <= :until ORDER BY created_at, id LIMIT :limit
 

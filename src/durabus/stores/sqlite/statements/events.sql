@@ -12,7 +12,8 @@ INSERT INTO events (
 )
 
 -- name: add_plain_events
--- As add_events for the common event: due at once, priority 0, nothing optional. Eight values to bind, not fifteen.
+-- Does what add_events does for the common event: due at once, priority 0, nothing optional. It binds eight values, not
+-- fifteen.
 INSERT INTO events (
     id, event_id, bus, type, payload, due_at, created_at, updated_at,
     ready, status, priority, attempts, generation, fence, has_results
@@ -35,65 +36,67 @@ WHERE id BETWEEN :first AND :last AND idempotency_key IS NOT NULL ORDER BY id
 ON CONFLICT DO NOTHING
 
 -- name: known_event_ids
--- Which of the given event_ids are taken, and by which id. Relies on event_log_published.
+-- Returns which of the given event_ids are taken, and by which id. Relies on event_log_published.
 SELECT event_id, id FROM event_log WHERE known = 1 AND event_id IN (SELECT value FROM json_each(:event_ids))
 
 -- name: known_idempotency_key
--- The event of an idempotency key of a bus. Relies on the primary key of idempotency_keys.
+-- Returns the event of an idempotency key of a bus. Relies on the primary key of idempotency_keys.
 SELECT id FROM idempotency_keys WHERE bus = ? AND idempotency_key = ?
 
 -- name: get_event_id
--- The id behind an event_id. Relies on event_log_published.
+-- Returns the id of an event by its event_id. Relies on event_log_published.
 SELECT id FROM event_log WHERE event_id = ? AND known = 1
 
 -- name: get_live_event
--- A PENDING or PROCESSING event. Relies on the primary key of events.
+-- Returns a PENDING or PROCESSING event. Relies on the primary key of events.
 SELECT {event} FROM events WHERE id = ?
 
 -- name: get_completed_event
--- A COMPLETED event, from its last log entry. Relies on event_log_event.
+-- Returns a COMPLETED event, from its last log entry. Relies on event_log_event.
 SELECT {completed} FROM event_log WHERE id = ? AND action <> 'PUBLISHED' AND completed = 1
 
 -- name: get_dead_letter
--- An event that ended FAILED or COMPLETED_WITH_ERRORS. Relies on the primary key of dead_letters.
+-- Returns an event that ended FAILED or COMPLETED_WITH_ERRORS. Relies on the primary key of dead_letters.
 SELECT {dead_letter} FROM dead_letters WHERE id = ?
 
 -- name: get_state
--- A live event with the token of its claim. Relies on the primary key of events.
+-- Returns a live event with the token of its claim. Relies on the primary key of events.
 SELECT {event}, token, lock_key, has_results FROM events WHERE id = ?
 
 -- name: find_live
--- PENDING and PROCESSING events below an id. events.py adds the other conditions, the order and the limit.
+-- Returns PENDING and PROCESSING events below an id. events.py adds the other conditions, the order and the limit.
 -- Walks the primary key of events downwards, or uses events_parent.
 SELECT {event} FROM events WHERE id < :before_id
 
 -- name: find_completed
--- COMPLETED events below an id, as find_live. Walks event_log_completed for one bus, event_log_event for all
--- (the plus keeps the planner from sorting every completed event), or uses event_log_parent.
+-- Returns COMPLETED events below an id. events.py adds to it as to find_live. Walks event_log_completed for one bus,
+-- event_log_event for all (the plus keeps the planner from sorting every completed event), or uses event_log_parent.
 SELECT {completed} FROM event_log WHERE id < :before_id AND action <> 'PUBLISHED'
 
 -- name: find_dead
--- Dead letters below an id, as find_live. Walks the primary key of dead_letters, or uses dead_letters_parent.
+-- Returns dead letters below an id. events.py adds to it as to find_live. Walks the primary key of dead_letters, or
+-- uses dead_letters_parent.
 SELECT {dead_letter} FROM dead_letters WHERE id < :before_id
 
 -- name: newest_live
--- The newest live event below an id, of any bus. Relies on the primary key of events.
+-- Returns the newest live event below an id, of any bus. Relies on the primary key of events.
 SELECT id FROM events WHERE id < :before_id ORDER BY id DESC LIMIT 1
 
 -- name: newest_dead
--- The newest dead letter below an id, of any bus. Relies on the primary key of dead_letters.
+-- Returns the newest dead letter below an id, of any bus. Relies on the primary key of dead_letters.
 SELECT id FROM dead_letters WHERE id < :before_id ORDER BY id DESC LIMIT 1
 
 -- name: newest_completed
--- The newest event below an id that was ever claimed, of any bus: no COMPLETED one is newer. Relies on event_log_event.
+-- Returns the newest event below an id that was ever claimed, of any bus: no COMPLETED one is newer. Relies on
+-- event_log_event.
 SELECT id FROM event_log WHERE id < :before_id AND action <> 'PUBLISHED' ORDER BY id DESC LIMIT 1
 
 -- name: newest_completed_of_bus
--- The newest COMPLETED event of a bus below an id. Relies on event_log_completed.
+-- Returns the newest COMPLETED event of a bus below an id. Relies on event_log_completed.
 SELECT id FROM event_log WHERE bus = :bus AND id < :before_id AND completed = 1 ORDER BY id DESC LIMIT 1
 
 -- name: few_live_ids
--- The live events of a bus if it has fewer than :limit. Relies on events_ready, events_delayed,
+-- Returns the live events of a bus if it has fewer than :limit. Relies on events_ready, events_delayed,
 -- events_deferred, events_leased.
 SELECT id FROM events WHERE bus = :bus AND ready = 1
 UNION ALL
@@ -105,15 +108,15 @@ SELECT id FROM events WHERE bus = :bus AND status = 'PROCESSING'
 LIMIT :limit
 
 -- name: counts
--- How many events there are of each status. Adds up event_counts, and counts PROCESSING events in events_leased, which
--- is never long.
+-- Returns how many events there are of each status. Adds up event_counts, and counts PROCESSING events in
+-- events_leased, which is never long.
 SELECT
     coalesce(sum(live), 0), (SELECT count(*) FROM events WHERE status = 'PROCESSING'),
     coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0)
 FROM event_counts
 
 -- name: counts_of_bus
--- As counts, for one bus. Relies on the primary key of event_counts.
+-- Does what counts does, for one bus. Relies on the primary key of event_counts.
 SELECT
     coalesce(sum(live), 0), (SELECT count(*) FROM events WHERE bus = :bus AND status = 'PROCESSING'),
     coalesce(sum(completed), 0), coalesce(sum(completed_with_errors), 0), coalesce(sum(failed), 0)
@@ -130,15 +133,15 @@ ON CONFLICT (bus) DO UPDATE SET
     failed = failed + excluded.failed
 
 -- name: note_completed
--- As note_counts, for what complete_events wrote: its entries are the last ones of the log.
+-- Does what note_counts does, for what complete_events wrote: its entries are the last ones of the log.
 INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
 SELECT bus, -count(*), count(*), 0, 0 FROM event_log
 WHERE position > :last - :count AND position <= :last GROUP BY bus
 ON CONFLICT (bus) DO UPDATE SET live = live + excluded.live, completed = completed + excluded.completed
 
 -- name: note_dead_gone
--- As note_counts, for dead letters that forget_dead_letters is about to delete.
--- Relies on the primary key of dead_letters.
+-- Does what note_counts does, for dead letters that forget_dead_letters is about to delete. Relies on the primary key
+-- of dead_letters.
 INSERT INTO event_counts (bus, live, completed, completed_with_errors, failed)
 SELECT bus, 0, 0, -sum(status = 'COMPLETED_WITH_ERRORS'), -sum(status = 'FAILED') FROM dead_letters
 WHERE id IN (SELECT value FROM json_each(:ids)) GROUP BY bus
@@ -163,9 +166,9 @@ WHERE known = 1 AND id BETWEEN :first AND :last
   AND event_id IN (SELECT event_id FROM events WHERE id BETWEEN :first AND :last)
 
 -- name: last_event_id
--- The largest event id ever given: it is in the queue, or it was claimed and has entries in the log, or its deletion
--- noted it. So publishing writes no counter.
--- Relies on the primary keys of events and counters and on event_log_event. Only right under the write lock.
+-- Returns the largest event id ever given: the event is in the queue, or it was claimed and has entries in the log, or
+-- its deletion noted the id. So publishing writes no counter. Relies on the primary keys of events and counters and on
+-- event_log_event. The number is right only under the write lock.
 SELECT max(
     coalesce((SELECT max(id) FROM events), 0),
     coalesce((SELECT max(id) FROM event_log WHERE action <> 'PUBLISHED'), 0),
@@ -177,15 +180,15 @@ SELECT max(
 UPDATE counters SET value = :id WHERE name = 'forgotten_event_id' AND value < :id
 
 -- name: completed_until
--- COMPLETED events whose last entry lies at or before a position and an instant, oldest first: nothing follows a
--- COMPLETED entry. Walks the primary key of event_log.
+-- Returns COMPLETED events whose last entry lies at or before a position and an instant, oldest first: nothing follows
+-- a COMPLETED entry. Walks the primary key of event_log.
 SELECT id FROM event_log
 WHERE position <= :until AND completed = 1 AND at <= :before
 ORDER BY position LIMIT :limit
 
 -- name: unknown_until
--- Ids of events that are neither live, nor dead letters, nor COMPLETED any more, but have entries at or before a
--- position and an instant, oldest first. Walks the primary key of event_log; relies on event_log_event.
+-- Returns ids of events that are neither live, nor dead letters, nor COMPLETED any more, but have entries at or before
+-- a position and an instant, oldest first. Walks the primary key of event_log; relies on event_log_event.
 SELECT entry.id FROM event_log AS entry
 WHERE entry.position <= :until AND entry.at <= :before
   AND NOT EXISTS (SELECT 1 FROM events WHERE events.id = entry.id)
@@ -197,6 +200,6 @@ WHERE entry.position <= :until AND entry.at <= :before
 GROUP BY entry.id ORDER BY min(entry.position) LIMIT :limit
 
 -- name: still_completed
--- Which of given events are COMPLETED and not deleted yet. Relies on event_log_event.
+-- Returns which of given events are COMPLETED and not deleted yet. Relies on event_log_event.
 SELECT id, event_id, bus, idempotency_key FROM event_log
 WHERE id IN (SELECT value FROM json_each(:ids)) AND action <> 'PUBLISHED' AND completed = 1

@@ -1,11 +1,11 @@
--- Named locks: leased and fenced.
+-- Named locks, with leases and fences.
 
 -- name: get_lock
--- A lock. Relies on the primary key of locks.
+-- Returns a lock. Relies on the primary key of locks.
 SELECT key, fence, worker_id, token, expires_at FROM locks WHERE key = ?
 
 -- name: list_locks
--- Held, unexpired locks by key. Walks the primary key of locks.
+-- Returns held, unexpired locks by key. Walks the primary key of locks.
 SELECT key, fence, worker_id, token, expires_at FROM locks
 WHERE key > :after AND token IS NOT NULL AND expires_at > :now ORDER BY key LIMIT :limit
 
@@ -16,25 +16,26 @@ ON CONFLICT (key) DO UPDATE SET
     fence = excluded.fence, worker_id = excluded.worker_id, token = excluded.token, expires_at = excluded.expires_at
 
 -- name: lock_of_claim
--- The lock of a claim, and the bus of its event. Relies on the primary key of events.
+-- Returns the lock of a claim, and the bus of its event. Relies on the primary key of events.
 SELECT lock_key, bus FROM events WHERE id = ? AND lock_key IS NOT NULL
 
 -- name: locked_events
--- The events that a token holds together with a lock. Relies on events_token.
+-- Returns the events that a token holds together with a lock. Relies on events_token.
 SELECT id FROM events WHERE token = ? AND lock_key = ? AND status = 'PROCESSING' ORDER BY id
 
 -- name: take_lock_fence
--- The next fence for a lock, above every fence that any lock ever had, so that a deleted lock never repeats one.
+-- Returns the next fence for a lock, above every fence that any lock ever had, so that a deleted lock never repeats
+-- one.
 UPDATE counters SET value = value + 1 WHERE name = 'lock_fence' RETURNING value
 
 -- name: free_claimed_lock
 -- Frees the lock of a claim on a handler, unless another claim took it since. One counter gives the fences of all
--- locks, so the row can go.
+-- locks, so the row can be deleted.
 DELETE FROM locks WHERE key = ? AND token = ?
 
 -- name: free_event_lock
 -- Frees the lock of claims, unless another claim took it since or its token holds another event. One counter gives the
--- fences of all locks, so the row can go. Relies on events_token.
+-- fences of all locks, so the row can be deleted. Relies on events_token.
 DELETE FROM locks WHERE key = :key AND token = :token AND NOT EXISTS (
     SELECT 1 FROM events WHERE token = :token AND status = 'PROCESSING' AND lock_key = :key AND id <> :but
 )

@@ -10,7 +10,7 @@ INSERT INTO event_log (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 
 -- name: log_picked
--- One PICKED entry for each claimed event, in queue order. Relies on the primary key of events.
+-- Writes one PICKED entry for each claimed event, in queue order. Relies on the primary key of events.
 INSERT INTO event_log (
     id, event_id, bus, type, action, status, attempt, generation, fence, worker_id, at, created_at
 )
@@ -21,9 +21,8 @@ FROM json_each(:ids) AS claimed CROSS JOIN events AS event
 WHERE event.id = claimed.value
 
 -- name: log_published
--- One PUBLISHED entry for each event of an id range, in order of id. While the event exists, the entry
--- keeps its event_id unique: fewer changes than events mean that one of them is known already.
--- Relies on event_log_published.
+-- Writes one PUBLISHED entry for each event of an id range, in order of id. While the event exists, the entry keeps its
+-- event_id unique: fewer changes than events mean that one of them is known already. Relies on event_log_published.
 INSERT INTO event_log (
     id, event_id, bus, type, action, status, attempt, generation, fence, at, created_at, known, tags, metadata,
     parent_id
@@ -34,12 +33,12 @@ FROM events WHERE id BETWEEN :first AND :last ORDER BY id
 ON CONFLICT DO NOTHING
 
 -- name: read_log
--- Entries in commit order: a transaction gets its positions under the write lock, so a later commit has larger ones.
--- Walks the primary key of event_log.
+-- Returns entries in commit order: a transaction gets its positions under the write lock, so a later commit has larger
+-- ones. Walks the primary key of event_log.
 SELECT {entry} FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT :limit
 
 -- name: read_event_log
--- The audit trail of one event. Relies on event_log_published and event_log_event.
+-- Returns the audit trail of one event. Relies on event_log_published and event_log_event.
 SELECT {entry} FROM event_log WHERE position IN (
     SELECT position FROM event_log WHERE event_id = :event_id AND known = 1
     UNION ALL
@@ -47,23 +46,23 @@ SELECT {entry} FROM event_log WHERE position IN (
 ) ORDER BY position
 
 -- name: log_head
--- The newest entry. Relies on the primary key of event_log.
+-- Returns the newest entry. Relies on the primary key of event_log.
 SELECT max(position) FROM event_log
 
 -- name: log_lag
--- How many entries lie after a position. Walks the primary key of event_log.
+-- Returns how many entries lie after a position. Walks the primary key of event_log.
 SELECT count(*) FROM event_log WHERE position > ?
 
 -- name: last_entry
--- The last entry between two positions. Relies on the primary key of event_log.
+-- Returns the last entry between two positions. Relies on the primary key of event_log.
 SELECT max(position) FROM event_log WHERE position > :after AND position <= :until
 
 -- name: last_position
--- The largest position ever given, even if its entry was trimmed since.
+-- Returns the largest position ever given, even if its entry was trimmed since.
 SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'event_log'), 0)
 
 -- name: read_position
--- The saved position of a log reader.
+-- Returns the saved position of a log reader.
 SELECT position FROM positions WHERE name = ?
 
 -- name: save_position

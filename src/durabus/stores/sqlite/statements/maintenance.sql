@@ -1,13 +1,14 @@
 -- Maintenance: finds and deletes old events and entries.
 
 -- name: old_completed
--- COMPLETED events of a bus that ended long enough ago, the oldest ids first. Relies on event_log_completed alone.
+-- Returns COMPLETED events of a bus that ended long enough ago, the oldest ids first. Relies on event_log_completed
+-- alone.
 SELECT id FROM event_log
 WHERE bus = :bus AND completed = 1 AND at <= :until
 ORDER BY id LIMIT :limit
 
 -- name: excess_completed
--- COMPLETED events of a bus beyond the :keep newest, the oldest ids first. Relies on event_log_completed alone.
+-- Returns COMPLETED events of a bus beyond the :keep newest, the oldest ids first. Relies on event_log_completed alone.
 SELECT id FROM event_log
 WHERE bus = :bus AND completed = 1 AND id <= (
     SELECT id FROM event_log WHERE bus = :bus AND completed = 1 ORDER BY id DESC LIMIT 1 OFFSET :keep
@@ -15,7 +16,7 @@ WHERE bus = :bus AND completed = 1 AND id <= (
 ORDER BY id LIMIT :limit
 
 -- name: cut_log
--- The end of a piece of the log with :skip + 1 entries. Walks the primary key of event_log.
+-- Returns the end of a piece of the log with :skip + 1 entries. Walks the primary key of event_log.
 SELECT position FROM event_log WHERE position > :after AND position <= :until ORDER BY position LIMIT 1 OFFSET :skip
 
 -- name: forget_completed

@@ -1,4 +1,4 @@
--- Buses and handlers.
+-- Registrations of buses and handlers.
 
 -- name: register_bus
 -- Registers a bus; a stopped one becomes active again.
@@ -7,8 +7,8 @@ VALUES (:bus, :now, :now, (SELECT value FROM counters WHERE name = 'revision'))
 ON CONFLICT (bus) DO UPDATE SET last_seen_at = excluded.last_seen_at, stopped_at = NULL
 
 -- name: active_buses
--- Buses that have live events, by name. Jumps from bus to bus in events_ready, events_delayed and events_leased, so
--- its cost depends neither on the backlog of a bus nor on the number of idle buses.
+-- Returns buses that have live events, by name. Jumps from bus to bus in events_ready, events_delayed and
+-- events_leased, so its cost depends neither on the backlog of a bus nor on the number of idle buses.
 WITH RECURSIVE active (bus, number) AS (
     SELECT :after, 0
     UNION ALL
@@ -26,7 +26,7 @@ WITH RECURSIVE active (bus, number) AS (
 SELECT bus FROM active WHERE bus IS NOT NULL AND number > 0
 
 -- name: archivable_buses
--- Buses that stopped long enough ago and have no live events. Walks event_buses_stopped.
+-- Returns buses that stopped long enough ago and have no live events. Walks event_buses_stopped.
 SELECT bus FROM event_buses
 WHERE stopped_at <= :until
   AND NOT EXISTS (SELECT 1 FROM events WHERE events.bus = event_buses.bus AND ready = 1)
@@ -35,7 +35,7 @@ WHERE stopped_at <= :until
 ORDER BY stopped_at, bus LIMIT :limit
 
 -- name: list_buses
--- Registered buses by name. Walks the primary key of event_buses.
+-- Returns registered buses by name. Walks the primary key of event_buses.
 SELECT bus, created_at, last_seen_at, stopped_at FROM event_buses WHERE bus > :after ORDER BY bus LIMIT :limit
 
 -- name: stop_bus
@@ -54,7 +54,7 @@ ON CONFLICT (bus, handler_id, node) DO UPDATE
 SET pattern = excluded.pattern, last_seen_at = excluded.last_seen_at, kept_until = excluded.kept_until
 
 -- name: list_handlers
--- The handlers of a bus, expired ones included. Walks the primary key of event_handlers.
+-- Returns the handlers of a bus, expired ones included. Walks the primary key of event_handlers.
 SELECT handler_id, node, pattern, created_at, last_seen_at, kept_until FROM event_handlers
 WHERE bus = ? ORDER BY handler_id, node
 
@@ -63,7 +63,7 @@ WHERE bus = ? ORDER BY handler_id, node
 UPDATE event_buses SET revision = (SELECT value FROM counters WHERE name = 'revision') WHERE bus = ?
 
 -- name: get_revision
--- The revision of the list of handlers of a bus.
+-- Returns the revision of the list of handlers of a bus.
 SELECT revision FROM event_buses WHERE bus = ?
 
 -- name: count_revision

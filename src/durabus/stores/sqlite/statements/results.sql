@@ -1,11 +1,11 @@
 -- Handler results, and claims on single handlers.
 
 -- name: list_results
--- The handlers of one event in the order they first appeared. Relies on the unique index of event_results.
+-- Returns the handlers of one event in the order they first appeared. Relies on the unique index of event_results.
 SELECT {result} FROM event_results WHERE id = ? ORDER BY result_id
 
 -- name: list_results_by_name
--- The results of one event in order of handler_id. Relies on the unique index of event_results.
+-- Returns the results of one event in order of handler_id. Relies on the unique index of event_results.
 SELECT {result} FROM event_results WHERE id = ? ORDER BY handler_id
 
 -- name: put_result

@@ -16,12 +16,12 @@ local function touched(tx, state)
   return one_key
 end
 
--- The event has become PENDING.
+-- Note that the event has become PENDING.
 function ordering_keys.join(tx, state, priority, tags)
   touched(tx, state).came[state[ID]] = { state, priority, tags }
 end
 
--- The event has ended or was deleted.
+-- Note that the event has ended or was deleted.
 function ordering_keys.leave(tx, state)
   touched(tx, state).left[state[ID]] = true
 end

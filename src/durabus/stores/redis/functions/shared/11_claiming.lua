@@ -72,7 +72,7 @@ local function asked_for(tx, request)
   then
     return {}
   end
-  -- The event is due, but it may still be among the delayed ones: one call makes only so many ready.
+  -- The event is due, but it may still be among the delayed ones: one call makes at most AT_ONCE of them ready.
   drop(tx, tx[DELAYED], by_time(state[BUS], state[DUE], state[ID]))
   return { by_rank(state[BUS], states.head(tx, state[ID])[PRIORITY], state[ID]) }
 end
