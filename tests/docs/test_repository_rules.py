@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "durabus"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
+FILE_LIMIT = 450
 LINE_LIMIT = 400
 FUNCTION_LIMIT = 60
 COMPLEXITY_LIMIT = 12
@@ -137,6 +139,36 @@ def test_no_module_is_a_home_for_leftovers() -> None:
         if path.suffix == ".py" and LEFTOVER_NAMES & {*path.relative_to(ROOT).parent.parts, path.stem}
     ]
     assert not offences, f"name these after what they do: {offences}"
+
+
+def test_the_source_has_few_enough_files_to_know_them() -> None:
+    count = sum(path.is_file() and "__pycache__" not in path.parts for path in (ROOT / "src").rglob("*"))
+    assert count <= FILE_LIMIT, f"src has {count} files: merge some (at most {FILE_LIMIT})"
+
+
+def classes_and_aliases(tree: ast.Module) -> set[str]:
+    """The names of all classes of a module, and of the types that it gives a name such as ``Row = tuple[int, str]``."""
+    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    for node in tree.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if not isinstance(value, ast.Call):
+                names.add(name)
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names.add(name)
+    return {name for name in names if re.fullmatch(r"_*[A-Z]\w*[a-z]\w*", name)}
+
+
+def test_a_class_and_an_alias_of_a_type_have_a_name_of_their_own() -> None:
+    assert classes_and_aliases(ast.parse("Row = tuple[int]\nLIMIT = 3\nclass _Lock: ...\nT = TypeVar('T')")) == {
+        "Row",
+        "_Lock",
+    }
+    homes: defaultdict[str, list[str]] = defaultdict(list)
+    for module in sorted((ROOT / "src").rglob("*.py")):
+        for name in classes_and_aliases(ast.parse(module.read_text(encoding="utf-8"))):
+            homes[name].append(relative(module))
+    offences = {name: modules for name, modules in homes.items() if len(modules) > 1}
+    assert not offences, f"name these after what they are: {offences}"
 
 
 def test_every_source_file_stays_readable_in_one_sitting() -> None:

@@ -49,8 +49,8 @@ function states.change(tx, state)
   tx.changed[state[ID]] = state
 end
 
--- The fields of the head of an event's data: what the publisher gave, without metadata and payload. Damaged data give an
--- empty head.
+-- The fields of the head of an event's data: what the publisher gave, without metadata and payload. Damaged data give
+-- an empty head.
 local EVENT_ID, SAID_BUS, TYPE, TAGS, PRIORITY, MAX_ATTEMPTS, PARENT, KEY = 1, 2, 3, 4, 5, 6, 7, 8
 
 -- The data begin with the creation time (8 bytes) and the mark of an array (1 byte); then come the publisher's fields.
