@@ -191,7 +191,7 @@ async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
         earlier=max(len(attempts) - MAX_ATTEMPTS_SHOWN, 0),
         trail=trail[-MAX_TRAIL:],
         older=max(len(trail) - MAX_TRAIL, 0),
-        handlers=[_line(result) for result in results or _last_results(trail)],
+        handlers=[_result_row(result) for result in results or _last_results(trail)],
         children=[child for child in family if principal.sees(child)],
         parent=parent if parent is not None and principal.sees(parent) else None,
         is_dead=found.status in DEAD_LETTER,
@@ -224,7 +224,7 @@ def _last_results(trail: list[LogEntry]) -> tuple[HandlerResult, ...]:
     return next((entry.results for entry in reversed(trail) if entry.results), ())
 
 
-def _line(result: HandlerResult) -> ResultRow:
+def _result_row(result: HandlerResult) -> ResultRow:
     try:
         failure = None if result.value_json is None else _FAILURE.decode(result.value_json)
     except msgspec.DecodeError:
