@@ -16,7 +16,7 @@ ONE_ORDER = {
         "test_events_that_meet_every_condition_are_found",
         "test_ids_of_later_batches_are_larger_on_every_node",
         "test_known_and_new_events_mix_in_one_batch",
-        "test_new_events_are_pending_and_answered_in_the_order_given",
+        "test_new_events_are_pending_and_returned_in_the_order_given",
         "test_a_page_that_begins_inside_a_filter_goes_on_with_it",
         "test_ten_thousand_events_are_one_batch",
         "test_the_id_of_a_removed_event_is_not_given_again",
@@ -48,7 +48,7 @@ ONE_ORDER = {
         "test_entries_can_be_read_up_to_a_position",
         "test_forgotten_entries_do_not_count",
         "test_ids_and_keys_of_purged_events_are_free_again",
-        "test_only_the_first_pieces_are_answered",
+        "test_cut_log_returns_at_most_limit_pieces",
         "test_pieces_give_every_entry_once_to_readers_side_by_side",
         "test_the_log_entries_of_forgotten_events_go_too",
         "test_the_log_is_cut_into_pieces_of_so_many_entries",
@@ -63,7 +63,7 @@ ONE_ORDER = {
         "test_the_oldest_ids_go_first_and_at_most_limit",
         "test_what_is_kept_keeps_its_order_and_content",
     ],
-    "a claim tells the revision of all shards": ["test_a_claim_tells_the_revision_it_was_granted_at"],
+    "a claim tells the revision of all shards": ["test_a_claim_carries_the_revision_it_was_granted_at"],
 }
 """What ``one_order=False`` gives up between shards, and the tests of it. `tests/sharded` has what holds instead."""
 

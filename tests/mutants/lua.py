@@ -102,7 +102,7 @@ LUA = (
         f"{FUNCTIONS}add_events.lua",
         "or tonumber(stored[n] or nil) or (key and by_key[key])",
         "or tonumber(stored[n] or nil)",
-        f"{SUITE}a_known_key_answers_the_stored_event",
+        f"{SUITE}a_publish_with_a_known_key_returns_the_stored_event",
         "A publish that is repeated is handled twice.",
     ),
     Mutant(
@@ -110,7 +110,7 @@ LUA = (
         f"{FUNCTIONS}add_events.lua",
         "or tonumber(stored[n] or nil) or (key and by_key[key])",
         "or (key and by_key[key])",
-        f"{SUITE}a_known_event_id_answers_the_stored_event",
+        f"{SUITE}a_publish_with_a_known_event_id_returns_the_stored_event",
         "A publish that is repeated is handled twice.",
     ),
     Mutant(
@@ -118,7 +118,7 @@ LUA = (
         f"{FUNCTIONS}shared/08_ordering_keys.lua",
         "if not state or state[STATUS] ~= 'PROCESSING' then",
         "if true then",
-        f"{SUITE}what_comes_while_its_key_is_worked_on_waits",
+        f"{SUITE}an_event_waits_while_another_of_its_key_is_claimed",
         "Two workers work on one order at the same time.",
     ),
     Mutant(

@@ -69,7 +69,7 @@ POSTGRESQL = (
         CLAIMS,
         "    IF p_lock_key IS NOT NULL THEN\n        INSERT INTO locks",
         "    IF false THEN\n        INSERT INTO locks",
-        f"{SUITE}a_mode_excludes_those_who_need_the_same_lock[bus-serial-bus-serial-orders-False]",
+        f"{SUITE}a_serial_claim_excludes_claims_that_need_the_same_lock[bus-serial-bus-serial-orders-False]",
         "Two workers handle events of a serial bus at the same time.",
     ),
     Mutant(
@@ -101,7 +101,7 @@ POSTGRESQL = (
         PUBLISHING,
         "e.ordering_key = key AND e.status = 'PROCESSING'",
         "e.ordering_key = key AND e.status = 'NONE'",
-        f"{SUITE}what_comes_while_its_key_is_worked_on_waits",
+        f"{SUITE}an_event_waits_while_another_of_its_key_is_claimed",
         "Two workers work on one order at the same time.",
     ),
     Mutant(

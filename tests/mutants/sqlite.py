@@ -94,7 +94,7 @@ SQLITE = (
         f"{SQL}claims.sql",
         "other.ordering_key = event.ordering_key AND other.status = 'PROCESSING'",
         "other.ordering_key = event.ordering_key AND other.status = 'NONE'",
-        f"{SUITE}what_comes_while_its_key_is_worked_on_waits",
+        f"{SUITE}an_event_waits_while_another_of_its_key_is_claimed",
         "Two workers work on one order at the same time.",
     ),
     Mutant(

@@ -51,7 +51,7 @@ GUARANTEES = Guarantees(
             "redis/test_real_time.py::TestRedisStoreInRealTime::test_another_worker_takes_over_when_the_lease_is_over",
         ),
         "wake_up": (
-            f"{SUITE}::test_a_publish_wakes_who_waits",
+            f"{SUITE}::test_a_publish_wakes_waiting_workers",
             "redis/test_hints.py::test_a_lost_connection_wakes_who_waits_and_the_next_wait_listens_again",
         ),
         "limits": (

@@ -58,7 +58,7 @@ GUARANTEES = Guarantees(
         ),
         "unknown_outcome": (f"{SHARDS}::test_a_batch_that_fails_half_way_is_completed_by_a_repeat",),
         "clock": (f"{SUITE}::test_the_stores_clock_is_the_one_that_counts",),
-        "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
+        "wake_up": (f"{SUITE}::test_a_publish_wakes_waiting_workers",),
         "limits": (
             f"{SHARDS}::test_shards_in_another_order_or_number_are_refused",
             f"{SHARDS}::test_a_url_that_cannot_work_is_refused_at_once",

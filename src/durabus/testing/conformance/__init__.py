@@ -1,4 +1,4 @@
-"""The proof of the store contract, for every back end, ours and yours.
+"""The proof of the store contract. Every store runs it, ours and yours.
 
 ::
 

@@ -40,7 +40,7 @@ class ClaimTests:
         picked = (await lab.store.read_event_log(event.id))[-1]
         assert (picked.action, picked.attempt, picked.fence, picked.worker_id) == (Action.PICKED, 1, 1, ALICE)
 
-    async def test_an_empty_queue_is_answered_at_once_with_an_empty_list(self, lab: Lab) -> None:
+    async def test_a_claim_on_an_empty_queue_returns_an_empty_list_at_once(self, lab: Lab) -> None:
         """Claim up to ``request.limit`` events of ``request.bus``. Never waits: the list is empty if there are none."""
         with anyio.fail_after(30):
             assert await lab.claim(limit=10) == []
@@ -122,7 +122,7 @@ class ClaimTests:
         assert sorted(ids) == sorted(event.id for event in events)
         assert [entry.action for entry in await lab.log()].count(Action.PICKED) == 120
 
-    async def test_a_repeat_answers_the_same_claims_and_takes_nothing_new(
+    async def test_a_repeat_returns_the_same_claims_and_takes_no_new_event(
         self, lab: Lab, other_node: EventStore
     ) -> None:
         """A repeat with the same token returns the claims that the token still holds, in the same order, and does
@@ -152,7 +152,7 @@ class ClaimTests:
         assert await other_node.claim_next_events(request) == first
         assert await lab.picture() == before
 
-    async def test_a_repeat_does_not_answer_what_was_settled_since(self, lab: Lab) -> None:
+    async def test_a_repeat_does_not_return_claims_settled_in_the_meantime(self, lab: Lab) -> None:
         """A repeat with the same token returns the claims that the token still holds, in the same order, and does
         nothing else.
         """
@@ -279,7 +279,9 @@ class HeldClaimTests:
         await lab.advance(25 * lab.moment)
         assert await lab.claim(worker_id=BOB) == []
 
-    async def test_a_late_claim_that_nobody_took_can_be_renewed(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_a_late_claim_can_be_renewed_if_the_event_was_not_taken_back(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """Only the token decides: a lease that is over is extended if the event was not taken back. Not logged."""
         claim = await lab.claimed()
         await lab.advance(2 * lab.lease)

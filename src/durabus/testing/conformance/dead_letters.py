@@ -31,7 +31,7 @@ class DeadLetterTests:
     """Listing and requeueing. A dead letter stays until an operator requeues or purges it."""
 
     @pytest.mark.parametrize("status", list(EventStatus))
-    async def test_a_dead_letter_is_what_ended_badly(
+    async def test_an_event_that_ended_with_errors_is_a_dead_letter(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
         """Events that ended FAILED or COMPLETED_WITH_ERRORS."""
@@ -186,7 +186,7 @@ class DeadLetterTests:
         assert caught.value.ref == ref
         assert await lab.picture() == before
 
-    async def test_requeued_events_are_answered_in_the_order_given(self, lab: Lab) -> None:
+    async def test_requeued_events_are_returned_in_the_order_given(self, lab: Lab) -> None:
         """Put dead letters back into the queue, all or none."""
         a, b, c = await _dead(lab, 3)
         events = await lab.store.requeue_dead_letters([c.id, a.event_id, b.id, c.event_id])
@@ -194,7 +194,9 @@ class DeadLetterTests:
         assert {event.generation for event in events} == {1}
         assert [entry.action for entry in await lab.log()].count(Action.REQUEUED) == 3
 
-    async def test_of_many_who_requeue_one_brings_it_back(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_a_dead_letter_requeued_by_many_callers_comes_back_once(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
         """An event that was requeued before and has not ended since is returned unchanged: a repeat is harmless."""
         (dead,) = await _dead(lab, 1)
         nodes = [lab.store, other_node] * 4
@@ -258,7 +260,7 @@ class PurgeTests:
         assert await lab.store.purge_dead_letters_by_id([alive.id, dead.id, 4711]) == []
         assert await lab.picture() == before
 
-    async def test_of_many_who_purge_by_id_one_is_told_so(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_each_purged_id_is_returned_to_one_of_many_callers(self, lab: Lab, other_node: EventStore) -> None:
         """Delete those of these events that are dead letters now, and return their ids."""
         ids = [event.id for event in await _dead(lab, 4)]
         nodes = [lab.store, other_node] * 3

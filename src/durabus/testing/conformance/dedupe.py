@@ -23,7 +23,7 @@ class DedupeTests:
     """An event id, or a key of its bus, names one event."""
 
     @EVERY_STATUS
-    async def test_a_known_event_id_answers_the_stored_event(
+    async def test_a_publish_with_a_known_event_id_returns_the_stored_event(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
         """A new event whose ``event_id``, or ``idempotency_key`` on the same bus, is known already is not stored: the
@@ -36,7 +36,7 @@ class DedupeTests:
         assert await lab.picture() == before
 
     @EVERY_STATUS
-    async def test_a_known_key_answers_the_stored_event(
+    async def test_a_publish_with_a_known_key_returns_the_stored_event(
         self, lab: Lab, other_node: EventStore, status: EventStatus
     ) -> None:
         """A new event whose ``event_id``, or ``idempotency_key`` on the same bus, is known already is not stored: the
@@ -105,7 +105,7 @@ class DedupeTests:
         assert stored[2].id < answer[0].id < answer[2].id
         assert (await lab.store.counts()).pending == 5
 
-    async def test_a_repeat_of_the_whole_call_answers_as_the_first_time(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_a_repeat_of_the_whole_call_returns_the_same_events(self, lab: Lab, other_node: EventStore) -> None:
         """This also holds inside one batch, and makes a repeat of the whole call harmless."""
         new = [*batch(3), _keyed("k")]
         first = await lab.store.add_events(new)

@@ -35,7 +35,7 @@ PAYLOAD_NAMES = ["null", "empty", "nested", "unicode", "quotes", "nul", "numbers
 class EventTests:
     """Storing, reading, removing and counting events."""
 
-    async def test_new_events_are_pending_and_answered_in_the_order_given(self, lab: Lab) -> None:
+    async def test_new_events_are_pending_and_returned_in_the_order_given(self, lab: Lab) -> None:
         """Each becomes PENDING with ``attempts=0`` and the next ``id``; ids follow the order of the batch."""
         new = batch(20)
         events = await lab.store.add_events(new)
@@ -121,7 +121,7 @@ class EventTests:
         assert [(entry.action, entry.id) for entry in log] == [(Action.PUBLISHED, event.id) for event in events]
         assert {(entry.tags, entry.metadata_json) for entry in log} == {(("a", "b"), '{"source":"web"}')}
 
-    async def test_an_empty_batch_is_answered_empty(self, lab: Lab) -> None:
+    async def test_an_empty_batch_returns_an_empty_list(self, lab: Lab) -> None:
         """Calls take batches: one item is a batch of one, and an empty batch returns an empty list."""
         before = await lab.picture()
         assert await lab.store.add_events([]) == []
@@ -148,7 +148,9 @@ class EventTests:
 
     async def test_many_events_are_looked_up_in_one_call(self, lab: Lab, other_node: EventStore) -> None:
         """Return what ``get_event`` would return for each of ``refs``, in their order, in one call."""
-        events = [await lab.ended(status) for status in reversed(EventStatus)]  # the PENDING one last: nobody claims it
+        events = [
+            await lab.ended(status) for status in reversed(EventStatus)
+        ]  # the PENDING one last: no worker claims it
         refs: list[EventRef] = [event.event_id if n % 2 else event.id for n, event in enumerate(events)]
         asked = [*refs, 0, -1, 2**62, "nonsense", new_event_id(), *reversed(refs)]
         assert await other_node.get_events(asked) == [*events, *[None] * 5, *reversed(events)]

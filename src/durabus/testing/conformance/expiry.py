@@ -159,7 +159,7 @@ class ExpiryTests:
         assert (await lab.event(claim)).status == status
         assert (await lab.trail(claim))[-1] == ("FAILED" if status == "FAILED" else "ABANDONED")
 
-    async def test_a_late_settlement_counts_while_nobody_took_the_event(self, lab: Lab) -> None:
+    async def test_a_late_settlement_counts_while_no_worker_has_claimed_the_event_again(self, lab: Lab) -> None:
         """Only the token decides: a late claim still holds the event alone until the event is taken back."""
         claim = await lab.claimed()
         await lab.advance(3 * lab.lease)

@@ -248,7 +248,7 @@ class HandlerClaimTests:
         assert granted.fence == held.fence + 1
 
     @BOTH_MODES
-    async def test_a_repeat_answers_the_claim_that_the_token_holds(
+    async def test_a_repeat_returns_the_claim_that_the_token_holds(
         self, lab: Lab, other_node: EventStore, mode: HandlerMode
     ) -> None:
         """A repeat with the same token returns the claim that the token holds."""

@@ -107,7 +107,7 @@ class HandlerResultTests:
         with pytest.raises(LeaseLost):
             await lab.store.complete_handler_result(first, outcome())
 
-    async def test_a_late_handler_that_nobody_took_can_still_write(self, lab: Lab) -> None:
+    async def test_a_late_handler_can_still_write_if_no_worker_took_it(self, lab: Lab) -> None:
         """Extend a handler claim. Only the token decides, even if the lease is over."""
         claim = await lab.claimed()
         granted = await handler_claim(lab, claim)
@@ -133,7 +133,7 @@ class HandlerResultTests:
         assert {result.handler_id for result in entry.results} == set(IDS)
         assert entry.payload_json == claim.event.payload_json
 
-    async def test_completing_if_done_can_be_repeated_but_not_by_a_stranger(
+    async def test_completing_if_done_can_be_repeated_but_not_under_another_claim(
         self, lab: Lab, other_node: EventStore
     ) -> None:
         """It works as ``settle_events`` with ``Complete``, also for a repeat.
@@ -150,7 +150,7 @@ class HandlerResultTests:
             await lab.store.complete_event_if_done(ClaimRef(4711, claim.token, 1), [])
         assert await lab.picture() == before
 
-    async def test_asking_too_early_changes_nothing(self, lab: Lab) -> None:
+    async def test_completing_if_done_changes_nothing_while_a_handler_is_not_settled(self, lab: Lab) -> None:
         """Complete the event if all of ``handler_ids`` are settled, or one of its results is UNRECOVERABLE; else
         None.
         """
@@ -260,7 +260,7 @@ class HandlerResultTests:
         assert (by_id[a.handler_id].expires_ts, by_id[c.handler_id].expires_ts) == (answers[0], answers[2])
         assert by_id[b.handler_id].expires_ts is None
 
-    async def test_handlers_that_are_done_are_known_to_the_next_worker(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_the_next_worker_knows_which_handlers_are_done(self, lab: Lab, other_node: EventStore) -> None:
         """``Claim.results`` holds what the event's handlers did in earlier attempts."""
         claim = await lab.claimed()
         done = await lab.store.complete_handler_result(await handler_claim(lab, claim), outcome())

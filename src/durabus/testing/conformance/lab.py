@@ -117,7 +117,7 @@ class Lab:
         return ClaimRequest(bus=bus, worker_id=worker_id, lease=self.lease if lease is None else lease, **options)
 
     async def claim(self, node: EventStore | None = None, **options: Any) -> list[Claim]:
-        """Claim on ``node`` (the first one if not given)."""
+        """Claim events on ``node`` (the first node if not given)."""
         return await (node or self.store).claim_next_events(self.request(**options))
 
     async def claim_one(self, node: EventStore | None = None, **options: Any) -> Claim:
@@ -131,7 +131,7 @@ class Lab:
         return await self.claim_one(bus=options.get("bus", BUS))
 
     async def settle(self, *settlements: Settlement) -> list[Settled | LeaseLost]:
-        """Settle in one batch."""
+        """Settle the claims in one batch."""
         return (await self.store.settle_events(settlements)).outcomes
 
     async def settle_one(self, settlement: Settlement) -> Settled:

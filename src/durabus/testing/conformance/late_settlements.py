@@ -55,7 +55,7 @@ async def _expired(node: EventStore) -> bool:
 class LateSettlementTests:
     """What the last holder of an event can still write, as long as no other worker has claimed the event."""
 
-    async def test_a_late_success_counts_while_nobody_has_claimed_the_event_since(
+    async def test_a_late_success_counts_while_no_worker_has_claimed_the_event_since(
         self, lab: Lab, other_node: EventStore
     ) -> None:
         """Late but not overtaken counts: an abandoned claim may still be settled until the event is claimed again."""
@@ -122,7 +122,7 @@ class LateSettlementTests:
         assert isinstance((await lab.settle(other))[0], LeaseLost)
         assert await lab.picture() == before
 
-    async def test_the_repeat_of_an_older_settlement_is_answered_under_an_abandoned_claim(
+    async def test_an_older_settlement_can_be_repeated_while_a_newer_claim_is_abandoned(
         self, lab: Lab, other_node: EventStore
     ) -> None:
         """An exact repeat of the newest settlement of an event (same token and fence, same kind) returns the outcome of
@@ -139,7 +139,7 @@ class LateSettlementTests:
 
     @pytest.mark.parametrize("since", ["claimed", "claimed with the same token", "ended", "failed for good"])
     @BY_WAY
-    async def test_once_somebody_has_claimed_the_event_it_is_too_late(
+    async def test_a_late_settlement_is_refused_once_another_worker_has_claimed_the_event(
         self, lab: Lab, other_node: EventStore, way: Callable[[ClaimRef], Settlement], since: str
     ) -> None:
         """Any other claim that is not current gets ``LeaseLost`` as its outcome (a value, not raised), and nothing of

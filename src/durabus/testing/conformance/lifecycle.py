@@ -122,7 +122,7 @@ class LifecycleTests:
         else:
             assert len(stored) % 50 == 0
 
-    async def test_a_close_while_somebody_waits_wakes_him(self, lab: Lab) -> None:
+    async def test_close_wakes_waiting_workers(self, lab: Lab) -> None:
         """Finish the calls that were accepted, then release every resource."""
         node = await lab.open_another()
 

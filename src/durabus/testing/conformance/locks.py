@@ -131,7 +131,7 @@ class LockTests:
         finally:
             await node.close()
 
-    async def test_a_repeat_with_the_same_token_answers_the_same_claim(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_a_repeat_with_the_same_token_returns_the_same_claim(self, lab: Lab, other_node: EventStore) -> None:
         """A repeat with the token that holds the lock returns the same claim."""
         token = new_token()
         first = await lab.store.claim_lock("report", worker_id=ALICE, token=token, lease=lab.lease)
@@ -155,7 +155,7 @@ class LockTests:
         again = await lab.store.renew_lock(lock, lease=lab.lease)
         assert again.expires_ts > renewed.expires_ts
 
-    async def test_a_late_lock_that_nobody_took_can_be_renewed(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_a_late_lock_can_be_renewed_if_no_worker_took_it(self, lab: Lab, other_node: EventStore) -> None:
         """Extend the lease; the fence stays. Only the token decides, even if the lease is over.
 
         Raises ``LeaseLost`` if the claim does not hold the lock.
@@ -230,7 +230,7 @@ class SignalTests:
             assert await other_node.wait_for_work(BUS, timeout=0) is False
 
     @pytest.mark.parametrize("published_on", ["the same node", "the other node"])
-    async def test_a_publish_wakes_who_waits(self, lab: Lab, other_node: EventStore, published_on: str) -> None:
+    async def test_a_publish_wakes_waiting_workers(self, lab: Lab, other_node: EventStore, published_on: str) -> None:
         """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came."""
         publisher = lab.store if published_on == "the same node" else other_node
 
@@ -243,7 +243,7 @@ class SignalTests:
                 group.start_soon(publish)
                 assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
-    async def test_all_who_wait_are_woken(self, lab: Lab) -> None:
+    async def test_a_publish_wakes_all_waiting_workers(self, lab: Lab) -> None:
         """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came."""
         heard: list[bool] = []
 
@@ -258,13 +258,13 @@ class SignalTests:
                 await lab.publish(1)
         assert heard == [True] * 5
 
-    async def test_what_is_there_already_ends_the_wait_at_once(self, lab: Lab) -> None:
+    async def test_an_event_that_is_there_already_ends_the_wait_at_once(self, lab: Lab) -> None:
         """The call returns at once if there is something to claim already."""
         await lab.publish(1)
         with anyio.fail_after(LONG / 2):
             assert await lab.store.wait_for_work(BUS, timeout=LONG) is True
 
-    async def test_a_released_event_wakes_who_waits(self, lab: Lab) -> None:
+    async def test_a_released_event_wakes_waiting_workers(self, lab: Lab) -> None:
         """Wait until ``bus`` may have something to claim, at most ``timeout`` seconds. False if no hint came."""
         claim = await lab.claimed()
 

@@ -77,7 +77,7 @@ class LogTests:
         assert await other_node.log_lag(START) == 5
         assert [await lab.store.log_lag(entry.position) for entry in entries] == [4, 3, 2, 1, 0]
 
-    async def test_nobody_holds_the_log_back_by_what_is_over(self, lab: Lab) -> None:
+    async def test_a_committed_publish_does_not_hold_back_the_log(self, lab: Lab) -> None:
         """Return the transaction that has hidden entries from readers for ``HELD_AFTER`` seconds or more, or None."""
         assert await lab.store.log_hold() is None
         await lab.publish(2)
@@ -293,7 +293,7 @@ class LogPieceTests:
         inner = await lab.store.cut_log(after=positions[1], until=positions[4], rows=rows)
         assert inner == positions[2:5][rows - 1 :: rows] + ([] if 3 % rows == 0 else [positions[4]])
 
-    async def test_only_the_first_pieces_are_answered(self, lab: Lab) -> None:
+    async def test_cut_log_returns_at_most_limit_pieces(self, lab: Lab) -> None:
         """Returns the end position of each piece, in commit order, at most the first ``limit``.
 
         The last piece may be shorter. Without entries the list is empty.

@@ -61,13 +61,13 @@ class Twin:
         self._note(applied)
 
     async def grant(self, worker_id: str = ALICE) -> None:
-        """Claim, or take over, in both."""
+        """Claim the event in both, or take it over in both."""
         request = self.lab.request(worker_id=worker_id)
         (self.claim,) = await self.lab.store.claim_next_events(request)
         await self.command(Grant(worker_id, request.token, self.lab.lease))
 
     async def settle(self, make: Callable[[Claim], Complete | Fail | Release]) -> None:
-        """Settle in both."""
+        """Settle the claim in both."""
         assert self.claim is not None
         settlement = make(self.claim)
         await self.lab.settle_one(settlement)

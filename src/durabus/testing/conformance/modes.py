@@ -40,7 +40,7 @@ async def _serial_claim(lab: Lab, mode: EventMode) -> Claim:
 
 
 class ModeTests:
-    """global-serial, bus-serial and parallel."""
+    """The modes global-serial, bus-serial and parallel."""
 
     @SERIAL_MODES
     async def test_a_store_that_cannot_lock_for_all_refuses_the_mode(self, lab: Lab, mode: EventMode) -> None:
@@ -52,7 +52,7 @@ class ModeTests:
             await _serial_claim(lab, mode)
 
     @pytest.mark.parametrize(("held", "asked", "bus", "granted"), MATRIX)
-    async def test_a_mode_excludes_those_who_need_the_same_lock(
+    async def test_a_serial_claim_excludes_claims_that_need_the_same_lock(
         self, lab: Lab, other_node: EventStore, held: EventMode, asked: EventMode, bus: str, *, granted: bool
     ) -> None:
         """With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
@@ -92,7 +92,7 @@ class ModeTests:
         assert len(await lab.claim(other_node, mode=mode, worker_id=BOB)) == 1
 
     @SERIAL_MODES
-    async def test_a_lock_that_somebody_holds_by_name_keeps_claims_out(
+    async def test_a_lock_held_by_name_keeps_serial_claims_out(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
         """With ``request.mode`` bus-serial or global-serial, events are claimed only if the lock ``event:bus:{bus}`` or
@@ -153,7 +153,7 @@ class ModeTests:
 
     @pytest.mark.parametrize("by", ["a claim", "name"])
     @pytest.mark.parametrize("many", [1, 3])
-    async def test_who_takes_an_expired_lock_takes_its_holders_events_on_any_bus(
+    async def test_taking_an_expired_lock_takes_back_its_holders_events_on_any_bus(
         self, lab: Lab, other_node: EventStore, many: int, by: str
     ) -> None:
         """Taking an expired lock also takes back all events of the former holder's token, as above, on every bus."""
@@ -177,7 +177,7 @@ class ModeTests:
             (expiry,) = await lab.store.renew_event_claims([late.ref], lease=5 * lab.lease)
             assert isinstance(expiry, LeaseLost)
         assert await lab.picture() == before
-        for late in lost:  # nobody has claimed the events themselves since
+        for late in lost:  # no worker has claimed the events themselves since
             assert (await lab.settle_one(Complete(late.ref))).status is EventStatus.COMPLETED
         assert await lab.store.list_locks() == before.locks
 
@@ -237,7 +237,7 @@ class ModeTests:
         assert seen == [event.id for event in events]
 
     @SERIAL_MODES
-    async def test_a_repeat_of_a_serial_claim_answers_it_again(
+    async def test_a_repeat_of_a_serial_claim_returns_the_same_claim(
         self, lab: Lab, other_node: EventStore, mode: EventMode
     ) -> None:
         """A repeat with the same token returns the claims that the token still holds, in the same order, and does
@@ -349,9 +349,7 @@ class SerialBatchTests:
         assert await lab.claim(other_node, mode=mode, worker_id=BOB) == []
         assert (await lab.event(one)).status is EventStatus.PROCESSING
 
-    async def test_a_batch_whose_leases_end_loses_its_lock_with_the_last(
-        self, lab: Lab, other_node: EventStore
-    ) -> None:
+    async def test_the_lock_of_a_batch_ends_with_its_last_lease(self, lab: Lab, other_node: EventStore) -> None:
         """It is freed when the last of them is settled, reset or taken back."""
         await lab.publish(3)
         claims = await lab.claim(limit=2, mode=GLOBAL)
@@ -364,7 +362,7 @@ class SerialBatchTests:
         assert await lab.store.expire_events() == 1
         assert len(await lab.claim(other_node, mode=GLOBAL, worker_id=BOB, bus=OTHER_BUS)) == 1
 
-    async def test_those_who_end_the_last_two_of_a_batch_at_once_free_its_lock(
+    async def test_two_callers_that_end_the_last_two_events_of_a_batch_at_once_free_its_lock(
         self, lab: Lab, other_node: EventStore
     ) -> None:
         """It is freed when the last of them is settled, reset or taken back."""

@@ -144,13 +144,13 @@ class OrderingTests:
 
     @pytest.fixture
     def keys(self, lab: Lab) -> None:
-        """For tests of what only a store with ordering keys does."""
+        """Skip the test unless the store has ordering keys."""
         if not lab.store.features.ordering_keys:
             pytest.skip("declared: ordering_keys=False")
 
     @pytest.fixture
     def by_id(self, lab: Lab) -> None:
-        """For tests of what only a store with claims by event_id does."""
+        """Skip the test unless the store can claim by ``event_id``."""
         if not lab.store.features.claims_by_event_id:
             pytest.skip("declared: claims_by_event_id=False")
 
@@ -172,7 +172,7 @@ class OrderingTests:
             await lab.claim(event_id=new_event_id())
 
     @pytest.mark.usefixtures("keys")
-    async def test_of_a_key_one_event_at_a_time_is_eligible(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_one_event_of_a_key_at_a_time_is_eligible(self, lab: Lab, other_node: EventStore) -> None:
         """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
         eligible, and only while none of them is PROCESSING.
         """
@@ -184,7 +184,7 @@ class OrderingTests:
         assert numbers(await lab.claim(other_node, limit=10, worker_id=BOB)) == [1]
 
     @pytest.mark.usefixtures("keys")
-    async def test_what_comes_while_its_key_is_worked_on_waits(self, lab: Lab, other_node: EventStore) -> None:
+    async def test_an_event_waits_while_another_of_its_key_is_claimed(self, lab: Lab, other_node: EventStore) -> None:
         """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
         eligible, and only while none of them is PROCESSING.
         """
@@ -224,7 +224,7 @@ class OrderingTests:
 
     @pytest.mark.usefixtures("keys")
     @pytest.mark.parametrize("ended_by", ["complete", "fail for good", "release", "reset", "remove", "lease"])
-    async def test_whatever_ends_a_claim_lets_the_key_go_on(
+    async def test_every_way_to_end_a_claim_frees_its_ordering_key(
         self, lab: Lab, other_node: EventStore, ended_by: str
     ) -> None:
         """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
@@ -275,7 +275,9 @@ class OrderingTests:
         assert [(claim.event.ordering_key, claim.event.priority) for claim in claims] == [("b", 5), ("a", 0)]
 
     @pytest.mark.usefixtures("keys")
-    async def test_a_dead_letter_that_comes_back_waits_for_who_works_and_goes_before_who_waits(self, lab: Lab) -> None:
+    async def test_a_requeued_dead_letter_runs_after_the_claimed_event_of_its_key_and_before_the_waiting_ones(
+        self, lab: Lab
+    ) -> None:
         """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
         eligible, and only while none of them is PROCESSING.
         """
@@ -334,7 +336,7 @@ class OrderingTests:
         assert numbers(await lab.claim(event_id=events[2].event_id)) == [2]
 
     @pytest.mark.usefixtures("by_id", "keys")
-    async def test_no_name_goes_before_the_order_of_a_key(self, lab: Lab) -> None:
+    async def test_a_claim_by_event_id_keeps_the_order_of_a_key(self, lab: Lab) -> None:
         """Among the live events of the bus with the same ``ordering_key``, only the one with the smallest ``id`` is
         eligible.
         """

@@ -182,7 +182,7 @@ class RegistrationTests:
         listed = await lab.store.list_handlers("nowhere")
         assert (listed.revision, listed.handlers) == ("", [])
 
-    async def test_a_claim_tells_the_revision_it_was_granted_at(self, lab: Lab) -> None:
+    async def test_a_claim_carries_the_revision_it_was_granted_at(self, lab: Lab) -> None:
         """``Claim.revision`` is the revision of the bus's handlers at this moment: a worker that has read that revision
         knows every handler that was registered before.
         """

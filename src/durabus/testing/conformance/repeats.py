@@ -290,7 +290,7 @@ class RepeatTests:
         assert await lab.picture() == before
 
     @pytest.mark.parametrize("then", ["claimed", "completed", "reset", "requeued"])
-    async def test_a_repeated_settlement_is_answered_until_a_newer_one(
+    async def test_a_repeated_settlement_returns_its_outcome_until_a_newer_one(
         self, lab: Lab, other_node: EventStore, then: str
     ) -> None:
         """An exact repeat of the newest settlement of an event (same token and fence, same kind) returns the outcome of

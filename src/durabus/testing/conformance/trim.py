@@ -116,7 +116,7 @@ class TrimTests:
         assert (left.pending, left.failed, left.completed) == (3, 1, 0)
 
     @BY
-    async def test_those_who_trim_side_by_side_forget_each_event_once(self, lab: Lab, by: str) -> None:
+    async def test_nodes_that_trim_side_by_side_delete_each_event_once(self, lab: Lab, by: str) -> None:
         """Returns how many were deleted."""
         await _completed(lab, 6)
         assert sum(await lab.race([partial(_forget, lab, by)] * 4)) == 6
