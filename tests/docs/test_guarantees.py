@@ -50,7 +50,7 @@ def test_every_test_that_is_named_exists() -> None:
             assert example.removesuffix("]") in str(examples), f"{row}: {test} has no such example"
 
 
-async def test_the_memory_store_remembers_as_many_completed_events_as_it_is_told() -> None:
+async def test_the_memory_store_keeps_as_many_completed_events_as_configured() -> None:
     store = await open_store("memory://?max_history=10")
     await store.add_events([new_event("a.b") for _ in range(50)])
     claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=50))
@@ -67,7 +67,7 @@ def test_a_lease_that_a_store_cannot_judge_is_refused(name: str) -> None:
         EventBus(store, lease=store.features.minimum_lease)
 
 
-def test_the_table_promises_nothing_that_a_card_takes_back() -> None:
+def test_the_summary_promises_nothing_that_a_stores_own_table_excludes() -> None:
     rows = {row.split(" | ")[0].strip("| "): row for row in page().splitlines() if row.startswith("| ")}
     for promised in all_guarantees().values():
         if "kill -9 of the server" in promised.lost:

@@ -17,7 +17,7 @@ SEED = 4711
 @pytest.mark.parametrize(
     "kind", ["sqlite", "postgresql", "redis", "nats", pytest.param("kafka", marks=pytest.mark.long)]
 )
-async def test_whatever_is_done_to_processes_servers_and_wires_no_promise_is_broken(kind: str, tmp_path: Path) -> None:
+async def test_no_fault_of_processes_servers_or_connections_breaks_a_promise(kind: str, tmp_path: Path) -> None:
     if kind != "sqlite":
         installed(make_server(kind))
     planned = small(KINDS[kind].rounds[0], 16)

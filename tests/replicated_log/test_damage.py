@@ -65,7 +65,7 @@ def damaged_records() -> dict[str, tuple[str | None, Mapping[str, str], bytes]]:
 
 
 @pytest.mark.parametrize("kind", damaged_records())
-async def test_a_damaged_record_stops_every_node_and_whoever_waits_is_told(nodes: Nodes, kind: str) -> None:
+async def test_a_damaged_record_stops_every_node_and_ends_every_wait(nodes: Nodes, kind: str) -> None:
     stores = [await nodes.open() for _ in range(2)]
     await stores[0].add_events([new_event("t", delay=60)])
     waiting = [asyncio.create_task(store.wait_for_work("default", timeout=60)) for store in stores]

@@ -75,7 +75,7 @@ async def test_a_parent_given_by_hand_is_kept_and_none_is_none(make_bus: MakeBus
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_parent_completes_after_children_that_nobody_awaits(make_bus: MakeBus, mode: str) -> None:
+async def test_a_parent_completes_after_children_that_no_handler_awaits(make_bus: MakeBus, mode: str) -> None:
     """At any depth, and its handler does not run again meanwhile."""
     bus, release, calls = make_bus(mode=mode), asyncio.Event(), []
 
@@ -415,7 +415,7 @@ async def test_an_awaited_child_on_another_bus_of_another_node_runs_under_the_gl
     assert await one.emit("parent").result() == 2
 
 
-async def test_a_child_on_another_node_is_stopped_when_nobody_waits_for_it_any_more(make_bus: MakeBus) -> None:
+async def test_a_child_on_another_node_is_stopped_when_its_parent_stops_waiting(make_bus: MakeBus) -> None:
     here, there = make_bus(mode="bus-serial", lease=1.1), make_bus(mode="bus-serial", lease=1.1)
     ledger, limits = Ledger(), []
 

@@ -50,7 +50,7 @@ async def test_a_handler_that_awaits_its_own_type_for_ever_ends_at_the_fiftieth_
 
 
 @pytest.mark.parametrize("how", ["bus.emit", "ctx.emit"])
-async def test_children_that_nobody_awaits_count_too(make_bus: MakeBus, store: EventStore, how: str) -> None:
+async def test_children_that_no_handler_awaits_count_too(make_bus: MakeBus, store: EventStore, how: str) -> None:
     bus = make_bus(max_depth=5)
 
     async def again(event: Event, ctx: Context) -> None:
@@ -64,7 +64,7 @@ async def test_children_that_nobody_awaits_count_too(make_bus: MakeBus, store: E
     assert (await DLQInspector(store).list()).total == 1
 
 
-async def test_who_asks_for_the_result_of_a_chain_that_ended_ends_with_it_and_is_not_tried_again(
+async def test_a_handler_that_awaits_the_result_of_a_chain_fails_with_it_and_is_not_retried(
     make_bus: MakeBus, store: EventStore
 ) -> None:
     bus, errors = make_bus(max_depth=5, retry=PATIENT), []
@@ -123,12 +123,12 @@ async def test_an_event_without_a_parent_begins_a_new_chain(make_bus: MakeBus, s
 
 
 @pytest.mark.parametrize("max_depth", [0, -1, True, 2.5, None, "50"])
-def test_a_depth_that_is_none_is_refused(max_depth: Any) -> None:
+def test_an_invalid_max_depth_is_refused(max_depth: Any) -> None:
     with pytest.raises(ConfigurationError, match="max_depth="):
         EventBus("memory://", max_depth=max_depth)
 
 
-async def test_metadata_that_are_none_are_refused_inside_a_handler_as_outside(make_bus: MakeBus) -> None:
+async def test_metadata_that_is_no_mapping_is_refused_inside_and_outside_of_handlers(make_bus: MakeBus) -> None:
     bus, refused = make_bus(), []
 
     async def handler(event: Event) -> None:

@@ -129,7 +129,9 @@ async def test_a_search_ends_with_its_time_and_with_the_bus(make_bus: MakeBus) -
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, TimeoutError])
-async def test_a_condition_that_fails_is_told_to_who_made_it(make_bus: MakeBus, error: type[Exception]) -> None:
+async def test_an_error_in_a_search_condition_is_raised_to_its_caller(
+    make_bus: MakeBus, error: type[Exception]
+) -> None:
     def fail(_event: Event) -> bool:
         raise error
 

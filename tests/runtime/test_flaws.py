@@ -20,7 +20,7 @@ async def test_a_bus_with_its_defaults_takes_any_number_of_events(make_bus: Make
     assert {event.status for event in ends} == {EventStatus.COMPLETED}
 
 
-async def test_a_shutdown_leaves_nobody_waiting(make_bus: MakeBus) -> None:
+async def test_a_shutdown_ends_every_wait(make_bus: MakeBus) -> None:
     """There, whoever awaited a queued event of a stopped bus waited for ever."""
     bus, never = make_bus(concurrency=1), asyncio.Event()
 
@@ -126,7 +126,7 @@ async def test_waits_outside_of_handlers_keep_the_order_of_a_serial_bus(make_bus
     assert seen == [f"{sign}{n}" for n in range(5) for sign in "+-"]
 
 
-async def test_an_event_that_nobody_handles_here_is_not_completed_by_looking_at_it(make_bus: MakeBus) -> None:
+async def test_a_node_without_the_handler_does_not_complete_the_event(make_bus: MakeBus) -> None:
     """There, an event without a handler in this process was complete at once."""
     publisher, worker = await make_bus().start(), make_bus()
     handle = publisher.emit("job")

@@ -49,7 +49,7 @@ async def test_an_event_is_handled_by_both_buses(make_bus: MakeBus) -> None:
 
 
 @pytest.mark.parametrize("first", ["one", "two", "three"])
-async def test_a_circle_of_forwards_ends_whoever_begins(make_bus: MakeBus, first: str) -> None:
+async def test_a_circle_of_forwards_ends_whichever_bus_begins(make_bus: MakeBus, first: str) -> None:
     buses, seen = [make_bus(name=name) for name in ("one", "two", "three")], Seen()
     seen.on(*buses)
     for source in buses:

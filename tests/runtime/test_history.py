@@ -71,7 +71,7 @@ async def test_a_full_bus_that_may_not_drop_refuses_and_keeps_what_it_has(make_b
 
 
 @pytest.mark.parametrize("size", [-1, True, 1.5])
-async def test_a_size_that_is_none_is_refused(make_bus: MakeBus, size: object) -> None:
+async def test_an_invalid_history_size_is_refused(make_bus: MakeBus, size: object) -> None:
     with pytest.raises(ConfigurationError, match="max_history_size"):
         make_bus(max_history_size=size)
 
@@ -122,7 +122,7 @@ async def test_buses_that_come_and_go_leave_nothing_behind(url: str, monkeypatch
     await store.close()
 
 
-async def test_of_those_who_leave_one_looks_now_and_then_and_finds_all(
+async def test_stopping_nodes_look_for_buses_to_archive_now_and_then_and_find_all(
     make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks, instant, archive = 0, 0.0, store.archive_buses

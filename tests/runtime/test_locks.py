@@ -37,7 +37,7 @@ async def test_a_lock_has_one_holder_and_each_a_larger_fence(store: EventStore) 
     assert await store.list_locks() == []
 
 
-async def test_who_will_not_wait_is_told(store: EventStore) -> None:
+async def test_a_caller_that_does_not_wait_for_a_held_lock_gets_an_error(store: EventStore) -> None:
     async with LockManager(store).hold("invoice:7"):
         with pytest.raises(LockHeld, match="'invoice:7' is held by another holder after 0 s"):
             async with LockManager(store).hold("invoice:7", wait=0):
@@ -77,7 +77,7 @@ async def test_a_lock_that_is_lost_stops_the_block(store: EventStore) -> None:
     await asyncio.sleep(0)  # and this task goes on
 
 
-async def test_a_block_that_will_not_stop_is_told_in_the_end(store: EventStore) -> None:
+async def test_a_block_that_ignores_the_lost_lock_raises_at_its_end(store: EventStore) -> None:
     async def work() -> None:
         async with LockManager(store, lease=1.1).hold("report") as lock:
             await lose(store, lock)
@@ -88,7 +88,7 @@ async def test_a_block_that_will_not_stop_is_told_in_the_end(store: EventStore) 
         await work()
 
 
-async def test_a_block_that_answers_the_loss_with_an_error_of_its_own_leaves_the_task_uncancelled(
+async def test_a_block_that_raises_its_own_error_after_the_loss_leaves_the_task_uncancelled(
     store: EventStore,
 ) -> None:
     async def work() -> None:
@@ -148,7 +148,7 @@ async def test_a_task_that_is_cancelled_frees_its_lock_and_ends(store: EventStor
     assert await store.list_locks() == []
 
 
-async def test_a_task_that_is_cancelled_before_the_answer_leaves_no_lock(
+async def test_a_task_that_is_cancelled_while_it_asks_for_a_lock_leaves_no_lock(
     store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask, asked, answer = store.claim_lock, asyncio.Event(), asyncio.Event()
@@ -174,7 +174,7 @@ async def test_a_task_that_is_cancelled_before_the_answer_leaves_no_lock(
     assert await store.list_locks() == []
 
 
-async def test_who_waits_takes_over_from_one_that_is_gone(store: EventStore) -> None:
+async def test_a_waiting_caller_gets_the_lock_of_a_holder_that_is_gone(store: EventStore) -> None:
     gone = await store.claim_lock("report", worker_id="gone", token="gone", lease=0.2)
     assert gone is not None
     async with LockManager(store).hold("report", wait=20) as lock:
@@ -191,6 +191,6 @@ async def test_a_closed_store_ends_the_block(store: EventStore) -> None:
         await work()
 
 
-async def test_a_lease_that_is_none_is_refused(store: EventStore) -> None:
+async def test_a_lease_of_zero_is_refused(store: EventStore) -> None:
     with pytest.raises(ConfigurationError, match="lease=0"):
         LockManager(store, lease=0)

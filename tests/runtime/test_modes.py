@@ -99,7 +99,7 @@ async def test_only_handlers_that_failed_run_again(make_bus: MakeBus, handler_mo
 
 
 @pytest.mark.parametrize("value", [0, False, "", [], "yes"])
-async def test_the_first_answer_is_enough_also_a_falsy_one(make_bus: MakeBus, value: object) -> None:
+async def test_the_first_value_completes_the_event_also_a_falsy_one(make_bus: MakeBus, value: object) -> None:
     bus, late = make_bus(completion="first"), asyncio.Event()
     bus.subscribe("job", answering(None), id="silent")
     bus.subscribe("job", answering(value), id="winner")
@@ -113,7 +113,7 @@ async def test_the_first_answer_is_enough_also_a_falsy_one(make_bus: MakeBus, va
     assert "before it started" in (results["loser"].error or "")
 
 
-async def test_side_by_side_the_others_are_stopped(make_bus: MakeBus) -> None:
+async def test_the_first_value_stops_parallel_handlers(make_bus: MakeBus) -> None:
     bus, never, stopped = make_bus(completion="first", handler_mode="parallel"), asyncio.Event(), []
 
     async def loser(event: Event) -> None:
@@ -134,7 +134,7 @@ async def test_side_by_side_the_others_are_stopped(make_bus: MakeBus) -> None:
     assert (await handle).status is EventStatus.COMPLETED
 
 
-async def test_an_answer_makes_good_for_those_who_failed(make_bus: MakeBus) -> None:
+async def test_a_value_makes_good_for_handlers_that_failed(make_bus: MakeBus) -> None:
     bus = make_bus(completion="first")
 
     async def fails(event: Event) -> None:
@@ -179,7 +179,7 @@ async def test_an_unrecoverable_error_ends_the_event_after_one_call_of_each_hand
     assert results["audit"] == (ResultStatus.SUCCEEDED, None)
 
 
-async def test_without_an_answer_all_of_them_count(make_bus: MakeBus) -> None:
+async def test_without_a_value_all_handlers_count(make_bus: MakeBus) -> None:
     bus = make_bus(completion="first")
 
     async def fails(event: Event) -> None:

@@ -24,7 +24,7 @@ async def test_publish_stores_a_delayed_event_and_does_not_wait_for_it(make_bus:
 
 @pytest.mark.parametrize("mode", ["parallel", "bus-serial"])
 @pytest.mark.parametrize("how", ["publish", "emit", "ctx.emit"])
-async def test_a_delayed_event_of_a_handler_is_no_child_and_holds_up_nobody(
+async def test_a_delayed_event_of_a_handler_is_no_child_and_does_not_delay_its_parent(
     make_bus: MakeBus, mode: str, how: str
 ) -> None:
     """As a cron made by hand: every run publishes the next."""

@@ -163,7 +163,7 @@ async def test_what_is_done_is_settled_while_the_rest_of_its_batch_runs(make_bus
 
 
 @SERIAL
-async def test_a_retry_in_the_middle_of_a_batch_holds_up_nobody(
+async def test_a_retry_in_the_middle_of_a_batch_does_not_delay_the_others(
     make_bus: MakeBus, store: EventStore, ledger: Ledger, mode: str
 ) -> None:
     bus = make_bus(mode=mode, retry={"max_retries": 2, "base_delay": 0.05, "jitter": 0.0})

@@ -89,7 +89,7 @@ async def test_a_trace_goes_from_the_parent_through_its_handler_to_the_child(
     ]
 
 
-async def test_a_retry_is_told_too(make_bus: MakeBus) -> None:
+async def test_the_tracer_sees_a_retry_too(make_bus: MakeBus) -> None:
     tracer = Tracer()
     bus = make_bus(tracing=tracer, retry={"max_retries": 1, "base_delay": 0.0})
 

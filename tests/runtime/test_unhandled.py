@@ -23,7 +23,7 @@ async def has_ended_a_claim(store: EventStore, id_: int) -> bool:
     return any(entry.action == "RELEASED" for entry in await store.read_event_log(id_))
 
 
-async def test_it_completes_and_the_log_says_so_with_one_warning_for_each_type(
+async def test_an_unhandled_event_completes_and_the_log_says_so_with_one_warning_for_each_type(
     make_bus: MakeBus, store: EventStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = make_bus()
@@ -42,7 +42,7 @@ async def test_it_completes_and_the_log_says_so_with_one_warning_for_each_type(
     assert bus.metrics.snapshot().unhandled == {"order.plcaed": 2, "mail.wanted": 1}
 
 
-async def test_it_may_be_a_dead_letter_which_is_handled_once_a_handler_is_there(
+async def test_an_unhandled_event_may_become_a_dead_letter_that_a_later_handler_gets(
     make_bus: MakeBus, store: EventStore
 ) -> None:
     bus, seen = make_bus(unhandled="dead_letter"), asyncio.Queue[int]()
@@ -63,7 +63,9 @@ async def test_it_may_be_a_dead_letter_which_is_handled_once_a_handler_is_there(
     assert await asyncio.wait_for(seen.get(), 10) == 7
 
 
-async def test_it_may_be_kept_in_the_queue_until_a_handler_is_there(make_bus: MakeBus, store: EventStore) -> None:
+async def test_an_unhandled_event_may_stay_in_the_queue_until_a_handler_is_there(
+    make_bus: MakeBus, store: EventStore
+) -> None:
     bus, seen = make_bus(unhandled="keep"), asyncio.Queue[int]()
     bus.subscribe("order.placed", lambda event: None)
     await bus.start()
@@ -128,7 +130,7 @@ def test_an_event_that_is_kept_rests_as_long_as_it_has_waited_and_at_most_an_hou
 
 
 @pytest.mark.parametrize("unhandled", ["complete", "keep", "dead_letter"])
-async def test_an_event_that_another_node_has_a_handler_for_is_not_one_of_them(
+async def test_an_event_with_a_handler_on_another_node_is_not_unhandled(
     make_bus: MakeBus, store: EventStore, unhandled: str
 ) -> None:
     here, there, seen = make_bus(unhandled=unhandled), make_bus(unhandled=unhandled), []
@@ -145,7 +147,7 @@ async def test_an_event_that_another_node_has_a_handler_for_is_not_one_of_them(
     assert here.metrics.snapshot().unhandled == there.metrics.snapshot().unhandled == {}
 
 
-def test_another_word_is_refused() -> None:
+def test_an_unknown_value_of_unhandled_is_refused() -> None:
     with pytest.raises(
         ConfigurationError, match=r"unhandled='drop': must be one of \['complete', 'keep', 'dead_letter'\]"
     ):

@@ -53,7 +53,7 @@ def test_a_restart_cuts_the_connections(server: PostgreSQLServer) -> None:
             connection.execute("SELECT 1")
 
 
-def test_it_is_durable_by_default(server: PostgreSQLServer) -> None:
+def test_the_server_is_durable_by_default(server: PostgreSQLServer) -> None:
     assert [ask(server.url, f"SHOW {name}") for name in ("fsync", "synchronous_commit")] == ["on", "on"]
 
 

@@ -32,7 +32,7 @@ def on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return table
 
 
-async def test_a_store_as_durabus_makes_it_is_well(store: SQLiteStore, file: Path) -> None:
+async def test_the_doctor_finds_no_problem_in_a_store_that_durabus_made(store: SQLiteStore, file: Path) -> None:
     assert await findings(f"sqlite:///{file}") == {}
     assert await findings(f"sqlite:///{file}?synchronous=normal") == {"synchronous": ("warning", "normal")}
 

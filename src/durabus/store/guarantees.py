@@ -22,7 +22,7 @@ URLS = {
     "sharded": "sharded://sqlite:///0.db|sqlite:///1.db",
 }
 """The stores in the order of the page, each with a URL of its kind. The URL is parsed, never opened."""
-CRASHES = "lab/test_rounds.py::test_whatever_is_done_to_processes_servers_and_wires_no_promise_is_broken"
+CRASHES = "lab/test_rounds.py::test_no_fault_of_processes_servers_or_connections_breaks_a_promise"
 """The short round of the crash lab. The page about reliability describes the long one."""
 NOT_TESTED = "not tested"
 HEAD = """# Guarantees

@@ -30,7 +30,7 @@ GUARANTEES = Guarantees(
             "conformance/test_real_time.py::TestMemoryStoreInRealTime::test_another_worker_takes_over_when_the_lease_is_over",
         ),
         "wake_up": (f"{SUITE}::test_a_publish_wakes_waiting_workers",),
-        "limits": ("docs/test_guarantees.py::test_the_memory_store_remembers_as_many_completed_events_as_it_is_told",),
+        "limits": ("docs/test_guarantees.py::test_the_memory_store_keeps_as_many_completed_events_as_configured",),
         "not_for": ("not tested: nothing is promised",),
     },
 )

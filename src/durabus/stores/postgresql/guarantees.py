@@ -28,7 +28,7 @@ GUARANTEES = Guarantees(
     in_short={"survives_power_loss": "yes, by PostgreSQL's own promise (not tested)"},
     shown_by={
         "durability": (
-            "servers/test_postgresql.py::test_it_is_durable_by_default",
+            "servers/test_postgresql.py::test_the_server_is_durable_by_default",
             "postgresql/test_doctor.py::test_settings_that_lose_events_are_found",
             "postgresql/test_doctor.py::test_every_needed_setting_is_looked_at",
         ),

@@ -29,7 +29,7 @@ GUARANTEES = Guarantees(
         "lost": (
             f"{CRASHES}[sqlite]",
             "sqlite/test_foreign_close.py::test_what_is_acknowledged_after_the_application_read_the_file_is_kept",
-            "sqlite/test_doctor.py::test_a_store_as_durabus_makes_it_is_well",
+            "sqlite/test_doctor.py::test_the_doctor_finds_no_problem_in_a_store_that_durabus_made",
             "not tested: a power cut",
         ),
         "order": (
