@@ -24,7 +24,7 @@ def routes() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer nonsense", "Basic YTpi", "bearer durabus_0_0"])
-async def test_no_route_answers_without_a_token(guarded: Desk, header: str | None) -> None:
+async def test_no_route_serves_a_request_without_a_token(guarded: Desk, header: str | None) -> None:
     headers = {} if header is None else {"Authorization": header}
     known = routes()
     assert len(known) > 20
@@ -178,7 +178,7 @@ def test_only_a_hash_is_kept_and_only_the_owner_reads_it(tokens: TokenFile) -> N
 
 
 @pytest.mark.parametrize("damage", ["", "{", '{"tokens": [{}]}', "[]"])
-async def test_a_damaged_tokens_file_lets_nobody_in(guarded: Desk, tokens: TokenFile, damage: str) -> None:
+async def test_a_damaged_tokens_file_admits_no_client(guarded: Desk, tokens: TokenFile, damage: str) -> None:
     _, token = tokens.create("x", [Scope.ADMIN])
     assert (await guarded.get("/events", headers=bearer(token))).status_code == 200
     tokens.path.write_text(damage)
@@ -224,7 +224,7 @@ async def test_without_tokens_only_this_machine_is_served(
         assert (await desk.get("/events", headers=headers)).status_code == code
 
 
-async def test_a_server_that_was_reached_from_elsewhere_serves_nobody_without_tokens(
+async def test_a_server_reached_by_a_public_address_serves_no_client_without_tokens(
     store: EventStore, clock: ManualClock
 ) -> None:
     """Its own address is not a loopback one, whoever the client says it is."""
@@ -232,7 +232,7 @@ async def test_a_server_that_was_reached_from_elsewhere_serves_nobody_without_to
         assert (await desk.get("/events")).status_code == 401
 
 
-async def test_no_secret_is_logged_or_answered(
+async def test_no_secret_is_logged_or_returned(
     guarded: Desk, tokens: TokenFile, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, token = tokens.create("x", [Scope.ADMIN])

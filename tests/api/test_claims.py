@@ -200,7 +200,7 @@ async def test_a_reused_worker_id_with_an_old_proof_cannot_end_the_new_claim(des
 
 
 @pytest.mark.parametrize("proved", [True, False], ids=["with its proof", "by its name"])
-async def test_a_job_longer_than_its_lease_counts_while_nobody_else_has_it(desk: Desk, proved: bool) -> None:
+async def test_a_job_longer_than_its_lease_counts_while_no_other_worker_has_it(desk: Desk, proved: bool) -> None:
     id_ = await desk.publish(max_retries=2)
     got = await desk.claim()
     desk.clock.advance(45)
@@ -244,7 +244,7 @@ async def test_another_worker_cannot_report(desk: Desk) -> None:
     assert await desk.trail(id_) == ["PICKED"]
 
 
-async def test_a_failure_that_was_reported_stays_reported_when_another_has_the_event(desk: Desk) -> None:
+async def test_a_reported_failure_stays_reported_when_another_worker_has_the_event(desk: Desk) -> None:
     id_ = await desk.publish()
     await desk.claim()
     first = await desk.post(f"/events/{id_}/fail", {"worker_id": "host:1", "error_message": "a"})
@@ -316,7 +316,7 @@ async def test_dead_letters_are_listed_brought_back_and_purged(desk: Desk) -> No
     assert (await desk.post("/dead-letters/purge", {"older_than_days": 1})).json() == {"purged": 2}
 
 
-async def test_figures(desk: Desk) -> None:
+async def test_stats_and_metrics_show_the_counts(desk: Desk) -> None:
     await desk.publish()
     await desk.publish()
     await desk.claim()
@@ -345,7 +345,7 @@ async def test_lists_of_any_depth_go_by_id(desk: Desk) -> None:
     assert (tagged["events"], tagged["total"]) == (page["events"], 5)
 
 
-async def test_a_total_that_nobody_counted_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_total_beyond_the_count_limit_is_marked_as_capped(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("durabus.views.events.COUNT_UP_TO", 3)
     for _ in range(4):
         await desk.publish()

@@ -146,7 +146,7 @@ async def test_what_is_not_safe_is_sent_once(desk: Desk) -> None:
         assert flaky.sent == 1
 
 
-async def test_it_gives_up(desk: Desk) -> None:
+async def test_the_client_gives_up_after_six_tries(desk: Desk) -> None:
     flaky = Flaky(desk, 1000)
     with pytest.raises(StoreUnavailableError):
         await Client("http://127.0.0.1", transport=flaky).stats()
@@ -155,7 +155,7 @@ async def test_it_gives_up(desk: Desk) -> None:
         await Client("http://127.0.0.1", transport=Flaky(desk, 1000, status=503)).stats()
 
 
-async def test_what_is_no_answer_of_the_server_is_an_error_too() -> None:
+async def test_a_reply_that_no_durabus_server_sent_is_an_error_too() -> None:
     page = httpx2.MockTransport(lambda _: httpx2.Response(200, text="<html>Welcome to our network</html>"))
     with pytest.raises(ApiError, match="200: not a response of this API"):
         await Client("http://127.0.0.1", transport=page).stats()
@@ -278,7 +278,7 @@ async def test_a_worker_waits_for_a_server_that_went_away(desk: Desk) -> None:
     assert transport.away == 0
 
 
-async def test_a_worker_is_told_of_a_server_that_was_never_there(desk: Desk) -> None:
+async def test_a_worker_gets_an_error_if_the_server_was_never_there(desk: Desk) -> None:
     client = Client("http://127.0.0.1", transport=Away(desk, answers=0, away=20))
     with pytest.raises(StoreUnavailableError, match="durabus serve"):
         await anext(client.jobs(tags=["t"]))
@@ -313,7 +313,7 @@ class Deaf(httpx2.AsyncBaseTransport):
 
 
 @pytest.mark.parametrize("breaks", [False, True], ids=["silence", "no connection"])
-async def test_a_job_whose_lease_ends_without_an_answer_is_cancelled(desk: Desk, *, breaks: bool) -> None:
+async def test_a_job_is_cancelled_if_its_lease_ends_without_a_reply(desk: Desk, *, breaks: bool) -> None:
     client = Client("http://127.0.0.1", transport=Deaf(desk, "/claims/renew", breaks=breaks))
     await client.publish("job", tags=["t"])
     (claim,) = await client.claim(tags=["t"])

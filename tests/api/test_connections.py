@@ -117,7 +117,7 @@ HOSTILE: dict[str, tuple[bytes, bytes]] = {
 
 
 @pytest.mark.parametrize(("form", "addresses"), [*((form, 1) for form in HOSTILE), ("silent", 50), ("half a body", 50)])
-def test_a_thousand_hostile_connections_stop_nobody(server: Server, form: str, addresses: int) -> None:
+def test_a_thousand_hostile_connections_stop_no_other_client(server: Server, form: str, addresses: int) -> None:
     """Neither a client at their address, such as everybody behind a proxy, nor one at another address."""
     sent, after_reply = HOSTILE[form]
     with ExitStack() as stack:
@@ -233,7 +233,7 @@ async def test_a_full_server_closes_whatever_waits_for_its_client(monkeypatch: p
             writer.close()
 
 
-async def test_a_full_server_of_version_6_serves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_server_on_ipv6_serves_the_next_client(monkeypatch: pytest.MonkeyPatch) -> None:
     async with small_server(monkeypatch, "::1", MAX_CONNECTIONS=4) as port, asyncio.timeout(20):
         held = [await opened(port, ask=False, host="::1") for _ in range(10)]
         held.append(await opened(port, ask=True, host="::1"))
@@ -241,7 +241,7 @@ async def test_a_full_server_of_version_6_serves_the_next_one(monkeypatch: pytes
             writer.close()
 
 
-def test_a_peer_is_a_network_of_version_6_or_an_address_of_version_4() -> None:
+def test_a_peer_is_an_ipv6_network_or_an_ipv4_address() -> None:
     assert network("2001:db8::1") == network("2001:db8::ffff:1") != network("2001:db8:0:1::1")
     assert network("::ffff:203.0.113.7") == network("203.0.113.7") != network("203.0.113.8")
     assert network("") == ""
@@ -270,7 +270,7 @@ def test_many_addresses_of_one_network_do_not_push_out_a_peer_with_two_connectio
     assert [held.ended for held in many] == [True] * 18 + [False] * 2, "the one that waits longest goes first"
 
 
-async def test_a_response_that_nobody_reads_is_given_up_when_the_server_is_full(
+async def test_a_full_server_drops_a_response_that_its_client_does_not_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stalled = set[HttpConnection]()

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl on this machine")
-def test_it_completes_work_and_reports_failures(tmp_path: Path) -> None:
+def test_the_curl_worker_completes_work_and_reports_failures(tmp_path: Path) -> None:
     tokens = TokenFile(tmp_path / "tokens.json")
     _, token = tokens.create("all", [Scope.ADMIN])
     with Server(f"sqlite:///{tmp_path}/curl.db", "--tokens", str(tokens.path)) as server:

@@ -48,7 +48,7 @@ async def away(desk: Desk) -> Desk:
     return desk
 
 
-async def test_every_route_says_not_now_and_when_to_come_again(away: Desk) -> None:
+async def test_every_route_returns_unavailable_with_a_time_to_retry(away: Desk) -> None:
     for method, path in routes():
         answer = await away.http.request(method, path, json=BODIES.get(path), params=PARAMETERS.get(path))
         assert answer.status_code == 503, (method, path, answer.text)
@@ -59,7 +59,7 @@ async def test_every_route_says_not_now_and_when_to_come_again(away: Desk) -> No
 
 
 @pytest.mark.parametrize("path", PAGES)
-async def test_every_page_says_so_too(away: Desk, path: str) -> None:
+async def test_every_page_says_that_the_store_is_unavailable(away: Desk, path: str) -> None:
     answer = await away.get(path)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     assert answer.headers["content-type"].startswith("text/html")

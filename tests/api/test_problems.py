@@ -128,9 +128,7 @@ async def test_every_address_refuses_with_a_problem(guarded: Desk, tokens: Token
     }
 
 
-async def test_an_error_that_nobody_expected_is_a_problem_and_tells_no_details(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unexpected_error_is_a_problem_without_details(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_arguments: Any, **_options: Any) -> Any:
         raise RuntimeError("s3cret")
 

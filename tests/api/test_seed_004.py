@@ -428,7 +428,7 @@ async def test_reports_are_idempotent_by_event_worker_and_action(desk: Desk, act
     assert await desk.trail(id_) == ["PICKED", "FAILED" if action == "fail" else "COMPLETED"]
 
 
-async def test_a_repeat_of_the_last_failure_answers_400_again(desk: Desk) -> None:
+async def test_a_repeat_of_the_last_failure_returns_400_again(desk: Desk) -> None:
     id_ = await desk.publish(max_retries=1)
     await desk.claim()
     answers = [await desk.post(f"/events/{id_}/fail", {"worker_id": "host:1"}) for _ in range(2)]

@@ -80,7 +80,7 @@ def test_nothing_is_claimed_for_a_client_that_went_away(http: httpx2.Client, ser
     assert http.get(f"/events/{id_}").json()["retry_count"] == 0
 
 
-def test_the_tail_tells_every_transition_and_goes_on_where_it_was(http: httpx2.Client) -> None:
+def test_the_tail_sends_every_transition_and_resumes_where_it_stopped(http: httpx2.Client) -> None:
     seen: list[tuple[str, str]] = []
     with http.stream("GET", "/events/tail") as stream:
         assert stream.headers["content-type"].startswith("text/event-stream")
@@ -126,7 +126,7 @@ def test_the_tail_of_a_tenant_has_only_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_when_asked_and_leaves_nobody_waiting(tmp_path: Path, number: signal.Signals) -> None:
+def test_the_server_stops_on_a_signal_and_ends_every_long_poll(tmp_path: Path, number: signal.Signals) -> None:
     with Server(f"sqlite:///{tmp_path}/served.db") as server, ExitStack() as stack:
         polls = [stack.enter_context(long_poll(server, b'{"worker_id": "w:1", "wait": 30}')) for _ in range(3)]
         with httpx2.stream("GET", f"{server.url}/events/tail", timeout=30) as tail:
@@ -154,7 +154,7 @@ def long_poll(server: Server, body: bytes) -> socket.socket:
     return connection
 
 
-def test_a_request_that_runs_is_answered_before_it_stops(tmp_path: Path) -> None:
+def test_a_running_request_gets_its_reply_before_the_server_stops(tmp_path: Path) -> None:
     with Server(f"sqlite:///{tmp_path}/served.db") as server:
         body = b'{"title": "last"}'
         with socket.create_connection(("127.0.0.1", server.port), timeout=10) as connection:
@@ -170,7 +170,7 @@ def test_a_request_that_runs_is_answered_before_it_stops(tmp_path: Path) -> None
         assert server.process.wait(25) == 0
 
 
-def test_beyond_this_machine_it_does_not_start_without_tokens(
+def test_the_server_does_not_listen_beyond_this_machine_without_tokens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["serve", "--host", "0.0.0.0", "--port", "0", "--store", f"sqlite:///{tmp_path}/x.db"]  # noqa: S104
@@ -201,7 +201,7 @@ def test_beyond_this_machine_every_route_needs_a_token(tmp_path: Path, capsys: p
         http.close()
 
 
-def test_a_port_that_is_taken_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_taken_port_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert run(["serve", "--port", port, "--store", f"sqlite:///{tmp_path}/x.db"]) == 1
@@ -229,7 +229,7 @@ def mounted_by_litestar(api: HttpApi) -> Any:
 
 
 @pytest.mark.parametrize("mounted", [mounted_as_starlette_does, mounted_by_litestar])
-async def test_mounted_it_works_without_a_lifespan(tmp_path: Path, mounted: Callable[[HttpApi], Any]) -> None:
+async def test_a_mounted_app_works_without_a_lifespan(tmp_path: Path, mounted: Callable[[HttpApi], Any]) -> None:
     api = create_app(f"sqlite:///{tmp_path}/mounted.db")
     transport = httpx2.ASGITransport(app=mounted(api), client=("127.0.0.1", 1))
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
@@ -254,7 +254,7 @@ async def test_with_a_lifespan_the_store_is_opened_and_closed(tmp_path: Path) ->
     await running
 
 
-async def test_whatever_stops_it_from_starting_is_told_to_the_server(
+async def test_any_error_at_startup_is_reported_to_the_asgi_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = create_app(f"sqlite:///{tmp_path}/served.db")
@@ -282,7 +282,7 @@ async def test_a_store_that_was_handed_over_open_stays_open(store: EventStore, c
     assert (await store.counts()).pending == 1
 
 
-async def test_orphans_are_found_without_anybody_claiming(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_server_finds_orphans_while_no_worker_claims(monkeypatch: pytest.MonkeyPatch) -> None:
     store, found = await open_store("memory://"), asyncio.Event()
     look = store.expire_events
 
@@ -305,7 +305,7 @@ async def test_orphans_are_found_without_anybody_claiming(monkeypatch: pytest.Mo
     await store.close()
 
 
-async def test_a_store_that_cannot_be_opened_is_an_answer_not_a_crash(tmp_path: Path) -> None:
+async def test_a_store_that_cannot_be_opened_gives_an_error_response(tmp_path: Path) -> None:
     folder = tmp_path / "a secret place"
     app = create_app(f"sqlite:///{folder}/no/such/folder.db")
     transport = httpx2.ASGITransport(app=app, client=("127.0.0.1", 1))
@@ -341,14 +341,14 @@ async def test_a_websocket_is_closed(store: EventStore, clock: ManualClock) -> N
     assert sent == [{"type": "websocket.close", "code": 1008}]
 
 
-def test_an_answer_in_two_parts_does_not_wait_for_the_client_to_confirm_the_first() -> None:
+def test_a_response_in_two_parts_does_not_wait_for_the_client_to_confirm_the_first() -> None:
     with listen("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_an_app_is_served_beside_other_code_and_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_program_serves_the_app_beside_other_code_and_ends_quietly(caplog: pytest.LogCaptureFixture) -> None:
     store = await open_store("memory://")
     async with served(create_app(store)) as url, Client(url) as client:
         await client.publish("job", {})
@@ -362,7 +362,7 @@ async def test_an_app_is_served_beside_other_code_and_ends_without_a_word(caplog
     await store.close()
 
 
-async def test_a_server_that_cannot_begin_tells_it_to_the_code_beside_it(tmp_path: Path) -> None:
+async def test_a_server_that_cannot_start_raises_in_the_program_that_serves_it(tmp_path: Path) -> None:
     with pytest.raises(DurabusError, match="no/such/folder"):
         async with served(create_app(f"sqlite:///{tmp_path}/no/such/folder/bus.db")):
             pass

@@ -144,7 +144,7 @@ async def test_a_repeat_is_found_in_its_own_scope_also_with_a_new_token(
     assert [event["id"] for event in batch] == [first]
 
 
-async def test_an_answer_does_not_tell_whether_a_name_is_taken(
+async def test_a_response_does_not_reveal_whether_a_name_is_taken(
     email: Holder, sms: Holder, admin: Holder, event_id: str
 ) -> None:
     """Whoever asks with a name that others use sees what who asks with a fresh one sees."""
@@ -160,7 +160,9 @@ async def test_an_answer_does_not_tell_whether_a_name_is_taken(
             assert taken.json().keys() == free.json().keys()
 
 
-async def test_the_head_of_one_tenants_line_blocks_nobody_else(email: Holder, sms: Holder, admin: Holder) -> None:
+async def test_an_unclaimed_event_of_a_key_blocks_only_its_own_tenant(
+    email: Holder, sms: Holder, admin: Holder
+) -> None:
     line = SAME_NAMES["ordering_key"]
     await email.publish("never claimed", **line)
     second = (await email.publish("behind it", **line)).json()["id"]
@@ -314,7 +316,7 @@ async def test_the_longest_key_of_a_tenant(email: Holder, admin: Holder, name: s
     assert (await admin.publish("no limit but the store's", **named(255))).status_code == 201
 
 
-async def test_an_admin_who_imitates_a_scope_shows_a_tenant_nothing(email: Holder, admin: Holder) -> None:
+async def test_an_admin_that_imitates_a_scope_shows_a_tenant_nothing(email: Holder, admin: Holder) -> None:
     await email.publish("mine", **SAME_NAMES["idempotency_key"])
     (mine,) = [claim["event"] for claim in await admin.claimed()]
     await email.post(f"/events/{mine['id']}/complete", {"worker_id": "untenanted:1"})

@@ -10,7 +10,7 @@ from durabus.http.auth.access import Scope
 from durabus.http.auth.peers import ALLOWED, WrongTokens
 
 
-async def test_who_guesses_is_sent_away_and_who_shares_the_address_is_served(
+async def test_a_client_that_guesses_tokens_is_refused_and_one_at_the_same_address_is_served(
     guarded: Desk, tokens: TokenFile, store: EventStore, clock: ManualClock
 ) -> None:
     _, token = tokens.create("x", [Scope.READ])
@@ -29,7 +29,7 @@ async def test_who_guesses_is_sent_away_and_who_shares_the_address_is_served(
         assert (await elsewhere.get("/events", headers=bearer("durabus_1_x"))).status_code == 401
 
 
-def test_one_a_second_is_forgiven() -> None:
+def test_one_wrong_token_per_second_is_forgiven() -> None:
     clock = ManualClock()
     wrong = WrongTokens(clock.now)
     assert [wrong.too_many("203.0.113.7") for _ in range(ALLOWED + 5)] == [False] * ALLOWED + [True] * 5
@@ -39,7 +39,7 @@ def test_one_a_second_is_forgiven() -> None:
     assert not any(wrong.too_many("203.0.113.7") for _ in range(ALLOWED))
 
 
-def test_a_network_of_version_6_is_one_peer() -> None:
+def test_an_ipv6_network_is_one_peer() -> None:
     wrong = WrongTokens(ManualClock().now)
     for number in range(ALLOWED):
         assert not wrong.too_many(f"2001:db8::{number:x}")
@@ -49,7 +49,7 @@ def test_a_network_of_version_6_is_one_peer() -> None:
     assert not wrong.too_many("")
 
 
-def test_only_so_many_peers_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bounded_number_of_peers_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "KEPT_PEERS", 3)
     monkeypatch.setattr(peers, "ALLOWED", 1)
     wrong = WrongTokens(ManualClock().now)

@@ -150,7 +150,7 @@ async def test_dlq_purge_takes_the_named_ones_or_none(durabus: Durabus, queue: E
     assert (await store.counts()).completed_with_errors == 0
 
 
-async def test_many_are_retried_and_purged_in_steps_that_are_told(
+async def test_dlq_retries_and_purges_many_in_steps_and_shows_its_progress(
     durabus: Durabus, store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("durabus.cli.dlq.AT_ONCE", 2)
@@ -185,9 +185,7 @@ async def test_dlq_retry_all_takes_every_dead_letter(durabus: Durabus, queue: Ev
     assert (await store.counts()).pending == 2
 
 
-async def test_dlq_purge_needs_a_yes_where_nobody_can_be_asked(
-    durabus: Durabus, queue: EventQueue, store: EventStore
-) -> None:
+async def test_dlq_purge_needs_yes_without_a_terminal(durabus: Durabus, queue: EventQueue, store: EventStore) -> None:
     refused = durabus("dlq", "purge", "--older-than-days", "0")
     assert (refused.code, refused.out) == (2, "")
     assert "hint:  add --yes" in refused.err
@@ -242,7 +240,7 @@ async def test_statuses_are_named_as_everywhere_else(durabus: Durabus, queue: Ev
         assert durabus("events", "list", "--status", status.value, "--json").code == 0
 
 
-async def test_an_event_that_nobody_handled_is_shown_as_such(durabus: Durabus, store: EventStore) -> None:
+async def test_an_event_that_no_handler_took_is_marked_as_unhandled(durabus: Durabus, store: EventStore) -> None:
     await store.add_events([new_event("order.plcaed"), new_event("order.placed")])
     claims = await store.claim_next_events(ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2))
     await store.settle_events([Complete(claims[0].ref, reason=NO_HANDLER), Complete(claims[1].ref)])

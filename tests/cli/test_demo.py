@@ -139,7 +139,7 @@ def test_a_signal_leaves_nothing_behind(
 
 
 @on_linux
-def test_nobody_outlives_a_killed_demo(tmp_path: Path, kind: str) -> None:
+def test_no_process_outlives_a_killed_demo(tmp_path: Path, kind: str) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     with subprocess.Popen([*DEMO, "--store", kind], env=environment, stdout=subprocess.PIPE, text=True) as demo:
         assert demo.stdout is not None

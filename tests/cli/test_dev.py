@@ -33,7 +33,9 @@ def start(tmp_path: Path, *options: str, kind: str = "postgresql") -> "subproces
     ("kind", "number", "code"),
     [("postgresql", signal.SIGINT, 130), ("redis", signal.SIGTERM, 143), ("nats", signal.SIGTERM, 143)],
 )
-def test_a_signal_stops_it_and_nothing_is_left(tmp_path: Path, kind: str, number: signal.Signals, code: int) -> None:
+def test_a_signal_stops_the_server_and_nothing_is_left(
+    tmp_path: Path, kind: str, number: signal.Signals, code: int
+) -> None:
     with start(tmp_path, kind=kind) as command:
         assert command.stdout is not None
         url = command.stdout.readline().strip()
@@ -47,7 +49,7 @@ def test_a_signal_stops_it_and_nothing_is_left(tmp_path: Path, kind: str, number
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_signal_while_it_starts_is_not_lost(tmp_path: Path) -> None:
+def test_a_signal_while_the_server_starts_is_not_lost(tmp_path: Path) -> None:
     with start(tmp_path) as command:
         while not any(tmp_path.glob("durabus-postgresql-*/server.log")):
             assert command.poll() is None
@@ -72,7 +74,7 @@ def test_its_data_may_be_kept(tmp_path: Path) -> None:
     assert len(urls) == 1
 
 
-def test_a_server_that_dies_is_told(tmp_path: Path) -> None:
+def test_a_server_that_dies_is_reported(tmp_path: Path) -> None:
     with start(tmp_path, "--json") as command:
         assert command.stdout is not None
         os.kill(json.loads(command.stdout.readline())["pid"], signal.SIGTERM)

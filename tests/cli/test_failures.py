@@ -66,7 +66,9 @@ async def test_bad_input_gets_one_block_and_its_exit_code(
         assert text in done.err
 
 
-def test_without_a_store_it_is_the_default_file_which_a_look_does_not_create(durabus: Durabus, tmp_path: Path) -> None:
+def test_without_a_store_option_reading_uses_the_default_file_and_does_not_create_it(
+    durabus: Durabus, tmp_path: Path
+) -> None:
     done = durabus("stats", store=None)
     assert done.code == 3
     assert "durabus.db does not exist" in done.err
@@ -76,7 +78,7 @@ def test_without_a_store_it_is_the_default_file_which_a_look_does_not_create(dur
     assert durabus("stats", "--json", store=None).json["counts"]["pending"] == 1
 
 
-def test_a_path_that_nobody_can_write_is_said_so(durabus: Durabus) -> None:
+def test_a_path_that_cannot_be_written_is_reported(durabus: Durabus) -> None:
     done = durabus("publish", "a.b", "--store", "sqlite:////proc/bus.db")
     assert done.code == 3, done.err
     assert BLOCK.fullmatch(done.err)
@@ -84,7 +86,7 @@ def test_a_path_that_nobody_can_write_is_said_so(durabus: Durabus) -> None:
 
 
 @pytest.mark.parametrize("command", [["stats"], ["db", "status"], ["db", "migrate"], ["events", "list"]])
-def test_a_file_that_is_no_database_is_said_so(durabus: Durabus, tmp_path: Path, command: list[str]) -> None:
+def test_a_file_that_is_no_database_is_reported(durabus: Durabus, tmp_path: Path, command: list[str]) -> None:
     (tmp_path / "bus.db").write_text("this is a letter to my aunt, and it is no database at all" * 20)
     done = durabus(*command)
     assert done.code == 3, done.err
@@ -136,7 +138,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize(("source", "told"), BROKEN.values(), ids=BROKEN)
-def test_a_module_that_cannot_be_imported_is_told_with_file_and_line(
+def test_a_module_that_cannot_be_imported_is_reported_with_file_and_line(
     durabus: Durabus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, told: str
 ) -> None:
     monkeypatch.delitem(sys.modules, "broken", raising=False)

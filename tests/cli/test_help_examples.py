@@ -43,7 +43,7 @@ def examples(parent: App = app, path: tuple[str, ...] = ()) -> list[tuple[tuple[
 EXAMPLES = examples()
 
 
-def test_what_runs_elsewhere_runs_there() -> None:
+def test_an_example_that_another_test_runs_is_in_that_test() -> None:
     for path, test in [*ELSEWHERE.items(), *((tuple(key.split()[1:2]), test) for key, test in UNTIL_STOPPED.items())]:
         assert f'"{path[0]}"' in (ROOT / test).read_text(encoding="utf-8"), (path, test)
 

@@ -25,7 +25,7 @@ def watching(url: str, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.processes
-async def test_watching_tells_rates_as_one_document_a_line(url: str, store: EventStore) -> None:
+async def test_watching_prints_rates_as_one_document_a_line(url: str, store: EventStore) -> None:
     queue = EventQueue(store)
     await queue.publish("order.placed")
     with watching(url, "--json") as process:
@@ -57,7 +57,7 @@ async def test_watching_in_a_pipe_prints_lines(url: str, store: EventStore) -> N
         assert process.wait(timeout=20) == 130
 
 
-def test_it_does_not_look_all_the_time(durabus: Durabus, tmp_path: Path) -> None:
+def test_watching_does_not_query_the_store_all_the_time(durabus: Durabus, tmp_path: Path) -> None:
     done = durabus("stats", "--watch", "--every", "0.001")
     assert done.code == 2
     assert "every=0.001" in done.err

@@ -137,7 +137,7 @@ async def test_a_signal_that_comes_twice_at_once_is_one_request(store: EventStor
     assert "stopped: 1 completed" in words
 
 
-async def test_programs_read_when_it_serves_and_what_it_did(store: EventStore, tmp_path: Path) -> None:
+async def test_the_json_output_says_when_the_worker_serves_and_what_it_did(store: EventStore, tmp_path: Path) -> None:
     with worker(tmp_path, "--json") as process:
         event = await EventQueue(store).publish("order.placed", {"until": "app.py"})
         while not (found := await store.get_event(event.id)) or found.status != "COMPLETED":  # noqa: ASYNC110  (it happens in another process)

@@ -25,7 +25,7 @@ async def compare_with_memory(url: str, steps: list[SideStep]) -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-async def test_sqlite_answers_random_commands_as_memory_does(block: int, tmp_path: Path) -> None:
+async def test_sqlite_replies_to_random_commands_as_memory_does(block: int, tmp_path: Path) -> None:
     for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
         try:
             await compare_with_memory(f"sqlite:///{tmp_path}/{seed}.db?synchronous=normal", random_steps(seed, STEPS))
@@ -34,6 +34,6 @@ async def test_sqlite_answers_random_commands_as_memory_does(block: int, tmp_pat
             raise
 
 
-async def test_the_same_seed_gives_the_same_commands_and_answers() -> None:
+async def test_the_same_seed_gives_the_same_commands_and_replies() -> None:
     assert random_steps(7, STEPS) == random_steps(7, STEPS) != random_steps(8, STEPS)
     await compare_with_memory("memory://", random_steps(7, 10 * STEPS))

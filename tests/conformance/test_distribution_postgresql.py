@@ -24,5 +24,5 @@ class TestDistributionPostgreSQLStore(OnPostgreSQL):
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-async def test_the_distributions_server_answers_random_commands_as_memory_does(block: int, place: Place) -> None:
+async def test_the_distributions_server_replies_to_random_commands_as_memory_does(block: int, place: Place) -> None:
     await answer_random_commands_as_memory_does(block, place)

@@ -26,7 +26,7 @@ class TestKafkaStore(StoreConformance):
 
 
 @pytest.mark.parametrize("block", range(2))
-async def test_kafka_answers_random_commands_as_memory_does(block: int, kafka_url: str) -> None:
+async def test_kafka_replies_to_random_commands_as_memory_does(block: int, kafka_url: str) -> None:
     for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
         try:
             await compare_with_memory(f"{kafka_url}?prefix={uuid4().hex}", random_steps(seed, STEPS))

@@ -37,7 +37,7 @@ class TestNatsStore(StoreConformance):
 
 
 @pytest.mark.parametrize("block", range(4))
-async def test_nats_answers_random_commands_as_memory_does(block: int, nats_url: str) -> None:
+async def test_nats_replies_to_random_commands_as_memory_does(block: int, nats_url: str) -> None:
     for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
         try:
             await compare_with_memory(f"{nats_url}?prefix={uuid4().hex}", random_steps(seed, STEPS))

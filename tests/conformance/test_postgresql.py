@@ -26,5 +26,5 @@ class TestPostgreSQLStore(OnPostgreSQL):
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-async def test_postgresql_answers_random_commands_as_memory_does(block: int, place: Place) -> None:
+async def test_postgresql_replies_to_random_commands_as_memory_does(block: int, place: Place) -> None:
     await answer_random_commands_as_memory_does(block, place)

@@ -29,7 +29,7 @@ class TestRedisStore(StoreConformance):
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-async def test_redis_answers_random_commands_as_memory_does(block: int, redis_url: str) -> None:
+async def test_redis_replies_to_random_commands_as_memory_does(block: int, redis_url: str) -> None:
     for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
         url = f"{redis_url}?prefix={uuid4().hex}"
         try:

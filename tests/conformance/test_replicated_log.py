@@ -28,7 +28,7 @@ class TestReplicatedLogStore(StoreConformance):
 
 
 @pytest.mark.parametrize("block", range(8))
-async def test_the_replicated_log_answers_random_commands_as_memory_does(block: int) -> None:
+async def test_the_replicated_log_replies_to_random_commands_as_memory_does(block: int) -> None:
     for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
         clocks = [ManualClock(), ManualClock()]
         memory = await open_store("memory://", clock=clocks[0])

@@ -172,7 +172,7 @@ async def test_the_oldest_is_found_by_halves(store: EventStore, claimed: int) ->
     assert await oldest(store, EventQuery(bus=BUS, statuses=(EventStatus.PENDING,), limit=1)) is None
 
 
-async def test_the_queue_is_told_as_it_was_at_one_moment(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_queue_is_shown_as_it_was_at_one_moment(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.add_events([new_event("a.b") for _ in range(3)])
     stale = await store.counts(BUS)
     await claim(store, 3)
@@ -259,7 +259,7 @@ async def test_steps_visit_every_selected_one_once_and_no_other(store: EventStor
     assert (await store.counts()).pending == 700
 
 
-async def test_a_step_leaves_alone_what_somebody_else_dealt_with(
+async def test_a_step_leaves_alone_events_that_another_user_changed(
     store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     purged, requeued, third = await make_dead_letters(store, 3)
@@ -298,7 +298,7 @@ async def test_a_step_on_one_event_touches_no_other(store: EventStore) -> None:
     assert (await take_step(store, Selection(bus=BUS, id=ids[0], tags=("blue",)), "purge", None)).done == 0
 
 
-async def test_the_timeline_tells_every_attempt(store: EventStore, clock: ManualClock) -> None:
+async def test_the_timeline_shows_every_attempt(store: EventStore, clock: ManualClock) -> None:
     (event,) = await store.add_events([new_event("a.b")])
     for settle in (
         lambda ref: Release(ref, 0.0, reason="waits for stock"),
@@ -353,7 +353,7 @@ def test_an_axis_ends_close_above_the_highest_point(value: float, top: float) ->
     assert round_up(value) == pytest.approx(top)
 
 
-def test_figures_are_told_in_words() -> None:
+def test_numbers_are_shown_with_their_units() -> None:
     assert [duration(value) for value in (0.0041, 0.85, 12.34, 250, 7200, 300_000, None)] == [
         "4.1 ms",
         "850 ms",
@@ -370,7 +370,7 @@ def test_figures_are_told_in_words() -> None:
     assert pretty("{damaged") == "{damaged"
 
 
-async def test_somebody_who_comes_to_look_while_it_closes_is_in_nobodys_way(store: EventStore) -> None:
+async def test_a_viewer_that_comes_while_the_dashboard_closes_leaves_no_task(store: EventStore) -> None:
     by_bus = ActivityByBus(store, asyncio.Event())
     for bus in ("a", "b"):
         await by_bus.of(bus, 0)

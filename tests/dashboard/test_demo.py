@@ -21,7 +21,7 @@ def published(url: str) -> int:
     return int(found[1].replace(",", ""))
 
 
-def test_the_shop_stays_open_until_somebody_has_seen_enough(tmp_path: Path) -> None:
+def test_the_demo_shop_stays_open_until_a_signal(tmp_path: Path) -> None:
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     command = [*DEMO, "--stay", "--orders", "20"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as demo:

@@ -198,7 +198,7 @@ async def test_a_form_is_a_form_and_not_too_large(desk: Desk, tokens: TokenFile)
     assert (await send(desk, path, {"operation": "burn"})).status_code == 400
 
 
-async def test_who_may_only_read_sees_no_button_and_cannot_press_it(
+async def test_a_user_with_a_read_token_sees_no_button_and_cannot_press_one(
     desk: Desk, store: EventStore, tokens: TokenFile
 ) -> None:
     id_ = await dead_letter(store)
@@ -294,19 +294,19 @@ async def test_what_events_carry_is_text_and_never_markup(store: EventStore, clo
         ("/dashboard/dead-letters/confirm?operation=burn", 400),
     ],
 )
-async def test_an_address_that_no_page_links_to_is_answered_in_words(sqlite_desk: Desk, path: str, code: int) -> None:
+async def test_an_address_that_no_page_links_to_gets_its_error_status(sqlite_desk: Desk, path: str, code: int) -> None:
     answer = await sqlite_desk.get(path, headers=HTML)
     assert answer.status_code == code, answer.text
 
 
-async def test_numbers_of_a_form_that_no_page_sends_are_nothing(sqlite_desk: Desk) -> None:
+async def test_numbers_that_no_page_sends_are_ignored(sqlite_desk: Desk) -> None:
     sent = {"operation": "retry", "number": "9" * 5_000, "done": "\N{ARABIC-INDIC DIGIT ONE}"}
     headers = {"Origin": "http://127.0.0.1", "Accept": "application/json"}
     answer = await sqlite_desk.http.post("/dashboard/dead-letters/step", data=sent, headers=headers)
     assert (answer.status_code, answer.json()) == (200, {"done": 0, "before": None})
 
 
-async def test_a_page_may_load_nothing_from_elsewhere_and_be_framed_by_nobody(desk: Desk) -> None:
+async def test_a_page_may_load_nothing_from_other_sites_and_no_site_may_frame_it(desk: Desk) -> None:
     answer = await desk.get("/dashboard/login")
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -337,7 +337,7 @@ def test_the_login_leads_nowhere_else(wanted: str) -> None:
     assert safe_next(wanted, "/bus") == "/bus/"
 
 
-async def test_mounted_somewhere_every_link_stays_there(tmp_path: Path) -> None:
+async def test_every_link_of_a_mounted_dashboard_stays_below_its_mount(tmp_path: Path) -> None:
     app = create_app("memory://")
     transport = httpx2.ASGITransport(app=app, client=("127.0.0.1", 1), root_path="/bus")
     async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:

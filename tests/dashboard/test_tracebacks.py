@@ -25,7 +25,7 @@ def caught(error: Exception, depth: int = 0) -> str:
     return kept["traceback"]
 
 
-def test_the_way_of_an_exception_is_told_without_the_values_of_variables() -> None:
+def test_the_traceback_of_an_exception_does_not_show_values_of_variables() -> None:
     text = caught(ValueError("boom"))
     assert text.startswith("Traceback (most recent call last):\n")
     assert "in fall\n    raise error" in text
@@ -33,17 +33,17 @@ def test_the_way_of_an_exception_is_told_without_the_values_of_variables() -> No
     assert "hunter2" not in text
 
 
-def test_an_exception_that_nobody_raised_has_come_no_way() -> None:
+def test_an_exception_that_was_never_raised_has_no_traceback() -> None:
     assert way_of(ValueError("returned")) is None
 
 
-def test_of_a_long_way_the_end_is_kept() -> None:
+def test_the_end_of_a_long_traceback_is_kept() -> None:
     text = caught(ValueError("x" * 2 * MAX_TRACEBACK_CHARS))
     assert len(text) == MAX_TRACEBACK_CHARS + 1
     assert text.startswith("…")
 
 
-def test_an_exception_without_words_still_has_a_way() -> None:
+def test_an_exception_without_a_message_still_has_a_traceback() -> None:
     text = caught(Unspeakable())
     assert "in fall\n" in text
     assert "Unspeakable" in text

@@ -26,7 +26,7 @@ async def compare_many(url: str, seeds: range) -> None:
 
 
 @pytest.mark.parametrize("block", range(60))
-async def test_postgresql_answers_300_sequences_as_memory_does(block: int, place: Place) -> None:
+async def test_postgresql_replies_to_300_sequences_as_memory_does(block: int, place: Place) -> None:
     first = FIRST_SEED + block * SEQUENCES_PER_TEST
     for seed in range(first, first + SEQUENCES_PER_TEST):
         place.empty()
@@ -34,10 +34,10 @@ async def test_postgresql_answers_300_sequences_as_memory_does(block: int, place
 
 
 @pytest.mark.parametrize("block", range(10))
-async def test_nats_answers_100_sequences_as_memory_does(block: int, nats_url: str) -> None:
+async def test_nats_replies_to_100_sequences_as_memory_does(block: int, nats_url: str) -> None:
     await compare_many(f"{nats_url}?prefix={{prefix}}", range(FIRST_SEED + block * 10, FIRST_SEED + block * 10 + 10))
 
 
 @pytest.mark.parametrize("block", range(10))
-async def test_kafka_answers_50_sequences_as_memory_does(block: int, kafka_url: str) -> None:
+async def test_kafka_replies_to_50_sequences_as_memory_does(block: int, kafka_url: str) -> None:
     await compare_many(f"{kafka_url}?prefix={{prefix}}", range(FIRST_SEED + block * 5, FIRST_SEED + block * 5 + 5))

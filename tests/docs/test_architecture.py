@@ -131,7 +131,7 @@ def test_every_arrow_of_the_way_names_a_file() -> None:
     assert [file for file in arrows if not (PACKAGE / file).is_file()] == []
 
 
-def test_a_newcomer_finds_answers_to_many_questions() -> None:
+def test_the_page_answers_many_questions_of_newcomers() -> None:
     table = section(MAP.read_text("utf-8"), "Where do I find…")
     assert len(re.findall(r"^\| .+\? \| ", table, flags=re.MULTILINE)) >= FEWEST_QUESTIONS
 

@@ -99,7 +99,7 @@ class TestKafka(BrokerTests):
         with pytest.raises(SchemaError, match="3 partitions, not 1"):
             await broker.open()
 
-    async def test_topics_that_were_deleted_are_told_and_not_taken_for_empty_ones(self, broker: Broker) -> None:
+    async def test_deleted_topics_are_reported_and_not_taken_for_empty_ones(self, broker: Broker) -> None:
         store = await broker.open()
         await store.add_events([new_event("t") for _ in range(5)])
         store._node._inbox._timeout = 0.5
@@ -116,14 +116,14 @@ class TestKafka(BrokerTests):
         with pytest.raises((StoreUnavailableError, SchemaError, DamagedLogError)):
             await store.verify()
 
-    async def test_no_broker_is_told_within_the_timeout(self) -> None:
+    async def test_a_missing_broker_is_reported_within_the_timeout(self) -> None:
         with pytest.raises(StoreUnavailableError):
             await open_store("kafka://127.0.0.1:1?timeout=0.3")
 
     @pytest.mark.parametrize(
         "url", ["kafka://", "kafka://user:pw@host:1", "kafka://host:1?replication=0", "kafka://h?x=1"]
     )
-    async def test_a_url_that_cannot_be_is_refused(self, url: str) -> None:
+    async def test_an_invalid_url_is_refused(self, url: str) -> None:
         with pytest.raises(ConfigurationError) as refused:
             await open_store(url)
         assert "pw" not in str(refused.value)
@@ -137,7 +137,7 @@ class TestKafka(BrokerTests):
         assert await store._node.snapshot()
         assert self._state_records(broker) - before < before
 
-    async def test_a_strange_manifest_is_told_and_can_be_replaced(self, broker: Broker) -> None:
+    async def test_an_unreadable_manifest_is_reported_and_can_be_replaced(self, broker: Broker) -> None:
         store = await broker.open()
         await store.add_events([new_event("t")])
         assert await store._node.snapshot()

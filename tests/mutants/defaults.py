@@ -48,7 +48,7 @@ DEFAULTS = (
         "queue/event_manager.py",
         "poll_delay: Duration = 0.1",
         "poll_delay: Duration = 10",
-        f"{ASKED}a_manager_polls_ten_times_a_second_or_as_often_as_it_is_told",
+        f"{ASKED}a_manager_polls_ten_times_a_second_or_as_often_as_configured",
         "A manager looks at the queue a hundred times too seldom.",
         fast=True,
     ),
@@ -57,7 +57,7 @@ DEFAULTS = (
         "queue/event_manager.py",
         "            poll_interval=self._poll_delay,\n",
         "",
-        f"{ASKED}a_manager_polls_ten_times_a_second_or_as_often_as_it_is_told",
+        f"{ASKED}a_manager_polls_ten_times_a_second_or_as_often_as_configured",
         "The option does nothing.",
     ),
     Mutant(
@@ -99,7 +99,7 @@ DEFAULTS = (
         "bus/event_bus.py",
         "ARCHIVE_AFTER = 86_400.0",
         "ARCHIVE_AFTER = 1.0",
-        f"{ASKED}a_bus_that_nobody_serves_any_more_is_remembered_for_a_day",
+        f"{ASKED}a_bus_that_no_node_serves_any_more_is_remembered_for_a_day",
         "A bus is forgotten while it is deployed anew.",
     ),
     Mutant(
@@ -215,7 +215,7 @@ DEFAULTS = (
         "model/policies.py",
         "open_for: Duration = 30.0",
         "open_for: Duration = 300.0",
-        f"{BREAKER}it_counts_the_last_minute_and_stays_open_for_half_a_minute",
+        f"{BREAKER}a_breaker_counts_the_last_minute_and_stays_open_for_half_a_minute",
         "A handler that is well again is not called for minutes.",
     ),
     Mutant(
@@ -223,7 +223,7 @@ DEFAULTS = (
         "model/policies.py",
         "window: Duration = 60.0",
         "window: Duration = 3600.0",
-        f"{BREAKER}it_counts_the_last_minute_and_stays_open_for_half_a_minute",
+        f"{BREAKER}a_breaker_counts_the_last_minute_and_stays_open_for_half_a_minute",
         "Failures of an hour ago open it.",
     ),
     Mutant(
@@ -231,7 +231,7 @@ DEFAULTS = (
         "worker/breaker.py",
         "        self._probing = True\n        return 0.0",
         "        return 0.0",
-        f"{BREAKER}half_open_it_admits_one_probe",
+        f"{BREAKER}a_half_open_breaker_admits_one_probe",
         "A handler that is still down gets the whole backlog at once.",
     ),
     Mutant(
@@ -239,7 +239,7 @@ DEFAULTS = (
         "model/limits.py",
         "MAX_PAYLOAD_BYTES = 1_048_576",
         "MAX_PAYLOAD_BYTES = 2_097_152",
-        f"{LIMITS}the_limits_are_those_that_publishers_were_told",
+        f"{LIMITS}the_limits_are_the_documented_ones",
         "Events grow that brokers refuse.",
         fast=True,
     ),
@@ -248,7 +248,7 @@ DEFAULTS = (
         "model/limits.py",
         "MAX_TAGS = 32",
         "MAX_TAGS = 33",
-        f"{LIMITS}the_limits_are_those_that_publishers_were_told",
+        f"{LIMITS}the_limits_are_the_documented_ones",
         "One store takes what another refuses.",
     ),
     Mutant(

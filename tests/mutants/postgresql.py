@@ -154,7 +154,7 @@ POSTGRESQL = (
         if self._entries:
             await session.all("append_entries", *columns(self._entries))
 """,
-        "tests/postgresql/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
+        "tests/postgresql/test_atomicity.py::test_a_change_does_not_happen_if_its_entry_cannot_be_written",
         "A crash leaves a change that the log knows nothing of.",
     ),
     Mutant(
@@ -180,7 +180,7 @@ POSTGRESQL = (
         CLAIMS,
         f"SET jit = off\n{CLAIM_SETTINGS}",
         CLAIM_SETTINGS,
-        "tests/postgresql/test_query_plans.py::test_a_function_that_tells_the_planner_what_to_do_is_never_compiled",
+        "tests/postgresql/test_query_plans.py::test_a_function_with_planner_settings_is_never_compiled",
         "On a server as distributions ship it, every claim takes a second.",
     ),
     Mutant(

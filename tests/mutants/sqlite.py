@@ -127,7 +127,7 @@ SQLITE = (
         "stores/sqlite/claims.py",
         '    tx.run(SQL["log_picked"], {"ids": ids})\n',
         '    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n    tx.run(SQL["log_picked"], {"ids": ids})\n',
-        "tests/sqlite/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
+        "tests/sqlite/test_atomicity.py::test_a_change_does_not_happen_if_its_entry_cannot_be_written",
         "A crash leaves a change that the log knows nothing of.",
     ),
     Mutant(
@@ -137,7 +137,7 @@ SQLITE = (
         '    tx.run(SQL["forget_completed_events"], {"ids": to_json(list(times))})\n'
         '    tx.run("COMMIT")\n    tx.run("BEGIN IMMEDIATE")\n'
         '    count = tx.run(SQL["complete_events"], {"now": tx.now, "times": to_json(times),',
-        "tests/sqlite/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
+        "tests/sqlite/test_atomicity.py::test_a_change_does_not_happen_if_its_entry_cannot_be_written",
         "A crash loses an event: it has left the queue and is not in the log.",
     ),
     Mutant(
@@ -147,7 +147,7 @@ SQLITE = (
         "        tx.connection.isolation_level = None; tx.connection.execute('COMMIT')  # noqa\n"
         "        operations[start].result = add_events(tx, operations[start].new)\n"
         "        tx.connection.execute('BEGIN IMMEDIATE')",
-        "tests/sqlite/test_atomicity.py::test_a_change_whose_entry_cannot_be_written_does_not_happen",
+        "tests/sqlite/test_atomicity.py::test_a_change_does_not_happen_if_its_entry_cannot_be_written",
         "A publish that failed leaves an event behind.",
     ),
     Mutant(
@@ -155,7 +155,7 @@ SQLITE = (
         "stores/sqlite/connection.py",
         'f"PRAGMA synchronous = {synchronous}"',
         '"PRAGMA synchronous = NORMAL"',
-        "tests/sqlite/test_url.py::test_a_store_waits_for_the_disk_unless_it_is_told_otherwise",
+        "tests/sqlite/test_url.py::test_a_store_waits_for_the_disk_unless_configured_otherwise",
         "A power cut takes acknowledged events.",
     ),
     Mutant(

@@ -64,7 +64,7 @@ SURFACE = (
         "http/connections.py",
         " and not self.flow.write_paused",
         "",
-        f"{CONNECTIONS}a_response_that_nobody_reads_is_given_up_when_the_server_is_full",
+        f"{CONNECTIONS}a_full_server_drops_a_response_that_its_client_does_not_read",
         "Whoever does not read a thousand responses stops everybody.",
     ),
     Mutant(
@@ -88,7 +88,7 @@ SURFACE = (
         "http/middleware.py",
         "        except Exception as error:\n            if status:",
         "        except Problem as error:\n            if status:",
-        f"{PROBLEMS}an_error_that_nobody_expected_is_a_problem_and_tells_no_details",
+        f"{PROBLEMS}an_unexpected_error_is_a_problem_without_details",
         "A program that decides by the code of an error gets plain text.",
     ),
     Mutant(

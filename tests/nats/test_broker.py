@@ -100,7 +100,7 @@ class TestNats(BrokerTests):
         await client.jetstream().delete_stream(broker.prefix)
         await client.close()
 
-    async def test_a_stream_that_takes_our_subjects_is_told(self, broker: Broker) -> None:
+    async def test_a_stream_that_takes_our_subjects_is_reported(self, broker: Broker) -> None:
         client = await nats.connect(broker.server_url)
         await client.jetstream().add_stream(StreamConfig(name=f"{broker.prefix}x", subjects=[f"{broker.prefix}.>"]))
         with pytest.raises(SchemaError, match="another stream has"):
@@ -108,7 +108,7 @@ class TestNats(BrokerTests):
         await client.jetstream().delete_stream(f"{broker.prefix}x")
         await client.close()
 
-    async def test_a_stream_that_was_deleted_is_told_and_not_taken_for_an_empty_one(self, broker: Broker) -> None:
+    async def test_a_deleted_stream_is_reported_and_not_taken_for_an_empty_one(self, broker: Broker) -> None:
         store = await broker.open()
         await store.add_events([new_event("t") for _ in range(5)])
         store._node._inbox._timeout = 0.5
@@ -120,7 +120,7 @@ class TestNats(BrokerTests):
         with pytest.raises((StoreUnavailableError, SchemaError, DamagedLogError)):
             await store.verify()
 
-    async def test_a_full_stream_is_told_at_once(self, broker: Broker) -> None:
+    async def test_a_full_stream_is_reported_at_once(self, broker: Broker) -> None:
         store = await broker.open()
         client = await nats.connect(broker.server_url)
         info = await client.jetstream().stream_info(broker.prefix)
@@ -158,7 +158,7 @@ class TestNats(BrokerTests):
         first, second = await pictures(store, other)
         assert first == second
 
-    async def test_no_server_is_told_within_the_timeout(self) -> None:
+    async def test_a_missing_server_is_reported_within_the_timeout(self) -> None:
         from durabus import open_store
 
         with pytest.raises(StoreUnavailableError, match=r"nats://127.0.0.1:1: .*Is the server running"):

@@ -67,7 +67,7 @@ class TestNatsDamage(BrokerDamageTests):
         assert await store.snapshot()  # the node that has read it can heal the store
         assert (await (await broker.open()).counts()).pending == 3
 
-    async def test_a_damaged_snapshot_is_told_and_can_be_replaced(self, broker: Broker, client: Client) -> None:
+    async def test_a_damaged_snapshot_is_reported_and_can_be_replaced(self, broker: Broker, client: Client) -> None:
         store = await broker.open()
         await store.add_events([new_event("t")])
         assert await store.snapshot()

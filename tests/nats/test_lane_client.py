@@ -34,7 +34,7 @@ def test_headers_are_read_as_nats_py_reads_them(raw: bytes) -> None:
     assert LaneClient._parse_header_lines(raw) == Client._parse_header_lines(raw)
 
 
-async def test_messages_arrive_in_order_with_their_headers_and_the_last_is_answered(nats_url: str) -> None:
+async def test_messages_arrive_in_order_with_their_headers_and_the_last_gets_a_reply(nats_url: str) -> None:
     client, plain, subject = LaneClient(), Client(), f"t{uuid4().hex}"
     await client.connect(nats_url)
     await plain.connect(nats_url)
@@ -60,7 +60,7 @@ async def test_messages_arrive_in_order_with_their_headers_and_the_last_is_answe
     await client.close()
 
 
-async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_told(nats_url: str) -> None:
+async def test_a_client_waits_for_a_missing_reply_no_longer_than_its_timeout(nats_url: str) -> None:
     client, subject = LaneClient(), f"t{uuid4().hex}"
     await client.connect(nats_url)
     silent = await client.subscribe(subject)
@@ -70,7 +70,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for_longer_than_told(n
     await client.close()
 
 
-async def test_who_listens_is_told_what_comes_until_the_end(nats_url: str) -> None:
+async def test_a_listener_gets_messages_until_it_ends(nats_url: str) -> None:
     client, subject = LaneClient(), f"t{uuid4().hex}"
     await client.connect(nats_url)
     got: list[bytes] = []

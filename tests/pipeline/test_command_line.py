@@ -45,7 +45,7 @@ def durabus(
 
 
 @pytest.mark.long
-def test_a_command_prints_its_answer_and_nothing_else(tmp_path: Path) -> None:
+def test_a_command_prints_its_result_and_nothing_else(tmp_path: Path) -> None:
     """In a process of its own: Java and Spark have much to say that nobody asked for."""
     (tmp_path / "lake").mkdir()
     done = subprocess.run(
@@ -138,7 +138,7 @@ def expect_every_chart(report: Path) -> None:
     assert "100.0% dead" in page
 
 
-def test_every_command_can_answer_programs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_can_print_json(capsys: pytest.CaptureFixture[str]) -> None:
     for name in pipeline:
         if not name.startswith("-"):
             assert main(["pipeline", name, "--help"]) == 0
@@ -192,7 +192,7 @@ def test_instants_are_shown_in_utc_wherever_the_host_is(spark: SparkSession, mon
     assert found.rows == [{"at": then, "local": then}]
 
 
-async def test_a_wrong_query_is_told_in_one_line(
+async def test_a_wrong_query_is_reported_in_one_line(
     durabus: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.makedirs(tmp_path / "lake")  # noqa: PTH103  (blocking, and meant)

@@ -50,7 +50,7 @@ async def test_without_java_the_demo_says_so(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)
 
 
-async def test_a_pipeline_that_ends_by_itself_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pipeline_that_ends_by_itself_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when memory is short and the system kills Java."""
     monkeypatch.setattr("durabus.demo.processes.sys.executable", "/bin/false")
     out = io.StringIO()
@@ -59,7 +59,7 @@ async def test_a_pipeline_that_ends_by_itself_is_told(tmp_path: Path, monkeypatc
     assert "✗ the pipeline failed: its process ended with code 1" in out.getvalue()
 
 
-async def test_nobody_who_did_not_ask_is_told_anything(tmp_path: Path) -> None:
+async def test_a_demo_without_the_pipeline_option_prints_nothing_about_it(tmp_path: Path) -> None:
     out = io.StringIO()
     async with pipeline_process(tmp_path, "sqlite:///nowhere.db", wanted=False, keep=False) as process:
         assert await process.run(Console(file=out, width=100))

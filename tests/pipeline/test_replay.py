@@ -82,6 +82,6 @@ async def test_a_rate_is_kept(silver: DataFrame, store: EventStore, monkeypatch:
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan")])
-async def test_a_rate_that_is_none_is_refused(store: EventStore, rate: float) -> None:
+async def test_a_rate_of_zero_or_less_is_refused(store: EventStore, rate: float) -> None:
     with pytest.raises(ConfigurationError, match=r"rate=\S+: must be more than 0 events a second"):
         await replay(None, store, replay_id="never", rate=rate)  # type: ignore[arg-type]  # it is not looked at

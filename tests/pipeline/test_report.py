@@ -27,7 +27,7 @@ def test_a_line_chart_stays_inside_its_frame() -> None:
 
 
 @pytest.mark.parametrize("draw", [lambda: line_chart([], title="T"), lambda: bar_chart([], title="T")])
-def test_nothing_to_draw_is_said(draw: object) -> None:
+def test_a_chart_without_data_says_so(draw: object) -> None:
     assert "T: nothing to show yet" in draw()  # type: ignore[operator]
 
 

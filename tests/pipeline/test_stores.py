@@ -80,7 +80,7 @@ async def test_the_same_history_is_the_same_log(
 
 @pytest.mark.long
 @pytest.mark.parametrize("other", ["nats", "kafka"], indirect=True)
-async def test_a_broker_tells_the_same_trails(spark: SparkSession, url: str, other: str) -> None:
+async def test_a_broker_keeps_the_same_trails(spark: SparkSession, url: str, other: str) -> None:
     """Its log has a clock and fences of its own, and every node goes by them: these are left out."""
     for one in (url, other):
         async with opened(one) as store:

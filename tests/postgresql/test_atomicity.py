@@ -24,7 +24,7 @@ async def timed_store(url: str, clock: ManualClock) -> AsyncIterator[EventStore]
 
 
 @pytest.mark.parametrize("action", STEPS)
-async def test_a_change_whose_entry_cannot_be_written_does_not_happen(
+async def test_a_change_does_not_happen_if_its_entry_cannot_be_written(
     action: str, timed_store: EventStore, clock: ManualClock, postgresql_url: str, schema: str
 ) -> None:
     stage = await set_the_stage(timed_store)

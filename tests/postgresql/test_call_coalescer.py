@@ -46,7 +46,7 @@ async def test_a_statement_takes_only_so_many() -> None:
     assert [len(numbers) for numbers in server.statements] == [MOST, 1]
 
 
-async def test_who_gives_up_takes_nobody_along_and_is_not_sent_if_it_waits() -> None:
+async def test_a_cancelled_call_cancels_no_other_and_is_not_sent_if_it_still_waits() -> None:
     server = Server()
     coalescer = CallCoalescer(server.send)
     first = asyncio.create_task(coalescer.call(1))
@@ -62,7 +62,7 @@ async def test_who_gives_up_takes_nobody_along_and_is_not_sent_if_it_waits() -> 
 
 
 @pytest.mark.parametrize("error", [InvalidEventError("13 is no number"), UnicodeError("13 is no text")])
-async def test_who_is_to_blame_is_refused_alone(error: Exception) -> None:
+async def test_only_the_call_at_fault_is_refused(error: Exception) -> None:
     server = Server(error=error)
     server.free.set()
     coalescer = CallCoalescer(server.send)
@@ -71,7 +71,7 @@ async def test_who_is_to_blame_is_refused_alone(error: Exception) -> None:
     assert answers[1] is error
 
 
-async def test_a_server_that_is_gone_is_told_to_all_without_asking_again() -> None:
+async def test_every_call_gets_the_error_of_a_lost_server_without_a_second_try() -> None:
     server = Server(error=StoreUnavailableError("gone"))
     server.free.set()
     coalescer = CallCoalescer(server.send)
@@ -82,7 +82,7 @@ async def test_a_server_that_is_gone_is_told_to_all_without_asking_again() -> No
         await coalescer.call(13)
 
 
-async def test_idle_is_when_all_are_answered() -> None:
+async def test_the_coalescer_is_idle_when_all_calls_have_returned() -> None:
     server = Server()
     coalescer = CallCoalescer(server.send)
     await coalescer.wait_until_idle()

@@ -225,7 +225,7 @@ async def test_the_fence_is_checked_in_the_callers_transaction(
 
 
 @EACH
-async def test_what_is_known_is_answered_on_the_callers_connection(
+async def test_a_known_event_is_returned_on_the_callers_connection(
     store: PostgreSQLStore, postgresql_url: str, library: Any
 ) -> None:
     known = new_event("order.placed", {"id": 7}, idempotency_key="k")

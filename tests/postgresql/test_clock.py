@@ -35,7 +35,7 @@ async def test_a_lease_ends_by_the_servers_clock(store: PostgreSQLStore) -> None
     assert taken.event.errors == ("lease expired (worker w)",)
 
 
-async def test_every_instant_is_answered_as_it_will_be_read(store: PostgreSQLStore) -> None:
+async def test_every_instant_is_returned_as_it_will_be_read(store: PostgreSQLStore) -> None:
     delay = 12.345678901234
     (event,) = await store.add_events([new_event("a", delay=delay)])
     assert await store.get_event(event.id) == event

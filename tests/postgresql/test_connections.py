@@ -308,7 +308,7 @@ async def test_a_read_only_server_is_one_clear_line(postgresql_url: str, url: st
     admin.execute("DROP ROLE lurker")
 
 
-async def test_a_user_that_may_not_migrate_is_told_who_may(postgresql_url: str, schema: str) -> None:
+async def test_a_user_that_may_not_migrate_is_referred_to_durabus_db_migrate(postgresql_url: str, schema: str) -> None:
     with psycopg.connect(postgresql_url, autocommit=True) as root:
         root.execute("DROP ROLE IF EXISTS nobody_special")
         root.execute("CREATE ROLE nobody_special LOGIN PASSWORD 'x'")

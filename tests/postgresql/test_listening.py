@@ -63,7 +63,7 @@ async def test_only_the_bus_that_has_news_is_woken(url: str, store: PostgreSQLSt
     await other.close()
 
 
-async def test_a_cut_listener_heals_and_wakes_who_may_have_missed_something(
+async def test_a_cut_listener_reconnects_and_wakes_workers_that_may_have_missed_a_hint(
     url: str, store: PostgreSQLStore, admin: psycopg.Connection
 ) -> None:
     other = await opened(url)

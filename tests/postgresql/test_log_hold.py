@@ -63,7 +63,7 @@ async def test_the_holder_is_known_by_pid_age_and_application(
     assert await timed.log_hold() is None
 
 
-async def test_who_just_commits_is_no_holder(
+async def test_a_transaction_that_commits_soon_is_no_holder(
     timed: PostgreSQLStore, clock: ManualClock, idle: psycopg.Connection
 ) -> None:
     await timed.add_events([new_event("a")])
@@ -71,7 +71,7 @@ async def test_who_just_commits_is_no_holder(
     assert await timed.log_hold() is None
 
 
-async def test_an_open_transaction_is_no_holder_if_nobody_waits_for_it(
+async def test_an_open_transaction_is_no_holder_if_no_entry_waits_for_it(
     timed: PostgreSQLStore, clock: ManualClock, idle: psycopg.Connection
 ) -> None:
     clock.advance(LONG)
@@ -161,7 +161,7 @@ async def test_the_doctor_names_the_holder(
     assert await examine(url) == []
 
 
-def test_metric_and_dashboard_tell_of_it() -> None:
+def test_metric_and_dashboard_show_the_holder() -> None:
     hold = LogHold(pid=7, application="reports", age=90.0, waiting=60.0)
     metrics = HttpMetrics()
     counts = Counts()

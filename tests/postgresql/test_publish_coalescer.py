@@ -44,7 +44,7 @@ async def test_a_call_that_is_refused_refuses_no_other(store: PostgreSQLStore) -
     assert (await store.counts()).pending == 19
 
 
-async def test_whoever_gives_up_takes_nobody_along(store: PostgreSQLStore) -> None:
+async def test_a_cancelled_publish_cancels_no_other(store: PostgreSQLStore) -> None:
     calls = [asyncio.create_task(store.add_events([new_event("a", {"n": n})])) for n in range(20)]
     await asyncio.sleep(0)
     for call in (calls[0], calls[9]):  # one under way, one that waits
@@ -67,7 +67,7 @@ async def test_what_waits_is_stored_before_the_store_is_closed(url: str, store: 
         await leaving.add_events([new_event("a")])
 
 
-async def test_an_error_of_one_round_leaves_nobody_of_the_next_waiting() -> None:
+async def test_an_error_of_one_round_leaves_no_call_of_the_next_waiting() -> None:
     """Whatever it is that breaks."""
     rounds = 0
 

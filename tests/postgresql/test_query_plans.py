@@ -184,7 +184,7 @@ async def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_does(st
     assert (await store.counts()).processing == 10
 
 
-def test_a_function_that_tells_the_planner_what_to_do_is_never_compiled(filled: psycopg.Connection) -> None:
+def test_a_function_with_planner_settings_is_never_compiled(filled: psycopg.Connection) -> None:
     """What the planner is told not to do counts as endlessly expensive before PostgreSQL 18, if it must be done."""
     rows = filled.execute(
         "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND proconfig IS NOT NULL",

@@ -91,7 +91,7 @@ async def test_a_reader_reads_everything_and_writes_nothing(roles: dict[str, Pos
             await call
 
 
-async def test_a_reader_is_told_who_holds_the_log_back(
+async def test_a_reader_role_sees_which_session_holds_the_log_back(
     roles: dict[str, PostgreSQLStore], admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others' sessions are mostly hidden from it, not their pids and names."""

@@ -109,7 +109,7 @@ async def test_what_others_add_does_no_harm(store: PostgreSQLStore, admin: psyco
     await store.verify()
 
 
-async def test_a_table_of_ours_that_somebody_else_made_is_refused(url: str, postgresql_url: str, schema: str) -> None:
+async def test_a_table_of_ours_that_another_program_made_is_refused(url: str, postgresql_url: str, schema: str) -> None:
     with psycopg.connect(postgresql_url, autocommit=True) as admin:
         admin.execute(f"CREATE SCHEMA {schema}")
         admin.execute(f"CREATE TABLE {schema}.events (id integer)")

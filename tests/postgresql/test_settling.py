@@ -61,7 +61,7 @@ async def test_results_of_two_handlers_go_the_short_way(store: PostgreSQLStore, 
         assert ended.status is EventStatus.COMPLETED
 
 
-async def test_a_repeat_is_answered_and_writes_nothing(store: PostgreSQLStore) -> None:
+async def test_a_repeat_returns_its_outcome_and_writes_nothing(store: PostgreSQLStore) -> None:
     (one,) = await claim(store, 1)
     settlement = Complete(one.ref, results("a", "b"))
     first = await store.settle_events([settlement])

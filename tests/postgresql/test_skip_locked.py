@@ -74,7 +74,7 @@ async def lost_claims(store: PostgreSQLStore) -> list[int]:
     return events
 
 
-async def test_a_claim_passes_by_lost_claims_that_somebody_takes_back(
+async def test_a_claim_skips_expired_claims_that_another_claim_takes_back(
     store: PostgreSQLStore, other: psycopg.Connection
 ) -> None:
     events = await lost_claims(store)
@@ -82,7 +82,7 @@ async def test_a_claim_passes_by_lost_claims_that_somebody_takes_back(
     assert await claimed(store, request()) == events[2:]
 
 
-async def test_the_sweep_passes_by_lost_claims_that_somebody_takes_back(
+async def test_the_sweep_skips_expired_claims_that_another_claim_takes_back(
     store: PostgreSQLStore, other: psycopg.Connection
 ) -> None:
     lock(other, (await lost_claims(store))[:2])

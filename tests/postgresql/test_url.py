@@ -9,7 +9,7 @@ from durabus.stores.postgresql.store import PostgreSQLStore
 URL = "postgresql://bob:s3cret@db.example:6543/shop"
 
 
-def test_a_url_says_where_and_as_whom() -> None:
+def test_a_url_names_the_server_and_the_user() -> None:
     address = parse_url(f"{URL}?schema=orders&pool=3&application_name=web")
     assert (address.host, address.port, address.database) == ("db.example", 6543, "shop")
     assert (address.user, address.password) == ("bob", "s3cret")
@@ -27,7 +27,7 @@ def test_special_characters_are_escaped() -> None:
     assert (address.user, address.password, address.database) == ("b@b", "p/w?", "my shop")
 
 
-def test_behind_a_pooler_nothing_is_prepared_and_nobody_listens() -> None:
+def test_behind_a_pooler_the_store_does_not_prepare_statements_or_listen() -> None:
     address = parse_url(f"{URL}?pooler=on")
     assert (address.listen, address.prepared) == (False, False)
     assert parse_url(f"{URL}?pooler=on&listen=on").listen

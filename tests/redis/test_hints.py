@@ -29,7 +29,7 @@ async def soon(store: RedisStore, bus: str = "default") -> asyncio.Task[bool]:
     return task
 
 
-async def test_work_of_one_bus_wakes_nobody_else(store: RedisStore) -> None:
+async def test_work_of_one_bus_wakes_no_worker_of_another(store: RedisStore) -> None:
     mine, theirs = await soon(store, "mine"), await soon(store, "theirs")
     await asyncio.sleep(0.05)
     await store.add_events([new_event("t", bus="mine")])
@@ -51,7 +51,7 @@ async def test_a_freed_global_lock_wakes_every_bus(store: RedisStore) -> None:
     assert await asyncio.wait_for(waiting, SOON)
 
 
-async def test_a_lost_connection_wakes_who_waits_and_the_next_wait_listens_again(
+async def test_a_lost_connection_wakes_waiting_workers_and_the_next_wait_listens_again(
     store: RedisStore, admin: redis.Redis
 ) -> None:
     waiting = await soon(store)
@@ -72,7 +72,7 @@ async def test_an_event_between_the_look_and_the_wait_is_not_missed(store: Redis
         await store.remove_event(event.id)
 
 
-async def test_subscriptions_nobody_needs_are_ended(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unused_subscriptions_are_ended(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hints, "MOST_CHANNELS", 5)
     for number in range(30):
         assert not await store.wait_for_work(f"bus-{number}", timeout=0)

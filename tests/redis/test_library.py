@@ -16,7 +16,7 @@ VERBS = {one.name.removesuffix(".lua"): one.read_text(encoding="utf-8") for one 
 MODULES = (claims, core, events, log, results, store)
 
 
-def test_the_name_tells_the_content() -> None:
+def test_the_name_of_the_library_holds_the_schema_and_a_digest() -> None:
     name, code = library()
     assert re.fullmatch(rf"durabus_{SCHEMA}_[0-9a-f]{{12}}", name)
     assert code.startswith(f"#!lua name={name}\n")

@@ -110,7 +110,7 @@ def test_a_forked_child_gets_a_clear_error(url: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-async def test_closing_hangs_up_also_when_who_asked_for_it_is_cancelled(url: str) -> None:
+async def test_a_store_hangs_up_even_if_the_caller_of_close_is_cancelled(url: str) -> None:
     store = await open_store(url)
     assert isinstance(store, RedisStore)
     connection = store._connection()

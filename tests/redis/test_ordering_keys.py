@@ -40,7 +40,9 @@ async def test_a_line_leaves_nothing_behind(url: str, store: RedisStore, admin: 
     assert not keys_of(admin, url.rpartition("=")[2]) & {key(url, "events:fronts"), key(url, "events:blocked")}
 
 
-async def test_a_claim_does_not_look_at_who_waits(url: str, store: RedisStore, admin: redis.Redis) -> None:
+async def test_the_cost_of_a_claim_does_not_depend_on_events_that_wait(
+    url: str, store: RedisStore, admin: redis.Redis
+) -> None:
     """Behind one front ten thousand wait; what a claim then asks of the server does not depend on them."""
 
     async def commands_of_a_claim() -> int:
@@ -70,7 +72,7 @@ async def test_dead_letters_that_come_back_together_line_up_by_id(store: RedisSt
     assert seen == [event.id for event in events]
 
 
-async def test_who_comes_back_from_the_dead_goes_before_who_waits_for_a_retry(store: RedisStore) -> None:
+async def test_a_requeued_dead_letter_goes_before_an_event_that_waits_for_a_retry(store: RedisStore) -> None:
     first, second = await publish(store, "a", "a")
     (claimed,) = await claim(store)
     await store.settle_events([Fail(claimed.ref, "no", None)])
@@ -83,7 +85,7 @@ async def test_who_comes_back_from_the_dead_goes_before_who_waits_for_a_retry(st
     assert [one.event.id for one in await claim(store)] == [second.id]
 
 
-async def test_a_removed_event_is_missed_by_nobody(store: RedisStore) -> None:
+async def test_removed_events_do_not_stop_their_key(store: RedisStore) -> None:
     events = await publish(store, "a", "a", "a", "a")
     await store.remove_event(events[0].id)
     await store.remove_event(events[2].id)

@@ -59,7 +59,7 @@ async def test_a_store_of_the_first_schema_is_opened_as_it_is_and_then_closed_to
     await other.close()
 
 
-async def test_keys_of_somebody_else_are_left_alone(url: str, admin: redis.Redis) -> None:
+async def test_keys_of_another_program_are_left_alone(url: str, admin: redis.Redis) -> None:
     admin.set(key(url, "events:state"), "mine")
     store = RedisStore.from_url(url)
     with pytest.raises(SchemaError, match="name another prefix"):
@@ -69,7 +69,7 @@ async def test_keys_of_somebody_else_are_left_alone(url: str, admin: redis.Redis
     assert not admin.exists(key(url, "meta"))
 
 
-async def test_a_key_of_another_type_is_told(url: str, store: RedisStore, admin: redis.Redis) -> None:
+async def test_a_key_of_another_type_is_reported(url: str, store: RedisStore, admin: redis.Redis) -> None:
     admin.set(key(url, "locks:data"), "x")
     with pytest.raises(SchemaError, match=r"locks:data on .* is a string, not a hash"):
         await store.verify()
@@ -77,13 +77,13 @@ async def test_a_key_of_another_type_is_told(url: str, store: RedisStore, admin:
         await store.claim_lock("k", worker_id="w", token="t", lease=1.0)
 
 
-async def test_damaged_counters_are_told(url: str, store: RedisStore, admin: redis.Redis) -> None:
+async def test_damaged_counters_are_reported(url: str, store: RedisStore, admin: redis.Redis) -> None:
     admin.hset(key(url, "meta"), "position", "many")
     with pytest.raises(SchemaError, match="position must be whole numbers"):
         await store.verify()
 
 
-async def test_a_store_whose_data_are_gone_says_so(url: str, store: RedisStore, admin: redis.Redis) -> None:
+async def test_a_store_reports_that_its_data_are_gone(url: str, store: RedisStore, admin: redis.Redis) -> None:
     await store.add_events([new_event("order.placed")])
     admin.delete(key(url, "meta"))
     with pytest.raises(SchemaError, match=r"are gone \(flushed, evicted"):
@@ -101,7 +101,7 @@ async def test_missing_functions_are_loaded_again(store: RedisStore, admin: redi
     await store.verify()
 
 
-async def test_functions_changed_by_hand_are_told(store: RedisStore, admin: redis.Redis) -> None:
+async def test_functions_changed_by_hand_are_reported(store: RedisStore, admin: redis.Redis) -> None:
     code = library()[1]
     admin.function_load(code + "\n-- and more", replace=True)
     try:
@@ -131,7 +131,7 @@ async def test_damaged_data_are_shown_to_readers_of_rows(url: str, store: RedisS
     assert (whole["event_id"], whole["action"]) == (second.event_id, "PUBLISHED")
 
 
-async def test_a_log_that_somebody_else_wrote_to_takes_nothing_and_says_so(
+async def test_a_store_refuses_writes_after_another_program_wrote_to_its_log(
     url: str, store: RedisStore, admin: redis.Redis
 ) -> None:
     await store.add_events([new_event("t")])

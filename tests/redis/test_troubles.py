@@ -42,7 +42,7 @@ async def refuses_to_open(url: str) -> StoreError:
     return caught.value
 
 
-async def test_nobody_there_is_told_at_once(own_server: RedisServer) -> None:
+async def test_a_missing_server_is_reported_at_once(own_server: RedisServer) -> None:
     url = own_server.url
     own_server.kill()
     error = await refuses_to_open(url)
@@ -50,7 +50,7 @@ async def test_nobody_there_is_told_at_once(own_server: RedisServer) -> None:
     assert "Is the server running? Nothing was sent" in str(error)
 
 
-async def test_a_wrong_password_is_told_at_once(redis_url: str) -> None:
+async def test_a_wrong_password_is_reported_at_once(redis_url: str) -> None:
     password = redis_url.rpartition("@")[0].rpartition(":")[2]
     error = await refuses_to_open(redis_url.replace(password, "guess"))
     assert "does not accept the user or password of the URL" in str(error)
@@ -58,7 +58,7 @@ async def test_a_wrong_password_is_told_at_once(redis_url: str) -> None:
     assert "does not accept the user or password of the URL" in str(error)
 
 
-async def test_a_user_without_rights_is_told(own_server: RedisServer) -> None:
+async def test_a_user_without_rights_gets_an_error(own_server: RedisServer) -> None:
     with prompt(own_server.url) as admin:
         run(admin, "ACL", "SETUSER", "reader", "on", ">pw", "~*", "+@read")
     address = own_server.url.partition("@")[2]

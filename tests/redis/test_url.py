@@ -13,7 +13,7 @@ def test_an_address_has_defaults() -> None:
     assert address.options == {"host": "example.org"}
 
 
-def test_everything_can_be_said() -> None:
+def test_a_url_can_set_every_option() -> None:
     address = parse_url("rediss://bob:s%40crt@example.org:7000/3?prefix=shop.eu&timeout=2.5&ssl_ca_certs=/ca.pem")
     assert (address.prefix, address.timeout) == ("shop.eu", 2.5)
     options = address.options

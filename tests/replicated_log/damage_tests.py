@@ -120,7 +120,7 @@ class BrokerDamageTests:
         assert await store.snapshot()
         assert (await (await broker.open()).counts()).pending == 4
 
-    async def test_a_node_whose_connection_was_cut_reads_the_same_log_on(self, broker: Broker) -> None:
+    async def test_a_node_continues_the_same_log_after_its_connection_was_cut(self, broker: Broker) -> None:
         store, other = await broker.open(), await broker.open()
         for _ in range(3):
             await store.add_events([new_event("t")])

@@ -150,7 +150,7 @@ def remember_a_reader(pair: Pair, number: int) -> None:
         pair.do("save_position", "reader", head, lock=lock)
 
 
-def test_a_run_of_completions_whose_times_are_missing_is_no_command() -> None:
+def test_a_run_of_completions_without_times_is_no_command() -> None:
     run = ["settle_events", [["d", "t", 1, [1, 2], [0.5]]], None]
     with pytest.raises(msgspec.ValidationError, match="2 completions with 1 times"):
         decode_commands(encode_commands([msgspec.Raw(msgspec.msgpack.encode(run))]))

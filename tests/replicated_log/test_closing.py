@@ -49,7 +49,7 @@ async def halted(verb: str, **options: float) -> tuple[ReplicatedLogStore, Halti
     return store, transport
 
 
-async def test_a_reader_is_told_in_time_also_while_the_broker_is_asked_for_it() -> None:
+async def test_a_read_ends_with_its_timeout_while_the_broker_is_silent() -> None:
     store, transport = await halted("head", timeout=0.3)
     async with asyncio.timeout(10):
         with pytest.raises(StoreUnavailableError, match=r"no answer from the broker within 0.3 s"):
@@ -60,7 +60,7 @@ async def test_a_reader_is_told_in_time_also_while_the_broker_is_asked_for_it() 
 
 
 @pytest.mark.parametrize("verb", ["head", "verify"])
-async def test_closing_leaves_nobody_waiting(verb: str) -> None:
+async def test_closing_ends_every_waiting_call(verb: str) -> None:
     store, transport = await halted(verb)
     waiting = asyncio.create_task(store.counts() if verb == "head" else store.verify())
     await asyncio.to_thread(transport.begun.wait)
@@ -70,7 +70,7 @@ async def test_closing_leaves_nobody_waiting(verb: str) -> None:
             await waiting
 
 
-async def test_closing_goes_on_when_who_asked_for_it_is_cancelled() -> None:
+async def test_closing_continues_after_its_caller_is_cancelled() -> None:
     store, transport = await halted("close")
     closing = asyncio.create_task(store.close())
     await asyncio.to_thread(transport.begun.wait)

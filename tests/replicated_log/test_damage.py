@@ -130,7 +130,7 @@ async def test_a_damaged_record_that_the_operator_skips_counts_on_no_node(nodes:
 
 
 @pytest.mark.parametrize("place", ["x", "1-", "-1", "1-2-3", "\u0661"])
-def test_a_place_that_cannot_be_is_refused(place: str) -> None:
+def test_an_invalid_skip_record_is_refused(place: str) -> None:
     with pytest.raises(ConfigurationError, match=r"skip_record=.*like 17 or 41-12"):
         options_from_url(f"nats://h?skip_record={place}")
 
@@ -200,7 +200,7 @@ async def test_a_log_that_was_made_anew_beside_an_old_snapshot_is_not_taken_for_
         await nodes.open()
 
 
-async def test_the_first_reason_to_stop_is_the_one_that_is_told(nodes: Nodes) -> None:
+async def test_a_stopped_node_reports_the_first_reason(nodes: Nodes) -> None:
     store = await nodes.open(snapshot_every=1)
     nodes.log.store(*damaged_records()["a flipped bit"])
     first = await refused(store)

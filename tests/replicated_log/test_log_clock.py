@@ -34,7 +34,7 @@ def test_a_clock_that_runs_faster_than_the_brokers_is_not_early_for_ever(time: T
     assert broker <= clock.now() <= broker + 2 * STRETCH * 0.03 + 0.04
 
 
-def test_a_broker_whose_clock_is_set_back_is_followed(time: Time) -> None:
+def test_a_node_follows_a_broker_with_a_clock_that_was_set_back(time: Time) -> None:
     clock = LogClock()
     clock.arrived(1000.0)
     for second in range(int(2 * STRETCH) + 2):

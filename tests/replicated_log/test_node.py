@@ -92,7 +92,7 @@ async def test_foreign_records_are_skipped_counted_and_reported(caplog: pytest.L
     await store.close()
 
 
-async def test_a_command_that_fails_is_void_and_its_sender_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_that_fails_is_void_and_its_caller_gets_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stop_bus(core: ReplicatedLogCore, bus: str) -> None:
         raise ZeroDivisionError(bus)
 
@@ -106,7 +106,7 @@ async def test_a_command_that_fails_is_void_and_its_sender_is_told(monkeypatch: 
     await store.close()
 
 
-async def test_a_command_that_no_node_could_read_is_refused_and_stops_nobody() -> None:
+async def test_a_command_that_no_node_could_read_is_refused_and_stops_no_node() -> None:
     log = SimulatedLog()
     store = simulated_store(log)
     await store.open()
@@ -133,7 +133,7 @@ async def test_a_record_of_a_newer_durabus_stops_the_node() -> None:
     await store.close()
 
 
-async def test_a_replica_that_cannot_apply_a_record_answers_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_replica_that_cannot_apply_a_record_refuses_every_call(monkeypatch: pytest.MonkeyPatch) -> None:
     log = SimulatedLog()
     store = simulated_store(log)
     await store.open()
@@ -187,7 +187,7 @@ async def opened(transport: SimulatedTransport, options: Options = SHORT) -> Rep
     return store
 
 
-async def test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown() -> None:
+async def test_a_call_without_a_reply_raises_that_its_outcome_is_unknown() -> None:
     transport = Silent(SimulatedLog())
     store = await opened(transport)
     transport.taking = transport.answering = False
@@ -239,7 +239,7 @@ class Full(SimulatedTransport):
         await super().append(record, key, headers)
 
 
-async def test_a_full_log_is_told_at_once() -> None:
+async def test_a_full_log_is_reported_at_once() -> None:
     store = await opened(Full(SimulatedLog()), Options())
     with pytest.raises(StoreUnavailableError, match="raise its max_bytes"):
         await store.stop_bus("b")
@@ -257,7 +257,7 @@ async def test_large_commands_go_in_pieces() -> None:
     await other.close()
 
 
-async def test_a_publish_whose_publisher_died_on_the_way_is_none() -> None:
+async def test_a_publish_that_was_sent_in_part_stores_no_event() -> None:
     log = SimulatedLog()
     transport = SimulatedTransport(log)
     store = await opened(transport, Options(timeout=0.3))
@@ -288,7 +288,7 @@ async def test_closing_finishes_what_was_accepted_and_refuses_the_rest() -> None
     await store.close()
 
 
-async def test_a_cancelled_call_harms_nobody() -> None:
+async def test_a_cancelled_call_harms_no_other_call() -> None:
     store = await opened(SimulatedTransport(SimulatedLog()), Options())
     call = asyncio.create_task(store.stop_bus("b"))
     await asyncio.sleep(0)
@@ -365,7 +365,7 @@ def test_what_cannot_be_written_is_refused_before_it_is_sent() -> None:
 
 
 @pytest.mark.parametrize("query", ["prefix=a.b", "cluster=", "max_history=-1", "timeout=0", "colour=red", "timeout=x"])
-def test_options_that_cannot_be_are_refused(query: str) -> None:
+def test_invalid_options_are_refused(query: str) -> None:
     from durabus.stores.replicated_log.options import options_from_url
 
     with pytest.raises(ConfigurationError):
@@ -373,7 +373,7 @@ def test_options_that_cannot_be_are_refused(query: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["nats://user:s3cret@h?timeout=x", "kafka://h?pasword=s3cret", "nats://u:s3cret@h?a=b"])
-def test_no_password_is_told_with_what_is_wrong(url: str) -> None:
+def test_an_error_about_a_url_does_not_show_the_password(url: str) -> None:
     from durabus.stores.replicated_log.options import options_from_url
 
     with pytest.raises(ConfigurationError) as refused:

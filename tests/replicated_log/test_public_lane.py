@@ -68,7 +68,7 @@ def test_a_foreign_event_needs_only_a_json_body() -> None:
     assert came.event_id == again.event_id != other.event_id
 
 
-def test_a_foreign_event_may_say_who_it_is() -> None:
+def test_a_foreign_event_may_name_its_id_bus_and_type() -> None:
     headers = {"event_id": ID, "bus_id": "shop", "event_type": "order.paid", "event_parent_id": ID, "traceparent": "t"}
     came, _ = arrival(entry([1], headers))
     assert (came.event_id, came.bus, came.type, came.parent_id) == (ID, "shop", "order.paid", ID)

@@ -52,7 +52,7 @@ async def random_commands(store: ReplicatedLogStore, clock: ManualClock, seed: i
 
 
 @pytest.mark.parametrize("seed", range(20))
-async def test_the_replicated_log_answers_random_commands_as_memory_does(seed: int, stack: AsyncExitStack) -> None:
+async def test_the_replicated_log_replies_to_random_commands_as_memory_does(seed: int, stack: AsyncExitStack) -> None:
     clocks = [ManualClock(), ManualClock()]
     memory = await open_store("memory://", clock=clocks[0])
     log = SimulatedLog(clocks[1])

@@ -207,7 +207,7 @@ async def test_each_lane_is_trimmed_up_to_an_earlier_snapshot(log: SimulatedLog,
 
 
 @pytest.mark.parametrize("damage", ["unknown table", "not compressed", "no rows"])
-def test_a_damaged_snapshot_is_said_to_be(damage: str) -> None:
+def test_a_damaged_snapshot_is_reported(damage: str) -> None:
     part = {
         "unknown table": SnapshotPart("colours", "0", b""),
         "not compressed": SnapshotPart("events", "0", b"abc"),

@@ -33,7 +33,7 @@ async def test_publish_inserts_a_pending_event_without_attempts(queue: EventQueu
     assert (found.status, found.attempts, found.payload) == (EventStatus.PENDING, 0, {"order_id": 7})
 
 
-async def test_poll_answers_none_when_there_is_nothing(queue: EventQueue) -> None:
+async def test_poll_returns_none_when_the_queue_is_empty(queue: EventQueue) -> None:
     assert await queue.poll() is None
 
 
@@ -145,7 +145,7 @@ async def test_every_event_is_acquired_by_exactly_one_of_many_workers(timed_stor
     assert set(taken) == published
 
 
-async def test_an_event_whose_worker_died_is_finished_by_another(
+async def test_another_worker_finishes_the_event_of_a_dead_worker(
     queue: EventQueue, other_pod: EventQueue, clock: ManualClock
 ) -> None:
     event = await queue.publish("order.placed")

@@ -105,7 +105,7 @@ async def test_an_event_goes_to_all_applicable_handlers_and_to_no_others(manager
     assert [one.calls, two.calls, glob.calls, other.calls] == [1, 1, 1, 0]
 
 
-async def test_process_next_answers_none_when_there_is_no_event(manager: EventManager) -> None:
+async def test_process_next_returns_none_when_there_is_no_event(manager: EventManager) -> None:
     manager.register("foo", "handler1", Recorder())
     assert await manager.process_next() is None
 
@@ -253,7 +253,7 @@ async def test_poison_events_are_shunted_to_the_log_when_attempts_are_limited(
     assert await status_of(queue.store, event.id) is EventStatus.FAILED
 
 
-async def test_an_event_whose_manager_died_is_processed_by_another(
+async def test_another_manager_processes_the_event_of_a_dead_manager(
     manager: EventManager, timed_store: EventStore, clock: ManualClock
 ) -> None:
     await EventQueue(timed_store).publish("foo")

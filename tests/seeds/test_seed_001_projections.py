@@ -250,7 +250,7 @@ async def test_stop_before_run_began_is_heeded(queue: EventQueue, view: OrdersPe
 
 
 @pytest.mark.parametrize("version", [0, -1, True, 1.5])
-async def test_a_version_that_cannot_be_is_refused(timed_store: EventStore, version: int) -> None:
+async def test_an_invalid_version_is_refused(timed_store: EventStore, version: int) -> None:
     with pytest.raises(ConfigurationError, match="version"):
         EventLogProjectionBuilder(timed_store, name="orders", version=version, apply=print)
 

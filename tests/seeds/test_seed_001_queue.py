@@ -32,7 +32,7 @@ async def polled(queue: EventQueue) -> Event:
     return event
 
 
-async def test_publish_answers_the_queued_event(queue: EventQueue) -> None:
+async def test_publish_returns_the_queued_event(queue: EventQueue) -> None:
     event = await queue.publish("order.placed", {"order_id": 7}, {"source": "web"}, tags=["eu"])
     assert (event.status, event.attempts, event.type) == (EventStatus.PENDING, 0, "order.placed")
     assert (event.payload, event.metadata, event.tags) == ({"order_id": 7}, {"source": "web"}, ("eu",))
@@ -55,7 +55,7 @@ async def test_a_batch_for_another_bus_is_refused_whole(queue: EventQueue) -> No
     assert (await queue.store.counts()).pending == 0
 
 
-async def test_poll_does_not_block_and_answers_none_when_there_is_none(queue: EventQueue) -> None:
+async def test_poll_does_not_block_and_returns_none_when_there_is_no_event(queue: EventQueue) -> None:
     async with asyncio.timeout(20):
         assert await queue.poll() is None
 
@@ -87,7 +87,7 @@ async def test_the_abandonment_timeout_is_configurable(timed_store: EventStore, 
 
 
 @pytest.mark.parametrize("age", [0, -1, float("inf"), float("nan"), True])
-async def test_an_abandonment_timeout_that_cannot_be_is_refused(timed_store: EventStore, age: float) -> None:
+async def test_an_invalid_abandonment_timeout_is_refused(timed_store: EventStore, age: float) -> None:
     with pytest.raises(ConfigurationError, match="abandoned_after"):
         EventQueue(timed_store, abandoned_after=age)
 

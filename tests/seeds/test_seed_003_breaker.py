@@ -52,7 +52,9 @@ async def put_off(store: EventStore, ref: int | str) -> Event:
     return await stored(store, ref)
 
 
-async def test_it_opens_when_more_than_half_of_at_least_four_events_failed(bus: EventBus, times: Times) -> None:
+async def test_the_breaker_opens_when_more_than_half_of_at_least_four_events_failed(
+    bus: EventBus, times: Times
+) -> None:
     handler = Recorder(failures=99)
     async with bus:
         bus.subscribe("user.*", handler)
@@ -63,7 +65,7 @@ async def test_it_opens_when_more_than_half_of_at_least_four_events_failed(bus: 
     assert waiting.due_ts == times.clock.now() + OPEN_FOR
 
 
-async def test_it_stays_closed_below_four_events(bus: EventBus, times: Times) -> None:
+async def test_the_breaker_stays_closed_below_four_events(bus: EventBus, times: Times) -> None:
     handler = Recorder(failures=3)
     async with bus:
         bus.subscribe("user.*", handler)
@@ -72,7 +74,7 @@ async def test_it_stays_closed_below_four_events(bus: EventBus, times: Times) ->
     assert handler.calls == 4
 
 
-async def test_it_stays_closed_when_half_of_the_events_failed(bus: EventBus, times: Times) -> None:
+async def test_the_breaker_stays_closed_when_half_of_the_events_failed(bus: EventBus, times: Times) -> None:
     handler = Recorder()
     calls = 0
 
@@ -101,7 +103,7 @@ async def test_failures_of_more_than_a_minute_ago_do_not_count(bus: EventBus, ti
     assert handler.calls == 6
 
 
-async def test_other_handlers_go_on_while_it_is_open(bus: EventBus, times: Times) -> None:
+async def test_other_handlers_go_on_while_the_breaker_is_open(bus: EventBus, times: Times) -> None:
     broken, healthy = Recorder(failures=99), Recorder()
     async with bus:
         bus.subscribe("user.*", broken)
@@ -112,7 +114,7 @@ async def test_other_handlers_go_on_while_it_is_open(bus: EventBus, times: Times
     assert healthy.calls == 1
 
 
-async def test_it_skips_only_its_own_handler_of_an_event(bus: EventBus, times: Times) -> None:
+async def test_an_open_breaker_skips_only_its_own_handler_of_an_event(bus: EventBus, times: Times) -> None:
     broken, healthy = Recorder(failures=4), Recorder()
     async with bus:
         bus.subscribe("user.*", broken)
@@ -126,7 +128,7 @@ async def test_it_skips_only_its_own_handler_of_an_event(bus: EventBus, times: T
     assert (broken.calls, healthy.calls) == (5, 1)
 
 
-async def test_half_open_it_lets_a_single_probe_through(bus: EventBus, times: Times) -> None:
+async def test_a_half_open_breaker_lets_a_single_probe_through(bus: EventBus, times: Times) -> None:
     broken, gate = Recorder(failures=4), Gate()
 
     async def handler(event: Event) -> None:
@@ -158,7 +160,7 @@ async def _completed(bus: EventBus, count: int) -> bool:
     return (await bus.store.counts()).completed == count
 
 
-async def test_it_closes_when_the_probe_succeeds(bus: EventBus, times: Times) -> None:
+async def test_the_breaker_closes_when_the_probe_succeeds(bus: EventBus, times: Times) -> None:
     handler = Recorder(failures=4)
     async with bus:
         bus.subscribe("user.*", handler)
@@ -171,7 +173,7 @@ async def test_it_closes_when_the_probe_succeeds(bus: EventBus, times: Times) ->
     assert handler.calls == 10
 
 
-async def test_it_opens_again_when_the_probe_fails(bus: EventBus, times: Times) -> None:
+async def test_the_breaker_opens_again_when_the_probe_fails(bus: EventBus, times: Times) -> None:
     handler = Recorder(failures=99)
     async with bus:
         bus.subscribe("user.*", handler)
@@ -185,7 +187,7 @@ async def test_it_opens_again_when_the_probe_fails(bus: EventBus, times: Times) 
     assert waiting.due_ts == times.clock.now() + OPEN_FOR
 
 
-async def test_the_retries_of_one_poisoned_event_do_not_open_it(timed_store: EventStore, times: Times) -> None:
+async def test_the_retries_of_one_poisoned_event_do_not_open_the_breaker(timed_store: EventStore, times: Times) -> None:
     calls: list[str] = []
 
     async def handler(event: Event) -> None:
@@ -200,7 +202,7 @@ async def test_the_retries_of_one_poisoned_event_do_not_open_it(timed_store: Eve
     assert calls == ["user.poisoned"] * 10 + ["user.created"]
 
 
-async def test_events_with_unrecoverable_errors_do_not_open_it(bus: EventBus, times: Times) -> None:
+async def test_events_with_unrecoverable_errors_do_not_open_the_breaker(bus: EventBus, times: Times) -> None:
     async def judge(event: Event) -> None:
         if event.payload["bad"]:
             raise UnrecoverableError("no such customer")

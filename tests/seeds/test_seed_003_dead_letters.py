@@ -85,7 +85,7 @@ async def test_list_shows_the_newest_first(queue: EventQueue, clock: ManualClock
     assert [event.id for event in (await DLQInspector(queue.store).list()).events] == ids[::-1]
 
 
-async def test_list_answers_one_hundred_by_default_and_tells_the_total(queue: EventQueue) -> None:
+async def test_list_returns_one_hundred_by_default_and_the_total(queue: EventQueue) -> None:
     ids = [(await dead_letter(queue)).id for _ in range(103)]
     page = await DLQInspector(queue.store).list()
     assert (len(page.events), page.total) == (100, 103)
@@ -102,7 +102,7 @@ async def test_list_takes_limit_and_offset(queue: EventQueue) -> None:
 
 
 @pytest.mark.parametrize(("limit", "offset"), [(0, 0), (-1, 0), (10_001, 0), (1, -1), (True, 0), (1, 1.5)])
-async def test_a_page_that_cannot_be_is_refused(timed_store: EventStore, limit: int, offset: int) -> None:
+async def test_an_invalid_page_is_refused(timed_store: EventStore, limit: int, offset: int) -> None:
     with pytest.raises(ConfigurationError):
         await DLQInspector(timed_store).list(limit=limit, offset=offset)
 
@@ -224,7 +224,7 @@ async def test_purge_of_one_bus_leaves_the_others(timed_store: EventStore) -> No
 
 
 @pytest.mark.parametrize("days", [-1, float("inf"), float("nan"), True])
-async def test_an_age_that_cannot_be_is_refused(timed_store: EventStore, days: float) -> None:
+async def test_an_invalid_age_is_refused(timed_store: EventStore, days: float) -> None:
     with pytest.raises(ConfigurationError, match="older_than_days"):
         await DLQInspector(timed_store).purge(older_than_days=days)
 

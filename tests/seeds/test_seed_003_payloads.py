@@ -185,7 +185,7 @@ async def test_a_payload_that_no_longer_decodes_goes_to_the_dead_letters_and_the
     assert seen == [UserData(1)]
 
 
-async def test_a_payload_that_does_not_decode_for_one_handler_is_told_by_its_error() -> None:
+async def test_a_payload_that_does_not_decode_for_one_handler_shows_in_its_error() -> None:
     with pytest.raises(PayloadDecodeError, match="UserModel"):
         decode_as('{"id": "x"}', UserModel)
 

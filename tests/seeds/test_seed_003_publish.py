@@ -136,7 +136,7 @@ async def test_an_event_type_outside_its_limits_is_refused(store: EventStore, ev
     assert (await store.read_log()).entries == []
 
 
-async def test_an_event_that_nobody_subscribes_to_is_done(store: EventStore) -> None:
+async def test_an_event_without_a_subscription_is_done(store: EventStore) -> None:
     async with EventBus(store) as bus:
         bus.subscribe("user.*", Recorder())
         event_id = await bus.publish("order.shipped")
@@ -172,7 +172,7 @@ async def test_publishing_one_event_id_twice_stores_and_handles_one_event(store:
     assert handler.calls == 1
 
 
-async def test_publishing_one_event_id_twice_at_the_same_time_answers_both(store: EventStore) -> None:
+async def test_publishing_one_event_id_twice_at_the_same_time_returns_to_both_callers(store: EventStore) -> None:
     handler = Recorder()
     async with EventBus(store) as bus:
         bus.subscribe("user.created", handler)
@@ -217,7 +217,7 @@ async def test_emit_returns_at_once_and_the_handle_is_awaited_for_the_end(store:
     assert (event.event_id, event.status) == (handle.event_id, EventStatus.COMPLETED)
 
 
-async def test_stored_answers_once_the_store_has_accepted_the_event(store: EventStore) -> None:
+async def test_stored_returns_once_the_store_has_accepted_the_event(store: EventStore) -> None:
     async with EventBus(store) as bus:
         event = await bus.emit("user.created").stored()
         assert await stored(store, event.id) == event
@@ -252,7 +252,7 @@ async def test_result_raises_for_a_dead_letter(store: EventStore) -> None:
     assert caught.value.errors == ("ValueError: not today",)
 
 
-async def test_results_tell_what_each_handler_of_a_dead_letter_did(store: EventStore) -> None:
+async def test_results_show_what_each_handler_of_a_dead_letter_did(store: EventStore) -> None:
     async with EventBus(store, retry=ONCE) as bus:
         bus.subscribe("user.created", Recorder(), id="good")
         bus.subscribe("user.created", Recorder(failures=1), id="bad")

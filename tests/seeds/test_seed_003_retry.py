@@ -258,7 +258,7 @@ async def test_retries_successes_after_retry_and_dead_letters_are_counted_by_typ
     assert metrics.dead_letters == {"bad": 1}
 
 
-async def test_the_log_tells_the_time_of_the_final_failure(store: EventStore) -> None:
+async def test_the_log_has_the_time_of_the_final_failure(store: EventStore) -> None:
     async with EventBus(store, retry=QUICK) as bus:
         bus.subscribe("user.*", Recorder(failures=99))
         event = await stored(store, await bus.publish("user.created"))

@@ -40,7 +40,7 @@ async def test_nothing_new_is_taken_after_shutdown(store: EventStore) -> None:
     assert (await store.read_log()).entries == []
 
 
-async def test_nothing_new_is_taken_while_it_shuts_down(store: EventStore) -> None:
+async def test_nothing_new_is_taken_during_shutdown(store: EventStore) -> None:
     bus, gate = EventBus(store), Gate()
     bus.subscribe("user.*", gate)
     await bus.start()
@@ -56,7 +56,7 @@ async def test_nothing_new_is_taken_while_it_shuts_down(store: EventStore) -> No
     await shutting_down
 
 
-async def test_it_waits_for_what_is_in_flight(store: EventStore) -> None:
+async def test_shutdown_waits_for_events_in_flight(store: EventStore) -> None:
     bus, gate = EventBus(store), Gate()
     bus.subscribe("user.*", gate)
     await bus.start()
@@ -71,7 +71,7 @@ async def test_it_waits_for_what_is_in_flight(store: EventStore) -> None:
     assert await status_of(store, handle.event_id) is EventStatus.COMPLETED
 
 
-async def test_it_claims_nothing_more(store: EventStore) -> None:
+async def test_shutdown_claims_no_more_events(store: EventStore) -> None:
     bus, gate = EventBus(store), Gate()
     bus.subscribe("user.*", gate)
     await bus.start()
@@ -115,7 +115,7 @@ async def test_what_went_back_to_the_queue_is_handled_by_the_next_bus(store: Eve
     assert [event.event_id for event in handler.events] == [handle.event_id]
 
 
-async def test_a_publisher_that_still_waits_is_told(store: EventStore) -> None:
+async def test_a_publisher_that_still_waits_gets_the_shutdown_error(store: EventStore) -> None:
     bus, gate = EventBus(store), Gate()
     bus.subscribe("user.*", gate)
     publishing = asyncio.create_task(bus.publish("user.created"))
@@ -133,7 +133,7 @@ async def test_what_was_emitted_just_before_is_not_lost(store: EventStore) -> No
     assert [await status_of(store, handle.event_id) for handle in handles] == [EventStatus.PENDING] * 10
 
 
-async def test_a_handler_that_refuses_to_be_cancelled_does_not_hold_it_up_for_ever(store: EventStore) -> None:
+async def test_a_handler_that_refuses_to_be_cancelled_does_not_delay_shutdown_for_ever(store: EventStore) -> None:
     entered, release = asyncio.Event(), asyncio.Event()
 
     async def stubborn(event: Event) -> None:
@@ -156,7 +156,7 @@ async def test_a_handler_that_refuses_to_be_cancelled_does_not_hold_it_up_for_ev
     assert done, "shutdown waited for a handler without end"
 
 
-async def test_a_plain_function_that_does_not_end_does_not_hold_it_up(store: EventStore) -> None:
+async def test_a_plain_function_that_does_not_end_does_not_delay_shutdown(store: EventStore) -> None:
     entered, release = threading.Event(), threading.Event()
 
     def blocking(event: Event) -> None:
@@ -174,7 +174,7 @@ async def test_a_plain_function_that_does_not_end_does_not_hold_it_up(store: Eve
     release.set()
 
 
-async def test_it_may_be_repeated(store: EventStore) -> None:
+async def test_shutdown_may_be_repeated(store: EventStore) -> None:
     bus = EventBus(store)
     bus.subscribe("user.*", Recorder())
     await bus.start()
@@ -182,7 +182,7 @@ async def test_it_may_be_repeated(store: EventStore) -> None:
     await bus.shutdown()
 
 
-async def test_every_caller_waits_until_it_is_over(store: EventStore) -> None:
+async def test_every_caller_of_shutdown_waits_until_it_is_over(store: EventStore) -> None:
     bus, gate = EventBus(store), Gate()
     bus.subscribe("user.*", gate)
     await bus.start()
@@ -201,7 +201,7 @@ async def test_a_bus_that_was_never_started_can_be_shut_down(store: EventStore, 
     await EventBus(store_url).shutdown()
 
 
-async def test_it_closes_the_store_that_the_bus_opened(store_url: str) -> None:
+async def test_shutdown_closes_the_store_that_the_bus_opened(store_url: str) -> None:
     bus = EventBus(store_url)
     await bus.start()
     await bus.shutdown()
@@ -209,14 +209,14 @@ async def test_it_closes_the_store_that_the_bus_opened(store_url: str) -> None:
         await bus.store.counts()
 
 
-async def test_it_leaves_a_store_open_that_the_bus_was_given(store: EventStore) -> None:
+async def test_shutdown_leaves_a_store_open_that_the_bus_was_given(store: EventStore) -> None:
     async with EventBus(store) as bus:
         bus.subscribe("user.*", Recorder())
         await bus.publish("user.created")
     assert (await store.counts()).completed == 1
 
 
-async def test_it_returns_when_the_store_was_closed_before(store_url: str) -> None:
+async def test_shutdown_returns_when_the_store_was_closed_before(store_url: str) -> None:
     store = await open_store(store_url)
     bus = EventBus(store)
     bus.subscribe("user.*", Recorder())
@@ -225,7 +225,7 @@ async def test_it_returns_when_the_store_was_closed_before(store_url: str) -> No
     await bus.shutdown()
 
 
-async def test_it_returns_when_the_worker_has_noticed_that_the_store_is_closed(
+async def test_shutdown_returns_when_the_worker_has_noticed_that_the_store_is_closed(
     store_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await open_store(store_url)

@@ -73,7 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @on_linux
 @pytest.mark.timeout(180)
 @every_one
-def test_it_keeps_its_url_over_restarts_and_kills_and_leaves_nothing_behind(folder: Path, kind: str) -> None:
+def test_a_server_keeps_its_url_over_restarts_and_kills_and_leaves_nothing_behind(folder: Path, kind: str) -> None:
     server = installed(make_server(kind))
     with server:
         url, pid, segments = server.url, server.pid, shared_memory(server.pid)
@@ -95,7 +95,7 @@ def test_it_keeps_its_url_over_restarts_and_kills_and_leaves_nothing_behind(fold
 
 @on_linux
 @quick_ones
-def test_a_killed_one_leaves_nothing_behind_either(folder: Path, kind: str) -> None:
+def test_a_killed_server_leaves_nothing_behind_either(folder: Path, kind: str) -> None:
     server = installed(make_server(kind))
     with server:
         segments = shared_memory(server.pid)
@@ -144,14 +144,14 @@ def test_a_port_that_was_taken_before_the_start_is_left_to_its_owner(
 
 @on_linux
 @quick_ones
-def test_its_port_is_not_one_that_clients_are_given(tmp_path: Path, kind: str) -> None:
+def test_the_port_of_a_server_is_not_one_that_clients_are_given(tmp_path: Path, kind: str) -> None:
     with installed(make_server(kind, tmp_path)) as server:
         port = int(server.url.rpartition(f"{LOOPBACK}:")[2].partition("/")[0])
     assert port < int(CLIENT_PORTS.read_text().split()[0])
 
 
 @quick_ones
-def test_it_outlives_the_thread_that_started_it(kind: str) -> None:
+def test_a_server_outlives_the_thread_that_started_it(kind: str) -> None:
     server = installed(make_server(kind))
     thread = threading.Thread(target=server.start)
     thread.start()
@@ -166,7 +166,7 @@ def test_it_outlives_the_thread_that_started_it(kind: str) -> None:
 @on_linux
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("kind", SERVERS)
-def test_it_does_not_outlive_a_killed_parent(tmp_path: Path, kind: str) -> None:
+def test_a_server_does_not_outlive_a_killed_parent(tmp_path: Path, kind: str) -> None:
     installed(make_server(kind))
     command = [sys.executable, "-c", STARTER, kind]
     with subprocess.Popen(
@@ -181,7 +181,7 @@ def test_it_does_not_outlive_a_killed_parent(tmp_path: Path, kind: str) -> None:
 
 
 @quick_ones
-def test_using_it_in_the_wrong_order_is_refused(kind: str) -> None:
+def test_using_a_server_in_the_wrong_order_is_refused(kind: str) -> None:
     server = installed(make_server(kind))
     with pytest.raises(ServerError, match="was not started"):
         _ = server.url

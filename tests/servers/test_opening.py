@@ -53,7 +53,7 @@ def at(url: str, *options: str, port: int | None = None, password: str | None = 
 
 
 @pytest.mark.parametrize("server_url", ["postgresql", "redis", "nats"], indirect=True)
-async def test_a_wrong_password_is_told_at_once_and_not_shown(server_url: str) -> None:
+async def test_a_wrong_password_is_reported_at_once_and_not_shown(server_url: str) -> None:
     url = at(server_url, password=WRONG)
     store, began = make_store(url), monotonic()
     for _ in range(2):
@@ -87,7 +87,7 @@ class KafkaWithPassword(KafkaServer):
 
 
 @pytest.mark.timeout(120)  # it starts a broker of its own
-async def test_a_wrong_password_on_kafka_is_told_and_not_shown() -> None:
+async def test_a_wrong_password_on_kafka_is_reported_and_not_shown() -> None:
     server = installed(KafkaWithPassword())
     await asyncio.to_thread(server.start)
     try:
@@ -103,7 +103,7 @@ async def test_a_wrong_password_on_kafka_is_told_and_not_shown() -> None:
 
 
 @pytest.mark.parametrize("server_url", SERVERS, indirect=True)
-async def test_a_server_that_is_away_is_told_and_the_store_can_be_opened_when_it_is_back(server_url: str) -> None:
+async def test_a_server_that_is_away_is_reported_and_the_store_can_be_opened_when_it_is_back(server_url: str) -> None:
     (port,) = free_ports(1)
     wait = "connect_timeout" if server_url.startswith("postgresql") else "timeout"
     store = make_store(at(server_url, f"{wait}=2", port=port))

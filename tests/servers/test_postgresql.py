@@ -57,7 +57,7 @@ def test_the_server_is_durable_by_default(server: PostgreSQLServer) -> None:
     assert [ask(server.url, f"SHOW {name}") for name in ("fsync", "synchronous_commit")] == ["on", "on"]
 
 
-def test_nobody_enters_without_the_password(server: PostgreSQLServer) -> None:
+def test_no_client_connects_without_the_password(server: PostgreSQLServer) -> None:
     password = server.url.split(":")[2].split("@")[0]
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(server.url.replace(password, "guess"))
@@ -68,7 +68,7 @@ def test_a_long_path_is_no_hindrance(tmp_path: Path) -> None:
         assert ask(server.url, "SHOW max_connections") == "17"
 
 
-def test_a_setting_it_refuses_is_told_with_its_own_words(tmp_path: Path) -> None:
+def test_a_setting_that_the_server_refuses_is_reported_in_its_own_words(tmp_path: Path) -> None:
     server = installed(PostgreSQLServer(tmp_path / "pg", settings={"max_connections": "many"}))
     with pytest.raises(ServerError, match=r'PostgreSQL did not start: .*max_connections.*"many"'):
         server.start()

@@ -75,7 +75,7 @@ async def test_ids_claims_and_log_of_one_shard_have_one_order(store: ShardedStor
         assert logged == [event.id for event in mine]
 
 
-async def test_while_nobody_writes_the_log_is_in_order_of_time(store: ShardedStore, clock: ManualClock) -> None:
+async def test_the_log_is_in_order_of_time_while_no_writer_is_at_work(store: ShardedStore, clock: ManualClock) -> None:
     for _ in range(30):
         clock.advance(1)
         await store.add_events([new_event("a.b")])

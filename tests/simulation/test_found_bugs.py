@@ -79,7 +79,7 @@ class AnswersLate(MemoryStore):
         return claims
 
 
-async def test_a_claim_that_is_answered_after_its_deadline_goes_back_unworked() -> None:
+async def test_a_claim_that_arrives_after_its_deadline_goes_back_unworked() -> None:
     store = AnswersLate()
     fences: list[int] = []
     async with EventBus(store, lease=LEASE) as bus:
@@ -143,7 +143,7 @@ class LocksLate(MemoryStore):
         return lock
 
 
-async def test_a_lock_that_is_answered_after_its_deadline_is_not_worked_under() -> None:
+async def test_a_lock_that_arrives_after_its_deadline_is_not_used() -> None:
     async with LockManager(LocksLate(), lease=LEASE).hold("ledger") as lock:
         assert lock.fence == 2
 
@@ -156,7 +156,7 @@ class LooksInVain(MemoryStore):
         return timeout >= POLL
 
 
-async def test_a_worker_asks_at_the_poll_floor_although_it_never_sees_what_it_hears_of() -> None:
+async def test_a_worker_polls_in_time_although_no_hint_leads_to_an_event() -> None:
     asks = asyncio.Event()
     poller = Poller(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1000)
     poller.on_claimed(0, 1)
@@ -167,7 +167,7 @@ async def test_a_worker_asks_at_the_poll_floor_although_it_never_sees_what_it_he
 
 
 @pytest.mark.parametrize("delay", [0.02, 0.08])
-async def test_who_keeps_getting_what_only_others_can_end_lets_them_ask_first_for_longer_each_time(
+async def test_a_worker_that_gets_events_only_other_nodes_can_finish_lets_them_claim_first(
     delay: float,
 ) -> None:
     """Its clock may be a little early, and then it would always be the first."""

@@ -134,7 +134,7 @@ def test_the_store_has_one_clock_for_all() -> None:
 
 
 @pytest.mark.parametrize("way_out", ["thread", "sleep", "executor"])
-def test_what_would_leave_the_simulation_is_an_error(way_out: str) -> None:
+def test_a_call_that_would_leave_the_simulation_is_an_error(way_out: str) -> None:
     loop = VirtualLoop(1)
 
     async def main() -> None:
@@ -177,7 +177,7 @@ def test_threads_that_were_there_before_go_on_as_they_are() -> None:
     assert drawn == random.Random(1).random()
 
 
-def test_no_timer_is_early_by_the_clock_of_who_set_it() -> None:
+def test_no_timer_is_early_by_the_clock_of_the_process_that_set_it() -> None:
     loop = VirtualLoop(1)
     early: list[float] = []
 
@@ -218,7 +218,7 @@ def test_a_simulation_that_runs_in_circles_says_so() -> None:
         loop.run(main())
 
 
-def test_what_nobody_catches_is_kept() -> None:
+def test_an_uncaught_exception_is_kept() -> None:
     loop = VirtualLoop(1)
 
     async def fail() -> None:

@@ -23,7 +23,7 @@ class Unreachable(MemoryStore):
         return 0.0
 
 
-async def test_every_call_has_its_beginning_and_its_answer() -> None:
+async def test_every_call_is_recorded_with_its_beginning_and_its_reply() -> None:
     lines: list[Line] = []
     clock = iter(range(100))
     store = recorded_store(MemoryStore(), "host.1", lines.append, lambda: float(next(clock)))

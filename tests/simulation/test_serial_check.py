@@ -66,7 +66,7 @@ def test_a_handler_that_outlives_its_claim_is_flagged_unless_it_was_frozen() -> 
     assert found([*late, Disturbed(1.35, "a", "freeze"), Disturbed(2.9, "a", "thaw")]) == []
 
 
-def test_a_claim_whose_answer_never_came_is_known_by_its_moment() -> None:
+def test_a_claim_without_a_reply_is_known_by_its_moment() -> None:
     unanswered = [line for line in batches() if not (isinstance(line, Ok) and line.call.startswith("a#1"))]
     assert found(unanswered) == []
     later = [

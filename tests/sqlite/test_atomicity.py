@@ -24,7 +24,7 @@ def clock() -> ManualClock:
 
 
 @pytest.mark.parametrize("action", STEPS)
-async def test_a_change_whose_entry_cannot_be_written_does_not_happen(
+async def test_a_change_does_not_happen_if_its_entry_cannot_be_written(
     action: str, store: EventStore, clock: ManualClock, tmp_path: Path
 ) -> None:
     stage = await set_the_stage(store)

@@ -94,7 +94,7 @@ async def test_finalize_and_effect_are_one_commit(store: SQLiteStore, mine: sqli
 
 
 @pytest.mark.parametrize("ended", [True, False])
-async def test_an_effect_whose_claim_was_taken_over_is_refused(
+async def test_an_effect_under_a_claim_that_was_taken_over_is_refused(
     store: SQLiteStore, mine: sqlite3.Connection, *, ended: bool
 ) -> None:
     """Also when the event has ended meanwhile: somebody else's effect is there already."""
@@ -115,7 +115,7 @@ async def test_an_effect_whose_claim_was_taken_over_is_refused(
     assert (counts.completed, counts.processing) == ((1, 0) if ended else (0, 1))
 
 
-async def test_known_events_are_answered_on_the_callers_connection(
+async def test_known_events_are_returned_on_the_callers_connection(
     store: SQLiteStore, mine: sqlite3.Connection
 ) -> None:
     mine.row_factory = sqlite3.Row
@@ -182,7 +182,7 @@ async def test_a_claim_does_not_wait_for_the_callers_commit(store: SQLiteStore, 
         await store.settle_events([], then_claim=request, connection=mine)
 
 
-async def test_a_transaction_that_has_read_too_early_is_told_how_to_begin(
+async def test_a_transaction_that_has_read_too_early_gets_an_error_that_says_how_to_begin(
     store: SQLiteStore, admin: sqlite3.Connection
 ) -> None:
     admin.execute("BEGIN")
@@ -198,7 +198,9 @@ async def test_a_transaction_that_has_read_too_early_is_told_how_to_begin(
     assert (await store.counts()).pending == 2
 
 
-async def test_a_connection_that_waits_in_vain_is_told_of_its_own_timeout(store: SQLiteStore, file: Path) -> None:
+async def test_a_connection_that_waits_in_vain_gets_an_error_about_its_own_timeout(
+    store: SQLiteStore, file: Path
+) -> None:
     busy, hasty = sqlite3.connect(file, isolation_level=None), sqlite3.connect(file, timeout=0)
     busy.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailableError, match=r"longer than this one waits.*sqlite3\.connect\(timeout=30\)"):
@@ -293,7 +295,7 @@ async def test_autocommit_of_newer_pythons(store: SQLiteStore, file: Path, autoc
     connection.close()
 
 
-async def test_a_transaction_that_sqlite_itself_rolled_back_is_told_as_it_was(
+async def test_the_error_that_made_sqlite_roll_back_is_raised(
     store: SQLiteStore, admin: sqlite3.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A disk error may end the whole transaction; the savepoint is gone with it."""

@@ -32,14 +32,14 @@ class TestInOneProcess:
         clock, elapsed = ManualClock(1000.0), ManualClock(5.0)
         return StoreTime(clock, elapsed=elapsed.now), clock, elapsed
 
-    def test_it_is_the_hosts(self) -> None:
+    def test_the_time_of_a_store_is_the_hosts(self) -> None:
         store_time, clock, elapsed = self.make()
         assert store_time.now() == 1000.0
         clock.advance(7.0)
         elapsed.advance(7.0)
         assert store_time.now() == 1007.0
 
-    def test_a_clock_that_was_set_back_does_not_stop_it(self) -> None:
+    def test_a_clock_that_was_set_back_does_not_stop_the_time_of_a_store(self) -> None:
         store_time, clock, elapsed = self.make()
         store_time.now()
         clock.advance(-HOUR)
@@ -49,7 +49,7 @@ class TestInOneProcess:
         elapsed.advance(10.0)
         assert store_time.now() == 1020.0
 
-    def test_it_follows_the_host_again_once_that_has_caught_up(self) -> None:
+    def test_the_time_of_a_store_follows_the_host_again_once_that_has_caught_up(self) -> None:
         store_time, clock, elapsed = self.make()
         store_time.now()
         clock.advance(-HOUR)

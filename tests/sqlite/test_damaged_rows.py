@@ -19,7 +19,7 @@ async def all_ended(store: SQLiteStore) -> None:
 
 
 @pytest.mark.parametrize("column", ["", "oops", "{}", "7", "null", "[1]", '["a"', "\ufffd[]"])
-def test_a_list_that_is_none_is_one_readable_text(column: str) -> None:
+def test_a_damaged_list_is_shown_as_one_readable_text(column: str) -> None:
     assert strings_of(column) == (f"undecodable: {column}",)
 
 
@@ -30,7 +30,7 @@ def test_a_list_is_itself() -> None:
 
 @pytest.mark.parametrize("damaged", [b"oops", b"[1]", b"\xff[]"])
 @pytest.mark.parametrize("column", ["tags", "errors"])
-async def test_damaged_tags_and_errors_stop_nobody(
+async def test_damaged_tags_and_errors_do_not_stop_other_events(
     store: SQLiteStore, admin: sqlite3.Connection, column: str, damaged: bytes
 ) -> None:
     await store.add_events([new_event("order.placed", {"order": n}, tags=["eu"]) for n in (1, 2)])

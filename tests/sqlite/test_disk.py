@@ -222,7 +222,7 @@ async def store_and_claim(file: Path) -> None:
         await store.close()
 
 
-async def test_those_who_queue_behind_a_callers_transaction_give_up_together(
+async def test_calls_that_queue_behind_a_callers_transaction_give_up_together(
     store: SQLiteStore, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "GROUP", 2)

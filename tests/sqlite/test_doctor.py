@@ -60,7 +60,7 @@ async def test_another_journal_and_a_missing_table_are_found(file: Path) -> None
     assert "locks" in finding.advice
 
 
-async def test_it_makes_no_file(tmp_path: Path) -> None:
+async def test_the_doctor_makes_no_file(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailableError, match="does not exist"):
         await examine(f"sqlite:///{tmp_path}/none.db")
     assert not (tmp_path / "none.db").exists()

@@ -164,7 +164,7 @@ async def test_without_such_locks_the_log_outlives_the_last_store(file: Path, mo
     assert "bus.db-wal" in names(file.parent)
 
 
-async def test_without_such_locks_a_store_whose_log_others_deleted_confirms_nothing(
+async def test_without_such_locks_a_store_confirms_nothing_after_another_process_deleted_its_log(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_locks, "_SET_LOCK", None)

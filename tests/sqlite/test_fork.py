@@ -188,7 +188,7 @@ sys.exit(os.waitstatus_to_exitcode(status))
 @pytest.mark.processes
 @pytest.mark.skipif(not file_locks.supported(), reason="no locks that belong to an open file")
 @pytest.mark.parametrize("since", ["closed", "opened again"])
-def test_a_child_whose_parent_closed_the_file_since_is_refused_before_it_does_damage(file: Path, since: str) -> None:
+def test_a_child_is_refused_before_it_does_damage_if_its_parent_has_closed_the_file(file: Path, since: str) -> None:
     """SQLite would go on with the deleted ``-shm`` that the child inherited, beside others that use a new one."""
     done = subprocess.run(
         [sys.executable, "-c", OUTLIVED, f"sqlite:///{file}", since],

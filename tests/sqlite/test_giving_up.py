@@ -40,7 +40,9 @@ async def given_up(search: Callable[[], Any], searching: threading.Event) -> Non
     searching.clear()
 
 
-async def test_a_search_that_was_given_up_holds_up_nobody(store: SQLiteStore, searching: threading.Event) -> None:
+async def test_a_search_that_was_given_up_does_not_delay_other_calls(
+    store: SQLiteStore, searching: threading.Event
+) -> None:
     (event,) = await store.add_events([new_event("order.placed")])
     for _ in range(3):
         await given_up(lambda: store.find(EventQuery(type="endless")), searching)
@@ -48,7 +50,9 @@ async def test_a_search_that_was_given_up_holds_up_nobody(store: SQLiteStore, se
     assert (await store.find(EventQuery(type="order.placed"))).events == [event]
 
 
-async def test_one_that_waits_its_turn_is_given_up_without_harm(store: SQLiteStore, searching: threading.Event) -> None:
+async def test_a_call_that_waits_its_turn_is_given_up_without_harm(
+    store: SQLiteStore, searching: threading.Event
+) -> None:
     (event,) = await store.add_events([new_event("order.placed")])
     first = asyncio.create_task(store.find(EventQuery(type="endless")))
     await asyncio.to_thread(searching.wait)

@@ -89,7 +89,7 @@ async def works(store: SQLiteStore) -> None:
     assert (await store.counts()).pending == 1
 
 
-async def test_many_who_open_at_once_share_one_attempt(file: Path, gate: Gate) -> None:
+async def test_many_callers_that_open_at_once_share_one_attempt(file: Path, gate: Gate) -> None:
     store = new_store(file)
     opening = [asyncio.create_task(store.open()) for _ in range(5)]
     await gate.is_reached()
@@ -153,7 +153,7 @@ async def test_an_open_that_is_cancelled_at_its_end_leaves_nothing(file: Path) -
     await store.close()
 
 
-async def test_one_who_is_cancelled_takes_nothing_from_the_others(file: Path, gate: Gate) -> None:
+async def test_a_cancelled_open_does_not_cancel_other_callers(file: Path, gate: Gate) -> None:
     store = new_store(file)
     first, second = asyncio.create_task(store.open()), asyncio.create_task(store.open())
     await gate.is_reached()
@@ -203,7 +203,7 @@ async def test_open_after_close_is_refused(file: Path) -> None:
         await unopened.open()
 
 
-async def test_everybody_who_closes_waits_until_it_is_closed(file: Path) -> None:
+async def test_every_caller_of_close_waits_until_the_store_is_closed(file: Path) -> None:
     store = new_store(file)
     await store.open()
     begun, go_on = threading.Event(), threading.Event()
@@ -266,7 +266,7 @@ async def test_a_writer_that_breaks_down_refuses_and_can_be_closed(file: Path, m
     await store.close()
 
 
-async def test_a_schema_error_is_told_to_all_who_open(file: Path) -> None:
+async def test_a_schema_error_is_raised_to_every_caller_of_open(file: Path) -> None:
     sqlite3.connect(file).execute("CREATE TABLE events (id INTEGER)").connection.close()
     store = new_store(file)
     both = await asyncio.gather(store.open(), store.open(), return_exceptions=True)

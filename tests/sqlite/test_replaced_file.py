@@ -63,7 +63,7 @@ async def test_a_lock_file_that_was_removed_is_made_anew_for_all(file: Path) -> 
     await other.close()
 
 
-async def test_whoever_may_write_to_the_file_may_take_its_lock(file: Path) -> None:
+async def test_every_user_with_write_access_to_the_file_may_take_its_lock(file: Path) -> None:
     await (await opened(file)).close()
     lock = WriteLock(file).path
     file.chmod(0o660)  # noqa: ASYNC240  (as above)
@@ -75,7 +75,7 @@ async def test_whoever_may_write_to_the_file_may_take_its_lock(file: Path) -> No
     assert stat.S_IMODE(lock.stat().st_mode) == 0o660  # rights are given, never taken
 
 
-async def test_a_lock_that_leads_to_a_file_of_somebody_else_is_refused(file: Path) -> None:
+async def test_a_lock_that_links_to_another_file_is_refused(file: Path) -> None:
     await (await opened(file)).close()
     precious, lock = file.with_name("precious"), WriteLock(file).path
     precious.write_text("as it was")
@@ -96,7 +96,7 @@ async def test_a_lock_that_root_makes_belongs_to_the_owner_of_the_file(file: Pat
     assert (lock.stat().st_uid, lock.stat().st_gid) == (5001, 5002)
 
 
-def test_who_waited_for_a_lock_file_that_was_removed_gets_the_new_one(file: Path) -> None:
+def test_a_process_that_waited_for_a_removed_lock_file_gets_the_new_one(file: Path) -> None:
     first, second, third = WriteLock(file), WriteLock(file), WriteLock(file)
     first.open()
     second.open()
@@ -113,7 +113,7 @@ def test_who_waited_for_a_lock_file_that_was_removed_gets_the_new_one(file: Path
         lock.close()
 
 
-async def test_a_folder_that_was_removed_is_told_and_the_store_can_be_closed(tmp_path: Path) -> None:
+async def test_a_removed_folder_is_reported_and_the_store_can_be_closed(tmp_path: Path) -> None:
     file = tmp_path / "data" / "bus.db"
     file.parent.mkdir()
     store = await opened(file)

@@ -100,7 +100,7 @@ async def test_tables_of_others_in_the_same_file_are_not_looked_at(file: Path) -
     await store.close()
 
 
-async def test_a_table_of_ours_that_somebody_else_made_is_refused(file: Path) -> None:
+async def test_a_table_of_ours_that_another_program_made_is_refused(file: Path) -> None:
     db = open_file(file)
     db.execute("CREATE TABLE events (id INTEGER PRIMARY KEY)")
     db.close()

@@ -70,7 +70,7 @@ async def test_two_names_of_one_file_share_one_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("option", "level"), [("", 2), ("?synchronous=normal", 1)])
-async def test_a_store_waits_for_the_disk_unless_it_is_told_otherwise(option: str, level: int, tmp_path: Path) -> None:
+async def test_a_store_waits_for_the_disk_unless_configured_otherwise(option: str, level: int, tmp_path: Path) -> None:
     store = SQLiteStore.from_url(f"sqlite:///{tmp_path}/bus.db{option}")
     await store.open()
     assert await store._write(lambda tx: tx.value("PRAGMA synchronous")) == level

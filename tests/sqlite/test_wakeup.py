@@ -107,7 +107,7 @@ async def test_work_of_this_process_between_claim_and_sleep_is_not_slept_through
     assert await store.wait_for_work("default", timeout=60.0)
 
 
-async def test_work_that_nobody_may_claim_wakes_nobody_twice(store: SQLiteStore) -> None:
+async def test_an_event_that_a_worker_could_not_claim_does_not_wake_it_again(store: SQLiteStore) -> None:
     await store.add_events([new_event("order.placed", tags=["eu"])])
     blind = ClaimRequest(bus="default", worker_id="w", token=new_token(), tags=("us",))
     assert await store.claim_next_events(blind) == []
@@ -139,7 +139,9 @@ async def test_a_sleeper_wakes_when_a_lease_ends(store: SQLiteStore) -> None:
     assert await store.wait_for_work("default", timeout=60.0)
 
 
-async def test_nobody_looks_while_nobody_sleeps(store: SQLiteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_store_does_not_look_for_work_while_no_worker_sleeps(
+    store: SQLiteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks, nobody_left = 0, threading.Event()
     look = wakeup.SQLiteWakeup.look
 

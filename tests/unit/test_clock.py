@@ -9,7 +9,7 @@ import pytest
 from durabus.clock import Clock, ManualClock, SystemClock, monotonic, perf_counter
 
 
-def test_the_system_clock_tells_the_hosts_time() -> None:
+def test_the_system_clock_returns_the_hosts_time() -> None:
     before = time.time()
     now = SystemClock().now()
     assert before <= now <= time.time()
@@ -20,7 +20,7 @@ def test_a_manual_clock_stands_still() -> None:
     assert clock.now() == clock.now() == 100.0
 
 
-def test_a_manual_clock_moves_when_it_is_told_to() -> None:
+def test_a_manual_clock_moves_when_a_test_advances_it() -> None:
     clock = ManualClock(start=100.0)
     clock.advance(2.5)
     clock.advance(0)

@@ -112,7 +112,7 @@ def test_every_error_says_what_it_means(cls: type[DurabusError]) -> None:
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
-def test_an_error_tells_value_limit_and_remedy(
+def test_an_error_names_value_limit_and_remedy(
     provoke: Callable[[], object], error: type[DurabusError], told: list[str]
 ) -> None:
     with pytest.raises(error) as caught:
@@ -120,13 +120,13 @@ def test_an_error_tells_value_limit_and_remedy(
     assert [part for part in told if part not in str(caught.value)] == []
 
 
-def test_a_lost_lease_tells_of_what_and_why() -> None:
+def test_a_lost_lease_names_its_claim_and_the_reason() -> None:
     error = LeaseLost(7, "taken over")
     assert (error.subject, error.reason) == (7, "taken over")
     assert str(error) == "claim on 7 lost: taken over"
 
 
-def test_an_event_not_found_tells_which_and_where_it_may_have_gone() -> None:
+def test_an_event_not_found_names_the_event_and_where_it_may_have_gone() -> None:
     error = EventNotFound("0190a000")
     assert error.ref == "0190a000"
     assert (
@@ -134,13 +134,13 @@ def test_an_event_not_found_tells_which_and_where_it_may_have_gone() -> None:
     )
 
 
-def test_no_dead_letter_tells_what_it_is_instead() -> None:
+def test_not_a_dead_letter_names_the_status_of_the_event() -> None:
     error = NotADeadLetter(7, "PENDING")
     assert (error.ref, error.status) == (7, "PENDING")
     assert str(error) == "event 7 is PENDING, not a dead letter: there is nothing to retry"
 
 
-def test_a_failed_event_tells_how_it_ended_and_why() -> None:
+def test_a_failed_event_says_how_it_ended_and_why() -> None:
     error = EventFailed("0190a000", "FAILED", ("boom", "bang"))
     assert (error.event_id, error.status, error.errors) == ("0190a000", "FAILED", ("boom", "bang"))
     assert str(error) == "event 0190a000 ended FAILED: bang"

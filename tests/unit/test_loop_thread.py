@@ -27,7 +27,7 @@ async def for_ever(begun: threading.Event) -> None:
     await asyncio.Event().wait()
 
 
-def test_a_thread_calls_it_and_waits(thread: LoopThread) -> None:
+def test_a_thread_calls_the_loop_thread_and_waits(thread: LoopThread) -> None:
     thread.start()
     thread.start()
     assert thread.submit(where()).result(5) == "test"
@@ -53,7 +53,7 @@ def test_calls_before_the_start_and_after_the_end_are_refused(thread: LoopThread
         thread.start()
 
 
-async def test_a_call_that_the_end_cuts_off_is_told_so(thread: LoopThread) -> None:
+async def test_a_call_that_the_end_cuts_off_raises(thread: LoopThread) -> None:
     thread.start()
     begun = threading.Event()
     call = asyncio.create_task(thread.run(for_ever(begun)))
@@ -63,7 +63,7 @@ async def test_a_call_that_the_end_cuts_off_is_told_so(thread: LoopThread) -> No
         await call
 
 
-async def test_a_caller_that_is_cancelled_is_not_told_of_an_end(thread: LoopThread) -> None:
+async def test_a_cancelled_caller_gets_its_cancellation_and_no_other_error(thread: LoopThread) -> None:
     thread.start()
     begun = threading.Event()
     call = asyncio.create_task(thread.run(for_ever(begun)))
@@ -73,7 +73,7 @@ async def test_a_caller_that_is_cancelled_is_not_told_of_an_end(thread: LoopThre
         await call
 
 
-async def test_it_ends_after_its_last_work_and_a_repeat_waits_for_the_same_end(thread: LoopThread) -> None:
+async def test_the_loop_thread_ends_after_its_last_work_and_a_repeat_waits_for_the_same_end(thread: LoopThread) -> None:
     done = []
 
     async def last() -> None:
@@ -87,7 +87,7 @@ async def test_it_ends_after_its_last_work_and_a_repeat_waits_for_the_same_end(t
         await thread.run(where())
 
 
-async def test_it_ends_even_if_the_caller_gives_up(thread: LoopThread) -> None:
+async def test_the_loop_thread_ends_even_if_the_caller_gives_up(thread: LoopThread) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     async def last() -> None:

@@ -36,7 +36,7 @@ def opened(breaker: Breaker) -> Breaker:
     return breaker
 
 
-def test_it_begins_closed(breaker: Breaker) -> None:
+def test_a_breaker_begins_closed(breaker: Breaker) -> None:
     assert (breaker.state, breaker.admit()) == (BreakerState.CLOSED, 0.0)
 
 
@@ -82,7 +82,7 @@ def test_an_event_that_succeeds_at_last_is_no_failure(breaker: Breaker) -> None:
     assert other.state is BreakerState.CLOSED
 
 
-def test_it_counts_the_last_minute_and_stays_open_for_half_a_minute(breaker: Breaker, time: Time) -> None:
+def test_a_breaker_counts_the_last_minute_and_stays_open_for_half_a_minute(breaker: Breaker, time: Time) -> None:
     seen = []
     for seconds, event in [(0, 1), (60, 2), (0, 3), (0, 4), (59, 5), (29.9, None), (0.1, None)]:
         time.now += seconds
@@ -109,14 +109,14 @@ def test_successes_outside_the_window_are_forgotten(breaker: Breaker, time: Time
     assert breaker.state is BreakerState.OPEN
 
 
-def test_open_it_admits_nobody_and_tells_how_long(breaker: Breaker, time: Time) -> None:
+def test_an_open_breaker_admits_no_call_and_returns_how_long_it_stays_open(breaker: Breaker, time: Time) -> None:
     opened(breaker)
     assert breaker.admit() == OPEN_FOR
     time.now += 10
     assert breaker.admit() == OPEN_FOR - 10
 
 
-def test_half_open_it_admits_one_probe(breaker: Breaker, time: Time) -> None:
+def test_a_half_open_breaker_admits_one_probe(breaker: Breaker, time: Time) -> None:
     opened(breaker)
     time.now += OPEN_FOR
     assert breaker.state is BreakerState.HALF_OPEN
@@ -124,7 +124,7 @@ def test_half_open_it_admits_one_probe(breaker: Breaker, time: Time) -> None:
     assert breaker.admit() > 0
 
 
-def test_a_probe_that_succeeds_closes_it_with_a_clean_slate(breaker: Breaker, time: Time) -> None:
+def test_a_probe_that_succeeds_closes_the_breaker_with_a_clean_slate(breaker: Breaker, time: Time) -> None:
     opened(breaker)
     time.now += OPEN_FOR
     breaker.admit()
@@ -135,7 +135,7 @@ def test_a_probe_that_succeeds_closes_it_with_a_clean_slate(breaker: Breaker, ti
     assert breaker.state is BreakerState.CLOSED
 
 
-def test_a_probe_that_fails_opens_it_anew(breaker: Breaker, time: Time) -> None:
+def test_a_probe_that_fails_opens_the_breaker_anew(breaker: Breaker, time: Time) -> None:
     opened(breaker)
     time.now += OPEN_FOR
     breaker.admit()
@@ -151,14 +151,16 @@ def test_a_probe_that_was_abandoned_leaves_room_for_another(breaker: Breaker, ti
     assert breaker.admit() == 0
 
 
-def test_a_late_failure_of_a_call_from_before_does_not_prolong_it(breaker: Breaker, time: Time) -> None:
+def test_a_late_failure_of_a_call_from_before_does_not_keep_the_breaker_open_longer(
+    breaker: Breaker, time: Time
+) -> None:
     opened(breaker)
     time.now += 10
     breaker.failed(99)
     assert breaker.admit() == OPEN_FOR - 10
 
 
-def test_its_memory_is_bounded(breaker: Breaker, time: Time) -> None:
+def test_the_memory_of_a_breaker_is_bounded(breaker: Breaker, time: Time) -> None:
     for event in range(10_000):
         time.now += 1
         breaker.succeeded(event)
@@ -168,7 +170,7 @@ def test_its_memory_is_bounded(breaker: Breaker, time: Time) -> None:
     assert len(breaker._successes) <= 7
 
 
-def test_its_policy_says_how_many_failures_open_it_and_for_how_long(time: Time) -> None:
+def test_the_policy_says_how_many_failures_open_the_breaker_and_for_how_long(time: Time) -> None:
     breaker = Breaker(BreakerPolicy(failure_ratio=0.0, minimum_samples=2, window=10.0, open_for=timedelta(seconds=5)))
     breaker.failed(1)
     time.now += 11
@@ -179,7 +181,7 @@ def test_its_policy_says_how_many_failures_open_it_and_for_how_long(time: Time) 
     assert (breaker.state, breaker.admit()) == (BreakerState.OPEN, 5.0)
 
 
-def test_without_a_policy_it_never_opens_and_remembers_nothing(time: Time) -> None:
+def test_a_breaker_without_a_policy_never_opens_and_remembers_nothing(time: Time) -> None:
     breaker = Breaker(None)
     for event in range(100):
         breaker.failed(event)

@@ -30,7 +30,7 @@ class Stop(BaseException):
     """An error that means to end the program."""
 
 
-async def test_emit_from_a_thread_without_a_loop_is_refused_and_harms_nobody() -> None:
+async def test_emit_from_a_thread_without_a_loop_is_refused_and_harms_no_other_event() -> None:
     async with EventBus("memory://") as bus:
 
         def plain(event: Event) -> None:
@@ -95,7 +95,7 @@ async def test_a_handler_that_cancels_its_own_task_has_failed(handler_mode: str)
     assert calls == [1]
 
 
-async def test_a_child_whose_handler_exits_has_failed_and_its_parent_goes_on() -> None:
+async def test_a_child_fails_if_its_handler_exits_and_the_parent_goes_on() -> None:
     async with EventBus("memory://", mode="bus-serial", retry={"max_retries": 0}) as bus:
 
         async def leave(event: Event) -> None:

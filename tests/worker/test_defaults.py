@@ -75,7 +75,7 @@ async def test_a_bus_asks_that_its_handlers_be_remembered_for_five_minutes() -> 
     await bus.shutdown()
 
 
-async def test_a_bus_that_nobody_serves_any_more_is_remembered_for_a_day() -> None:
+async def test_a_bus_that_no_node_serves_any_more_is_remembered_for_a_day() -> None:
     store = AskedStore()
     async with EventBus(store) as bus:
         bus.subscribe("user.*", handle)
@@ -100,7 +100,7 @@ async def test_a_shutdown_gives_handlers_thirty_seconds(
 
 
 @pytest.mark.parametrize(("asked", "given"), [({}, 0.1), ({"poll_delay": 8}, 8.0)])
-async def test_a_manager_polls_ten_times_a_second_or_as_often_as_it_is_told(
+async def test_a_manager_polls_ten_times_a_second_or_as_often_as_configured(
     asked: dict[str, Any], given: float
 ) -> None:
     store = AskedStore()

@@ -91,7 +91,7 @@ def test_an_id_that_is_taken_is_refused() -> None:
         dispatcher.add(make_handler(fine, id="h", pattern="order.*"))
 
 
-def test_removing_an_unknown_handler_answers_none() -> None:
+def test_removing_an_unknown_handler_returns_none() -> None:
     assert Dispatcher().remove("nobody") is None
 
 
@@ -196,7 +196,7 @@ async def test_after_an_unrecoverable_error_a_handler_of_another_node_still_gets
     assert isinstance(called, Complete), "it had its one call"
 
 
-async def test_an_answer_makes_good_for_an_unrecoverable_error_of_an_earlier_attempt() -> None:
+async def test_a_value_makes_good_for_an_unrecoverable_error_of_an_earlier_attempt() -> None:
     async def answer(event: Event) -> str:
         return "yes"
 
@@ -207,7 +207,7 @@ async def test_an_answer_makes_good_for_an_unrecoverable_error_of_an_earlier_att
     assert statuses(settlement) == {"one": ResultStatus.ABORTED, "two": SUCCEEDED}
 
 
-async def test_a_caller_that_stops_the_rest_is_told_of_an_unrecoverable_error_too() -> None:
+async def test_a_caller_that_cancels_the_dispatch_still_gets_an_unrecoverable_error() -> None:
     async def endless(event: Event) -> None:
         await asyncio.Event().wait()
 
@@ -344,7 +344,7 @@ class OtherNode:
         raise NotImplementedError
 
 
-async def test_an_event_that_others_handle_is_given_back() -> None:
+async def test_an_event_that_other_nodes_handle_is_given_back() -> None:
     dispatcher = Dispatcher(remote=OtherNode())
     there = await dispatcher.dispatch(make_claim("user.created"))
     nowhere = await dispatcher.dispatch(make_claim("user.updated"))
@@ -374,7 +374,7 @@ async def test_an_event_that_comes_back_rests_longer_every_time(caplog: pytest.L
     assert caplog.records == [], "the other node is alive and will take it"
 
 
-async def test_an_event_for_a_node_that_is_silent_rests_for_half_its_silence_and_is_told_of_once(
+async def test_an_event_for_a_silent_node_rests_for_half_its_silence_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     assert await delays_of(Dispatcher(remote=OtherNode(200.0)), 1, 2, 3, 4) == [0.1, 100.0, 100.0, 100.0]

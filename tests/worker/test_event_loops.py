@@ -101,7 +101,7 @@ def test_a_bus_may_be_made_outside_of_any_loop() -> None:
     assert seen.is_set()
 
 
-def test_a_bus_that_was_not_started_belongs_to_nobody() -> None:
+def test_a_bus_that_was_not_started_belongs_to_no_event_loop() -> None:
     bus = EventBus("memory://")
     assert asyncio.run(bus.wait_until_idle(1))
 

@@ -144,7 +144,7 @@ async def test_a_handler_that_swallows_its_timeout_is_timed_out_all_the_same(run
     assert (await run(stubborn, 0.01)).status is ResultStatus.TIMED_OUT
 
 
-async def test_a_handler_that_answers_its_timeout_with_an_error_fails_with_it(run: Run) -> None:
+async def test_a_handler_that_raises_an_error_on_its_timeout_fails_with_that_error(run: Run) -> None:
     async def complaining(event: Event) -> None:
         try:
             await asyncio.Event().wait()
@@ -293,7 +293,7 @@ def test_an_interrupt_on_a_loop_in_another_thread_is_a_failed_attempt_only() -> 
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-async def test_a_handler_whose_loop_is_gone_has_not_failed(run: Run, *, in_thread: bool) -> None:
+async def test_a_handler_has_not_failed_if_its_loop_is_gone(run: Run, *, in_thread: bool) -> None:
     """When a coroutine is closed, Python throws ``GeneratorExit`` into it: it must not go on."""
     release = threading.Event()
 
@@ -372,7 +372,7 @@ def test_an_error_that_cannot_be_shown_is_described_by_its_type() -> None:
     assert "Broken" in describe(Broken())
 
 
-def test_async_callables_are_told_from_plain_ones() -> None:
+def test_async_callables_are_distinguished_from_plain_ones() -> None:
     async def coroutine(event: Event) -> None: ...
     def plain(event: Event) -> None: ...
 

@@ -65,7 +65,7 @@ async def test_a_search_that_begins_while_the_bus_shuts_down_ends() -> None:
     assert await searching is None
 
 
-async def test_a_search_that_begins_while_the_last_one_ends_still_hears_of_the_future(
+async def test_a_search_that_begins_while_the_last_one_ends_still_finds_later_events(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = LateStore()

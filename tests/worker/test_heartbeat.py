@@ -221,7 +221,7 @@ async def test_claims_are_given_up_when_the_store_is_closed(bench: Bench) -> Non
     assert [id_ for id_, _ in bench.lost] == [held.ref.id for held in bench.held]
 
 
-async def test_nothing_held_asks_nothing(bench: Bench) -> None:
+async def test_a_heartbeat_without_claims_calls_nothing(bench: Bench) -> None:
     await bench.beat()
     assert bench.store.calls["renew"] == 0
 
@@ -242,7 +242,7 @@ class AngryStore(MemoryStore):
         return [lease for _ in refs]
 
 
-async def test_it_survives_whatever_the_store_raises_and_ends_when_it_is_stopped() -> None:
+async def test_the_heartbeat_survives_any_error_of_the_store_and_ends_when_it_is_stopped() -> None:
     store = AngryStore()
     beating = Heartbeat(store, lease=0.1, held=lambda: [HeldClaim(ClaimRef(1, "t", 1), monotonic() + 0.05)], **UNBOUND)
     beating.start()
@@ -298,7 +298,7 @@ def test_a_forked_process_has_heartbeats_of_its_own() -> None:
         assert answer.read() == b"alive"
 
 
-async def test_stop_does_not_wait_for_an_answer_of_the_store() -> None:
+async def test_stop_does_not_wait_for_a_reply_of_the_store() -> None:
     class HangingStore(AngryStore):
         async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:
             self.asked.release()
@@ -315,7 +315,7 @@ async def test_stop_does_not_wait_for_an_answer_of_the_store() -> None:
     assert await heartbeats() == 0
 
 
-def test_it_ends_with_the_event_loop_of_its_worker() -> None:
+def test_the_heartbeat_ends_with_the_event_loop_of_its_worker() -> None:
     async def forget_to_stop() -> None:
         Heartbeat(MemoryStore(), lease=0.1, held=list, **UNBOUND).start()
         assert await heartbeats() == 1

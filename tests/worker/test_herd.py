@@ -86,7 +86,7 @@ class Telling(WatchedStore):
         return True
 
 
-async def test_who_keeps_hearing_of_what_it_may_not_have_asks_more_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_with_hints_but_no_events_claims_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     woken = asyncio.Event()
 

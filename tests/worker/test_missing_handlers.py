@@ -95,7 +95,7 @@ async def test_the_handler_gets_the_event_when_this_node_subscribes_it(store: Ev
     assert (new.calls, old.calls) == (1, 1)
 
 
-async def test_events_that_wait_in_place_keep_nobody_from_running_and_no_shutdown_from_ending() -> None:
+async def test_events_that_wait_in_place_delay_neither_other_events_nor_a_shutdown() -> None:
     store = MemoryStore()
     await forget_nothing(store)
     bus = EventBus(store, concurrency=1, poll_interval=0.02, shutdown_timeout=30.0)
@@ -183,7 +183,7 @@ def test_handlers_that_would_be_forgotten_between_two_announcements_are_refused(
     EventBus("memory://", handlers_kept_for=None)
 
 
-async def test_how_long_ago_a_handler_was_seen_is_told_by_the_clock_of_the_store() -> None:
+async def test_the_clock_of_the_store_measures_how_long_ago_a_handler_was_seen() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
     await store.register_handlers("default", "web-2:7", [HandlerInfo(handler_id="old", pattern="*")], kept_for=None)

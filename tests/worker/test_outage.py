@@ -31,7 +31,7 @@ def test_lines_come_at_each_doubling_and_pauses_grow_to_their_limit(caplog: pyte
     assert outage.failed(StoreUnavailableError("again")) == 0.5
 
 
-def test_all_that_ask_one_store_share_its_lines(caplog: pytest.LogCaptureFixture) -> None:
+def test_all_callers_of_one_store_share_its_log_lines(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock(0.0)
     outage = Outage(logging.getLogger("test"), "the store fails", clock.now)
     for _ in range(100):
@@ -40,7 +40,7 @@ def test_all_that_ask_one_store_share_its_lines(caplog: pytest.LogCaptureFixture
     assert caplog.records[0].exc_info is None
 
 
-def test_an_outage_lasts_until_each_question_that_failed_got_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_lasts_until_each_failed_call_has_succeeded(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock(0.0)
     outage = Outage(logging.getLogger("test"), "the store fails", clock.now)
     for _ in range(20):

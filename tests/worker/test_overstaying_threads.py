@@ -103,7 +103,7 @@ async def test_a_claim_that_was_lost_does_not_let_the_function_run_beside_itself
     assert not slow.overlapped
 
 
-async def test_a_shutdown_leaves_it_behind_and_others_take_it_when_its_lease_is_over(
+async def test_a_shutdown_leaves_the_event_behind_and_another_worker_claims_it_when_its_lease_is_over(
     store: EventStore, slow: Slow
 ) -> None:
     bus = EventBus(store, lease=short_lease(store), shutdown_timeout=0.01)

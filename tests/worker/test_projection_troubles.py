@@ -67,7 +67,7 @@ def follower(store: MemoryStore, seen: list[int], **options: float) -> EventLogP
 
 
 @pytest.mark.parametrize("call", ["claim", "renew", "release", "read"])
-async def test_a_store_that_fails_for_a_while_does_not_end_it(store: FailingStore, call: str) -> None:
+async def test_a_store_that_fails_for_a_while_does_not_end_a_projection(store: FailingStore, call: str) -> None:
     seen: list[int] = []
     projection = follower(store, seen, lease=0.05)
     store.failing[call] = 2
@@ -81,7 +81,7 @@ async def test_a_store_that_fails_for_a_while_does_not_end_it(store: FailingStor
     await running
 
 
-async def test_a_store_that_was_closed_ends_it(store: FailingStore) -> None:
+async def test_a_closed_store_ends_a_projection(store: FailingStore) -> None:
     seen: list[int] = []
     running = asyncio.create_task(follower(store, seen).run())
     await until(lambda: bool(seen))
@@ -90,7 +90,7 @@ async def test_a_store_that_was_closed_ends_it(store: FailingStore) -> None:
         await running
 
 
-async def test_what_apply_raises_ends_it(store: FailingStore) -> None:
+async def test_an_error_of_apply_ends_a_projection(store: FailingStore) -> None:
     async def apply(entries: Sequence[LogEntry]) -> None:
         raise ValueError("not today")
 

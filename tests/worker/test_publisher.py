@@ -172,7 +172,7 @@ async def test_an_event_that_vanished_is_not_waited_for_without_end(store: Share
     assert done
 
 
-async def test_close_tells_those_who_still_wait(store: SharedStore, publisher: Publisher) -> None:
+async def test_close_raises_in_callers_that_wait_for_an_event(store: SharedStore, publisher: Publisher) -> None:
     (handle,) = send(publisher)
     await handle.stored()
     waiting = asyncio.create_task(handle.completed())
@@ -182,7 +182,7 @@ async def test_close_tells_those_who_still_wait(store: SharedStore, publisher: P
         await waiting
 
 
-async def test_close_tells_those_who_wait_for_the_end_of_everything(store: SharedStore, publisher: Publisher) -> None:
+async def test_close_raises_in_callers_that_wait_for_all_events(store: SharedStore, publisher: Publisher) -> None:
     send(publisher)
     await publisher.flush()
     waiting = asyncio.create_task(publisher.wait_until_empty(None))
@@ -192,7 +192,9 @@ async def test_close_tells_those_who_wait_for_the_end_of_everything(store: Share
         await waiting
 
 
-async def test_a_close_that_cuts_nothing_off_leaves_it_idle(store: SharedStore, publisher: Publisher) -> None:
+async def test_a_close_that_cuts_nothing_off_leaves_the_publisher_idle(
+    store: SharedStore, publisher: Publisher
+) -> None:
     publisher.close(EventBusShutdownError("shut down"))
     assert await publisher.wait_until_empty(20)
 

@@ -56,7 +56,7 @@ async def test_what_a_cancelled_poll_was_given_goes_back_with_its_attempt() -> N
     await queue.finalize(again.id)
 
 
-async def test_what_a_cancelled_poll_may_have_been_given_is_asked_for_by_the_next() -> None:
+async def test_the_next_poll_asks_for_what_a_cancelled_poll_may_have_claimed() -> None:
     store = SlowStore()
     queue = EventQueue(store)
     event = await queue.publish("foo")
@@ -69,7 +69,7 @@ async def test_what_a_cancelled_poll_may_have_been_given_is_asked_for_by_the_nex
     assert (polled.id, polled.attempts) == (event.id, 1)
 
 
-async def test_a_poll_whose_answer_was_lost_is_repeated_by_the_next() -> None:
+async def test_the_next_poll_repeats_a_poll_without_a_reply() -> None:
     store = WatchedStore()
     queue = EventQueue(store)
     event = await queue.publish("foo")

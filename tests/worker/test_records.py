@@ -65,7 +65,7 @@ def test_metrics_begin_empty() -> None:
     assert (snapshot.completed, snapshot.retries, snapshot.dead_letters) == ({}, {}, {})
 
 
-def test_metrics_tell_first_successes_from_later_ones() -> None:
+def test_metrics_count_first_successes_apart_from_later_ones() -> None:
     metrics = Metrics()
     metrics.settled(make_event(attempts=1), EventStatus.COMPLETED, failed=False)
     metrics.settled(make_event(attempts=3), EventStatus.COMPLETED, failed=False)

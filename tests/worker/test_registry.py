@@ -57,7 +57,7 @@ async def test_a_handler_of_another_node_is_known_by_its_pattern() -> None:
     assert await elsewhere(me, store, "order.placed") == set()
 
 
-async def test_its_own_handlers_are_not_elsewhere() -> None:
+async def test_the_handlers_of_a_node_are_not_remote_for_it() -> None:
     store = MemoryStore()
     me = node(store, ("mine", "user.*"))
     await me.announced()
@@ -76,7 +76,7 @@ async def test_a_handler_that_joined_since_is_unknown_until_it_is_learned() -> N
     assert me.remote_handlers("user.created", later) == ("theirs",)
 
 
-async def test_claims_of_before_and_after_a_change_are_both_answered() -> None:
+async def test_a_node_knows_the_handlers_for_claims_before_and_after_a_change() -> None:
     store = MemoryStore()
     me = node(store, ("mine", "user.*"))
     await me.announced()
@@ -98,7 +98,7 @@ async def test_unsubscribing_on_one_node_leaves_the_other_nodes_handler() -> Non
     assert await elsewhere(me, store) == {"h"}
 
 
-async def test_a_node_that_was_not_heard_of_for_long_is_not_waited_for() -> None:
+async def test_a_node_that_was_last_seen_long_ago_is_not_waited_for() -> None:
     clock = ManualClock()
     store = MemoryStore(clock)
     await node(store, ("theirs", "user.*")).announced()

@@ -27,7 +27,7 @@ class Restless(MemoryStore):
         return page
 
 
-async def test_an_event_that_changed_hands_meanwhile_is_left_alone() -> None:
+async def test_an_event_that_another_worker_claimed_in_the_meantime_is_left_alone() -> None:
     store = Restless()
     await store.add_events([new_event("order.placed") for _ in range(2)])
     await claim(store, "web-1:42", limit=2)

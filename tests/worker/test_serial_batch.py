@@ -41,19 +41,19 @@ def run(batch: SerialBatch, watch: Watch, seconds: float, count: int | None = No
     return batch.size
 
 
-def test_it_doubles_while_batches_are_quick_up_to_what_was_asked_for(watch: Watch) -> None:
+def test_the_batch_size_doubles_while_batches_are_quick_up_to_the_limit(watch: Watch) -> None:
     batch = SerialBatch(10)
     assert batch.size == 1
     assert [run(batch, watch, QUICK / 2) for _ in range(5)] == [2, 4, 8, 10, 10]
 
 
-def test_it_does_not_grow_for_want_of_events(watch: Watch) -> None:
+def test_the_batch_size_does_not_grow_for_want_of_events(watch: Watch) -> None:
     batch = SerialBatch(10)
     run(batch, watch, 0.0)
     assert [run(batch, watch, 0.0, count=1) for _ in range(3)] == [2, 2, 2]
 
 
-def test_it_shrinks_at_once_to_what_is_quick(watch: Watch) -> None:
+def test_the_batch_size_shrinks_at_once_to_what_is_quick(watch: Watch) -> None:
     batch = SerialBatch(64)
     while batch.size < 64:
         run(batch, watch, 0.0)
@@ -84,7 +84,7 @@ def test_handlers_that_wait_get_their_events_one_by_one(watch: Watch) -> None:
     assert run(batch, watch, 0.0) == 2
 
 
-def test_it_is_overdue_after_a_while(watch: Watch) -> None:
+def test_a_batch_is_overdue_after_a_while(watch: Watch) -> None:
     batch = SerialBatch(8)
     batch.begin(1)
     watch.now += OVERDUE

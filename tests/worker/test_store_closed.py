@@ -23,7 +23,7 @@ def worker_task() -> asyncio.Task[object]:
     return next(task for task in asyncio.all_tasks() if task.get_name() == "durabus-worker-default")
 
 
-async def test_a_publish_that_waits_for_a_handler_that_runs_here_is_told(store: EventStore) -> None:
+async def test_a_publish_that_waits_for_a_local_handler_gets_the_error(store: EventStore) -> None:
     gate = Gate()
     bus = EventBus(store, poll_interval=0.01)
     bus.subscribe("user.*", gate, timeout=None)
@@ -36,7 +36,7 @@ async def test_a_publish_that_waits_for_a_handler_that_runs_here_is_told(store: 
     await bus.shutdown()
 
 
-async def test_a_publish_is_told_even_if_the_worker_has_no_reason_to_ask_the_store(store: EventStore) -> None:
+async def test_a_publish_gets_the_error_even_if_the_worker_has_no_reason_to_call_the_store(store: EventStore) -> None:
     gate = Gate()
     bus = EventBus(store, concurrency=1, poll_interval=3600, lease=0.3)
     bus.subscribe("user.*", gate, timeout=None)
@@ -48,7 +48,7 @@ async def test_a_publish_is_told_even_if_the_worker_has_no_reason_to_ask_the_sto
     await bus.shutdown()
 
 
-async def test_who_waits_until_the_bus_is_idle_is_told(store: EventStore) -> None:
+async def test_a_caller_that_waits_until_the_bus_is_idle_gets_the_error(store: EventStore) -> None:
     gate = Gate()
     bus = EventBus(store, poll_interval=0.01)
     bus.subscribe("user.*", gate)
@@ -62,7 +62,7 @@ async def test_who_waits_until_the_bus_is_idle_is_told(store: EventStore) -> Non
     await bus.shutdown()
 
 
-async def test_nothing_more_is_taken(store: EventStore) -> None:
+async def test_a_bus_takes_no_more_events_after_its_store_was_closed(store: EventStore) -> None:
     gate = Gate()
     bus = EventBus(store, poll_interval=0.01)
     bus.subscribe("user.*", gate)
@@ -101,7 +101,7 @@ async def test_a_manager_may_run_again_on_what_is_left_of_its_stop(store: EventS
     assert handler.calls == 2
 
 
-async def test_a_worker_whose_task_is_cancelled_by_others_says_so(store: EventStore) -> None:
+async def test_a_worker_reports_that_other_code_cancelled_its_task(store: EventStore) -> None:
     gate = Gate()
     bus = EventBus(store)
     bus.subscribe("user.*", gate)

@@ -186,7 +186,7 @@ def test_the_first_use_by_many_threads_at_once_starts_one_background_thread() ->
     assert "durabus-sync-crowd" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_an_async_handler_that_calls_its_own_sync_bus_is_told_what_to_do() -> None:
+def test_an_async_handler_that_calls_its_own_sync_bus_gets_an_error_with_the_remedy() -> None:
     with SyncEventBus("memory://", retry={"max_retries": 0}) as bus:
         errors: list[str] = []
 

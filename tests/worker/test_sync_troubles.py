@@ -29,7 +29,7 @@ print("end of the script")
 """
 
 
-def test_a_handle_still_answers_after_the_shutdown_what_was_known_before() -> None:
+def test_a_handle_still_returns_after_the_shutdown_what_was_known_before() -> None:
     bus = SyncEventBus("memory://")
     bus.subscribe("add", lambda event: event.payload + 1, id="adder")
     bus.subscribe("fail", lambda event: 1 / 0, retry={"max_retries": 0})
@@ -63,7 +63,7 @@ def test_a_handle_of_an_event_that_had_not_ended_says_that_the_bus_is_shut_down(
             ask()
 
 
-def test_who_waits_in_another_thread_is_told_of_the_shutdown() -> None:
+def test_a_caller_that_waits_in_another_thread_gets_the_shutdown_error() -> None:
     bus, entered, release = SyncEventBus("memory://"), threading.Event(), threading.Event()
 
     def wait(event: object) -> None:

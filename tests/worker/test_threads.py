@@ -54,7 +54,7 @@ async def run(threads: HandlerThreads, function: Callable[..., Any], limit: floa
     return await execute(make_handler(function, timeout=limit), Context(make_event(), "w:1"), threads)
 
 
-async def test_there_are_as_many_as_are_needed_and_no_more_than_allowed() -> None:
+async def test_there_are_as_many_threads_as_needed_and_no_more_than_allowed() -> None:
     threads, meeting, most = HandlerThreads(3, "test-threads"), threading.Barrier(3), 0
     for _ in range(5):
         for future in [threads.submit(meeting.wait, 10) for _ in range(3)]:
@@ -83,13 +83,13 @@ async def test_a_call_waits_for_a_free_thread(threads: HandlerThreads, release: 
     assert await asyncio.wrap_future(waiting) == 7
 
 
-async def test_what_a_function_raises_is_told(threads: HandlerThreads) -> None:
+async def test_the_caller_gets_the_error_that_a_function_raises(threads: HandlerThreads) -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         await asyncio.wrap_future(threads.submit(int, "seven"))
     assert await asyncio.wrap_future(threads.submit(int, "7")) == 7
 
 
-async def test_a_thread_that_is_lent_lets_another_one_run(threads: HandlerThreads, release: threading.Event) -> None:
+async def test_a_thread_that_yields_lets_another_one_run(threads: HandlerThreads, release: threading.Event) -> None:
     await busy(threads, release)
     waiting = threads.submit(int, "7")
     threads.yield_thread()
@@ -119,7 +119,7 @@ async def test_threads_that_were_forgotten_end() -> None:
     await until(lambda: not alive())
 
 
-async def test_they_do_not_keep_the_program_from_ending(threads: HandlerThreads) -> None:
+async def test_handler_threads_do_not_keep_the_program_from_ending(threads: HandlerThreads) -> None:
     await asyncio.wrap_future(threads.submit(int))
     assert all(thread.daemon for thread in alive())
 

@@ -45,7 +45,7 @@ async def test_handlers_that_all_wait_for_others_do_not_stand_still(concurrency:
     assert child.calls == 10
 
 
-async def test_they_may_be_nested_deeply() -> None:
+async def test_waiting_handlers_may_be_nested_deeply() -> None:
     async with EventBus("memory://", concurrency=1, retry=ONCE) as bus:
 
         async def sum_up(event: Event) -> int:
@@ -87,7 +87,7 @@ async def test_a_handler_that_waits_for_several_events_yields_its_slot_once() ->
     assert most == 2
 
 
-async def test_a_wait_that_its_handler_left_behind_lends_nothing_any_more() -> None:
+async def test_a_wait_that_outlives_its_handler_yields_no_slot() -> None:
     release, tasks = asyncio.Event(), []
     async with EventBus("memory://", concurrency=1, retry=ONCE) as bus:
 

@@ -44,7 +44,7 @@ async def test_a_settlement_brings_the_next_claims(store: WatchedStore) -> None:
     assert store.calls["claim"] <= 12
 
 
-async def test_it_never_claims_more_than_it_has_room_for(store: WatchedStore) -> None:
+async def test_a_worker_never_claims_more_than_it_has_room_for(store: WatchedStore) -> None:
     release, most = asyncio.Event(), 0
 
     async def wait(event: Event) -> None:
@@ -111,7 +111,7 @@ async def test_a_full_worker_does_not_spin_when_something_becomes_due(store: Wat
     assert waits < 30
 
 
-async def test_a_hint_from_the_store_wakes_it(store: WatchedStore) -> None:
+async def test_a_hint_from_the_store_wakes_the_worker(store: WatchedStore) -> None:
     calls = Calls()
     async with working(store, calls, poll_interval=60):
         await asyncio.sleep(0)

@@ -47,7 +47,7 @@ async def test_a_store_that_fails_for_a_while_loses_nothing(store: WatchedStore,
 
 
 @pytest.mark.parametrize("call", ["claim", "settle"])
-async def test_an_answer_that_was_lost_does_not_strand_events_or_run_them_twice(store: WatchedStore, call: str) -> None:
+async def test_a_lost_reply_does_not_strand_events_or_run_them_twice(store: WatchedStore, call: str) -> None:
     calls = Calls()
     store.losing[call] = 3
     events = await filled(store, 20)
@@ -176,7 +176,7 @@ async def test_a_claim_that_is_taken_away_is_cancelled_even_if_this_worker_gets_
         assert worker.metrics.snapshot().lease_lost == {"user.created": 1}
 
 
-async def test_a_slot_whose_event_was_lost_takes_the_next_one(store: WatchedStore) -> None:
+async def test_a_slot_that_lost_its_event_takes_the_next_one(store: WatchedStore) -> None:
     entered, calls = asyncio.Event(), Calls()
 
     async def handler(event: Event) -> None:
@@ -194,7 +194,7 @@ async def test_a_slot_whose_event_was_lost_takes_the_next_one(store: WatchedStor
         await all_completed(store, 5)
 
 
-async def test_a_store_that_is_closed_under_it_stops_it_with_a_word(
+async def test_a_store_that_is_closed_stops_its_worker_with_a_log_line(
     store: WatchedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     dispatcher = Dispatcher()
@@ -210,7 +210,7 @@ async def test_a_store_that_is_closed_under_it_stops_it_with_a_word(
         logging.getLogger(__name__).info("stop may say so, too")
 
 
-async def test_an_event_whose_handler_cancels_the_task_it_runs_in_is_not_held_for_ever(store: WatchedStore) -> None:
+async def test_an_event_is_not_held_for_ever_if_its_handler_cancels_its_own_task(store: WatchedStore) -> None:
     calls = Calls()
 
     async def handler(event: Event) -> None:
@@ -227,7 +227,7 @@ async def test_an_event_whose_handler_cancels_the_task_it_runs_in_is_not_held_fo
     assert sorted(calls.numbers) == [0, 1, 2]
 
 
-async def test_who_is_told_of_an_end_and_fails_does_not_keep_it_from_others(
+async def test_a_settlement_callback_that_fails_does_not_stop_the_others(
     store: WatchedStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     calls, told = Calls(), []
@@ -270,7 +270,7 @@ def lose(answer: asyncio.Future[None]) -> None:
     answer.set_exception(StoreUnavailableError("connection lost after it was done"))
 
 
-async def test_a_claim_whose_answer_was_lost_is_given_back_at_a_shutdown(paused: PausedStore) -> None:
+async def test_a_claim_without_a_reply_is_given_back_at_a_shutdown(paused: PausedStore) -> None:
     calls = Calls()
     (event,) = await filled(paused)
     async with working(paused, calls) as worker:
@@ -297,7 +297,7 @@ async def test_a_claim_that_is_granted_during_a_shutdown_is_given_back(paused: P
     assert await trail(paused, event) == [Action.PUBLISHED, Action.PICKED, Action.RELEASED]
 
 
-async def test_a_claim_whose_answer_was_lost_is_asked_for_again_even_if_there_is_no_other_reason(
+async def test_a_claim_without_a_reply_is_repeated_even_if_there_is_no_other_reason(
     paused: PausedStore,
 ) -> None:
     """Not by a new request: that would leave the first one's events to their leases."""

@@ -115,7 +115,7 @@ def test_every_state_of_two_serial_events_with_two_handlers_keeps_the_rules(bus:
     assert set(bus.applied) == LOCK_VERBS | {"time"}
 
 
-def test_merging_states_that_no_lock_can_tell_apart_loses_no_pair(plain_event: EventGraph) -> None:
+def test_merging_states_that_no_lock_distinguishes_loses_no_pair(plain_event: EventGraph) -> None:
     merged = MergedGraph(plain_event)
     one_by_one = walked(BusModel(plain_event), "pairs one by one", 30_000)
     together = walked(BusModel(merged), "pairs merged", 300)
@@ -174,7 +174,7 @@ def test_a_store_that_composes_handler_claims_and_locks_carelessly_is_found(care
         Walk(EventModel((FIRST, SECOND), serial=True, careless=careless))
 
 
-def test_a_violation_tells_a_shortest_way_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_violation_shows_a_shortest_path_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
     EVENT_BUGS["expire without expiry check"].plant(monkeypatch)
     with pytest.raises(Violation) as caught:
         Walk(EventModel())

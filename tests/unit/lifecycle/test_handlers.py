@@ -180,7 +180,7 @@ def test_a_handler_claim_is_refused_everything_while_the_event_is_not_processing
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_a_handler_claim_is_good_while_nobody_took_it_however_late(
+def test_a_late_handler_claim_is_valid_while_no_other_worker_took_the_handler(
     held: tuple[EventState, HandlerClaim], write: Write
 ) -> None:
     state, granted = held

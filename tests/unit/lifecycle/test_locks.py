@@ -25,7 +25,7 @@ def ask(lock: LockState | None, token: str = "theirs") -> LockState | Refused:
 
 
 @pytest.mark.parametrize("lock", [None, FREE_LOCK, OVER_LOCK], ids=["unknown", "free", "lease over"])
-def test_a_lock_that_nobody_holds_is_granted(lock: LockState | None) -> None:
+def test_a_free_lock_is_granted(lock: LockState | None) -> None:
     assert ask(lock) == LockState(key="report", fence=4, worker_id="host:2", token="theirs", expires_ts=NOW + LEASE)
 
 

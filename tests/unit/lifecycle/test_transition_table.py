@@ -216,20 +216,20 @@ def test_a_claim_that_is_settled_cannot_be_settled_in_another_way(first: str, se
     assert transition(once, BY_CLAIM[second](MINE), NOW) == expected
 
 
-def test_a_repeat_is_answered_after_somebody_else_has_claimed_the_event() -> None:
+def test_a_repeat_returns_its_outcome_after_another_worker_has_claimed_the_event() -> None:
     failed = apply(LIVES["claimed"], Fail(MINE, "bang", 0.0)).state
     taken = apply(failed, Grant("host:2", "theirs", LEASE)).state
     assert transition(taken, Fail(MINE, "bang", 0.0), NOW) == Applied(taken)
 
 
-def test_a_repeat_is_refused_after_somebody_else_has_settled_the_event() -> None:
+def test_a_repeat_is_refused_after_another_worker_has_settled_the_event() -> None:
     failed = apply(LIVES["claimed"], Fail(MINE, "bang", 0.0)).state
     taken = apply(failed, Grant("host:2", "theirs", LEASE)).state
     done = apply(taken, Complete(ClaimRef(7, "theirs", FENCE + 1))).state
     assert transition(done, Fail(MINE, "bang", 0.0), NOW) == Refused(NOT_YOURS)
 
 
-def test_a_settlement_leaves_its_answer_behind() -> None:
+def test_a_settlement_keeps_its_outcome_for_a_repeat() -> None:
     after = apply(LIVES["claimed"], Fail(MINE, "bang", 5.0)).state
     assert after.settled == SettledClaim(
         "mine", FENCE, Action.FAILED, Settled(7, EventStatus.PENDING, next_retry_ts=NOW + 5)
@@ -443,7 +443,7 @@ def test_a_late_release_gives_the_attempt_back() -> None:
 
 
 @pytest.mark.parametrize("name", ["complete", "fail", "give up", "release", "renew", "start"])
-def test_an_abandoned_claim_is_over_once_somebody_else_has_claimed_the_event(name: str) -> None:
+def test_an_abandoned_claim_is_over_once_another_worker_has_claimed_the_event(name: str) -> None:
     taken = apply(LIVES["abandoned"], Grant("host:2", "theirs", LEASE)).state
     assert taken.abandoned is None
     assert transition(taken, BY_CLAIM[name](MINE), NOW) == Refused(NOT_YOURS)

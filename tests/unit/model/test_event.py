@@ -58,7 +58,7 @@ def test_a_claimed_event_shows_since_when_and_how_long() -> None:
     assert claimed.lease_expires_at == datetime(2023, 11, 14, 22, 17, 10, tzinfo=UTC)
 
 
-def test_an_event_that_nobody_claimed_shows_no_claim() -> None:
+def test_an_unclaimed_event_shows_no_claim() -> None:
     assert EVENT.processing_started_at is None
     assert EVENT.lease_expires_at is None
 
@@ -75,7 +75,7 @@ def test_the_last_error_is_a_json_array_with_one_string_for_each_failed_attempt(
     assert failed.retry_count == 3
 
 
-def test_an_event_that_waits_for_a_retry_tells_when() -> None:
+def test_an_event_that_waits_for_a_retry_shows_when() -> None:
     assert WAITING.next_retry_at == WAITING.updated_at + timedelta(seconds=5)
 
 
@@ -90,7 +90,7 @@ def test_an_event_that_waits_for_a_retry_tells_when() -> None:
     ],
     ids=["new", "delayed but never failed", "due at once", "claimed again", "dead"],
 )
-def test_an_event_that_does_not_wait_for_a_retry_tells_no_time(event: Event) -> None:
+def test_an_event_that_does_not_wait_for_a_retry_shows_no_time(event: Event) -> None:
     assert event.next_retry_at is None
 
 
@@ -176,5 +176,5 @@ def test_a_terminal_status_is_also_the_action_that_logs_it() -> None:
     assert {Action(status.value).value for status in TERMINAL} == set(TERMINAL)
 
 
-def test_success_hopelessness_and_an_answer_from_another_settle_a_handler() -> None:
+def test_success_an_unrecoverable_error_and_the_value_of_another_handler_settle_a_handler() -> None:
     assert {status.value for status in SETTLED} == {"SUCCEEDED", "UNRECOVERABLE", "CANCELLED", "ABORTED"}

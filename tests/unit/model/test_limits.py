@@ -45,7 +45,7 @@ def test_a_hundred_years_are_the_longest_duration() -> None:
 @pytest.mark.parametrize(
     "value", [-1, -0.001, float("nan"), float("inf"), float("-inf"), timedelta(seconds=-1)], ids=str
 )
-def test_a_duration_that_nobody_can_wait_for_is_refused(value: float | timedelta) -> None:
+def test_a_negative_or_infinite_duration_is_refused(value: float | timedelta) -> None:
     with pytest.raises(ConfigurationError, match=re.escape(f"lease={value!r}: must be 0 or more seconds and finite")):
         seconds(value, "lease")
 
@@ -166,6 +166,6 @@ def test_a_batch_outside_its_limits_is_refused_with_option_value_and_limits(size
         check_batch(size, "page")
 
 
-def test_the_limits_are_those_that_publishers_were_told() -> None:
+def test_the_limits_are_the_documented_ones() -> None:
     assert (MAX_PAYLOAD_BYTES, MAX_NAME_CHARS, MAX_DEPTH) == (1_048_576, 255, 64)
     assert (MAX_TAGS, MAX_TAG_CHARS, MAX_PRIORITY, MAX_BATCH) == (32, 64, 1_000, 10_000)

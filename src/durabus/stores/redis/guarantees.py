@@ -35,7 +35,7 @@ GUARANTEES = Guarantees(
         ),
         "lost": (
             f"{CRASHES}[redis]",
-            "redis/test_schema.py::test_a_store_whose_data_are_gone_says_so",
+            "redis/test_schema.py::test_a_store_reports_that_its_data_are_gone",
             "not tested: a power cut, writes lost by a failover",
         ),
         "order": (
@@ -52,7 +52,7 @@ GUARANTEES = Guarantees(
         ),
         "wake_up": (
             f"{SUITE}::test_a_publish_wakes_waiting_workers",
-            "redis/test_hints.py::test_a_lost_connection_wakes_who_waits_and_the_next_wait_listens_again",
+            "redis/test_hints.py::test_a_lost_connection_wakes_waiting_workers_and_the_next_wait_listens_again",
         ),
         "limits": (
             "redis/test_library.py::test_all_keys_share_one_slot",

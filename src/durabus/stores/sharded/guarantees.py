@@ -54,7 +54,7 @@ GUARANTEES = Guarantees(
         "order": (
             f"{SHARDS}::test_ids_claims_and_log_of_one_shard_have_one_order",
             f"{SHARDS}::test_a_reader_gets_every_entry_once_while_others_write",
-            f"{SHARDS}::test_while_nobody_writes_the_log_is_in_order_of_time",
+            f"{SHARDS}::test_the_log_is_in_order_of_time_while_no_writer_is_at_work",
         ),
         "unknown_outcome": (f"{SHARDS}::test_a_batch_that_fails_half_way_is_completed_by_a_repeat",),
         "clock": (f"{SUITE}::test_the_stores_clock_is_the_one_that_counts",),
