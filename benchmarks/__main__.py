@@ -60,7 +60,7 @@ RESULTS = ROOT / "build" / "benchmarks.json"
 
 
 def main() -> int:
-    """0 unless something broke: a missed target is a finding, not an error."""
+    """Return 0 unless something broke. A missed target is a finding, not an error."""
     options = _options()
     if options.write_docs:
         write_docs(read_json(options.json))
@@ -82,7 +82,7 @@ def main() -> int:
 def _measure(options: argparse.Namespace, console: Console) -> tuple[Report, list[str]]:
     groups: dict[str, Group] = {}
     broken: list[str] = []
-    commit = this_commit()  # before anybody changes a file
+    commit = this_commit()  # before a developer changes a file
     with _progress(console) as progress:
         task = progress.add_task("", total=len(options.names))
         bench = Bench(

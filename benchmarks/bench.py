@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Protocol
 
 Side = Callable[[int], float]
-"""Does ``count`` pieces of work and answers its figure: pieces per second, or a time."""
+"""Does ``count`` pieces of work and returns its figure: pieces per second, or a time."""
 
 
 class Progress(Protocol):
-    """Told what is being measured."""
+    """Shows what is being measured."""
 
     def __call__(self, text: str) -> None: ...
 
 
 class Bench:
-    """Handed to every group."""
+    """The sizes, folders and progress that every group of measurements gets."""
 
     def __init__(self, *, quick: bool, folder: Path, progress: Progress) -> None:
         self.quick = quick
@@ -41,7 +41,7 @@ class Bench:
 
     @contextmanager
     def fresh_folder(self) -> Iterator[Path]:
-        """A folder of its own for every run, on the disk that was chosen."""
+        """Yield a new folder for one run, on the disk that was chosen."""
         path = Path(tempfile.mkdtemp(prefix="durabus-bench-", dir=self._folder))
         try:
             yield path
@@ -51,7 +51,7 @@ class Bench:
     def alternate(
         self, sides: Mapping[str, Side], count: Mapping[str, int], *, warm_up: bool = True
     ) -> dict[str, list[float]]:
-        """Run the sides in turn, so that whatever else the machine does hits all of them alike."""
+        """Run the sides in turn, so that other work on the machine slows all of them alike."""
         if warm_up:
             for name, side in sides.items():
                 self.say(f"{name}: warming up")
@@ -68,7 +68,7 @@ class Bench:
 
 @contextmanager
 def same_gc() -> Iterator[None]:
-    """No side pays for what was there before it began. The collector stays on, as it does for users."""
+    """Collect garbage first, so that no side pays for earlier work. The collector stays on, as it does for users."""
     gc.collect()
     gc.freeze()
     try:
@@ -78,7 +78,7 @@ def same_gc() -> Iterator[None]:
 
 
 def percentile(samples: list[float], part: float) -> float:
-    """The smallest sample that at least ``part`` of all samples do not exceed."""
+    """Return the smallest sample that at least ``part`` of all samples do not exceed."""
     ordered = sorted(samples)
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
 

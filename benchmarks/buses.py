@@ -23,9 +23,9 @@ AT_ONCE = 64
 """So many live at the same time."""
 FEW = 10
 ARCHIVE_AFTER = 60.0
-"""As whoever has such short-lived buses would set it: so long each is remembered."""
+"""Seconds for which a bus is remembered, as a user with such short-lived buses would set it."""
 LOOKS = 100
-"""How often the store and the process are looked at, spread over the run."""
+"""How often the run measures the store and the process, at equal distances."""
 PENDING = 50
 ROUNDS = 10
 CLAIMS = 20
@@ -33,7 +33,7 @@ Size = Callable[[str], float]
 
 
 class Look(msgspec.Struct):
-    """How things stand at one moment."""
+    """The measurements of one moment."""
 
     memory: float
     size: float
@@ -110,14 +110,14 @@ def _rows(bench: Bench, name: str, urls: list[str], size: Size) -> Iterator[Row]
 
 
 def _tell(bench: Bench, text: str) -> None:
-    """On a terminal in the progress bar; in a log, which nobody watches for hours, line by line."""
+    """Show a text in the progress bar on a terminal, or as a line of its own in a log."""
     bench.say(text)
     if not sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
 async def _claim_in_turn(urls: list[str]) -> list[list[float]]:
-    """By turns, so that whatever else the machine does hits both alike."""
+    """Claim in turn on both stores, so that other work on the machine slows both alike."""
     for url in urls:
         store = await open_store(url)
         await store.add_events([new_event("bench.event") for _ in range(PENDING)])
@@ -130,7 +130,7 @@ async def _claim_in_turn(urls: list[str]) -> list[list[float]]:
 
 
 async def _live(url: str, count: int, every: int, look: Callable[[int], None]) -> None:
-    """So many lives; ``look`` is told after every so many of them."""
+    """Start and stop ``count`` buses, ``LANES`` at a time. Call ``look`` after each ``every`` of them."""
     store = await open_store(url)
     numbers = iter(range(count))
     done = 0
@@ -155,7 +155,7 @@ async def _live_once(store: EventStore) -> None:
 
 
 async def _nothing(_event: Event) -> None:
-    """The handler."""
+    """Handle an event: do nothing."""
 
 
 def _file_mib(url: str) -> float:

@@ -26,7 +26,7 @@ DRAIN_SLOTS = 200
 
 
 async def drain(url: str) -> int:
-    """A worker with a no-op handler, until told to stop. Answers how many events its handler was given."""
+    """Run a worker with a no-op handler until ``stop``. Returns how many events its handler got."""
     handled = 0
 
     async def handler(_event: Event) -> None:
@@ -44,7 +44,7 @@ async def drain(url: str) -> int:
 
 
 async def drain_to_end(url: str) -> tuple[int, float]:
-    """As ``drain``, until its own store says that nothing is left. Answers how many events it had, and when."""
+    """Do as ``drain`` until the store says that nothing is left. Returns how many events the handler got, and when."""
     handled = 0
 
     async def handler(_event: Event) -> None:
@@ -68,7 +68,7 @@ async def drain_to_end(url: str) -> tuple[int, float]:
 
 
 async def hang(url: str) -> None:
-    """A worker with its defaults that is inside the handlers of all events, and stays there until it is killed."""
+    """Run a worker with its defaults whose handlers never return, until the process is killed."""
     inside = 0
     store = await open_store(url)
     waiting = (await store.counts()).pending
@@ -90,7 +90,7 @@ async def hang(url: str) -> None:
 
 
 async def latency(url: str) -> list[float]:
-    """An idle worker. Answers the seconds from each publish in the parent to the start of the handler here."""
+    """Run an idle worker. Returns the seconds from each publish in the parent to the start of the handler here."""
     seconds: list[float] = []
 
     async def handler(event: Event) -> None:
@@ -106,7 +106,7 @@ async def latency(url: str) -> list[float]:
 
 
 async def footprint(url: str, total: str) -> list[float]:
-    """A worker that drains ``total`` events. Answers its resident memory in MiB at each quarter."""
+    """Run a worker that drains ``total`` events. Returns its resident memory in MiB at each quarter."""
     quarter, handled, found = int(total) // 4, 0, list[float]()
     done = asyncio.Event()
 
@@ -127,13 +127,13 @@ async def footprint(url: str, total: str) -> list[float]:
 
 
 async def drain_raw(path: str, shared: str) -> int:
-    """The raw loop until nothing is left."""
+    """Run the raw loop until nothing is left."""
     await ready()
     return raw.drain(Path(path), shared=shared == "shared")
 
 
 async def drain_raw_postgresql(url: str) -> int:
-    """The same on PostgreSQL, connected before the clock runs."""
+    """Run the raw loop on PostgreSQL; it connects before the clock runs."""
     connection = await asyncpg.connect(url)
     await ready()
     count = await raw_postgresql.drain(connection)
@@ -142,7 +142,7 @@ async def drain_raw_postgresql(url: str) -> int:
 
 
 async def drain_raw_redis(url: str, _name: str, _count: str) -> tuple[int, float]:
-    """The raw script."""
+    """Run the raw script on Redis."""
     with redis.Redis.from_url(url) as server:
         await ready()
         return raw_redis.drain(server), monotonic()

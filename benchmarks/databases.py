@@ -15,7 +15,7 @@ SETTINGS = "PostgreSQL with its default settings (synchronous_commit=on, fsync=o
 
 
 class Databases:
-    """Databases of one server; a server with its defaults is what everybody has."""
+    """Databases of one server, which runs with its default settings, as most servers do."""
 
     def __init__(self, url: str) -> None:
         self._admin = psycopg.connect(url, autocommit=True)
@@ -24,7 +24,7 @@ class Databases:
 
     @contextmanager
     def fresh(self, template: str | None = None) -> Iterator[str]:
-        """The URL of an empty database, or of a copy of the one behind ``template``; dropped afterwards."""
+        """Yield the URL of an empty database, or of a copy of ``template``. The database is dropped afterwards."""
         name = f"bench_{next(self._numbers)}"
         source = f" TEMPLATE {template.rpartition('/')[2]} STRATEGY FILE_COPY" if template else ""
         self._run(f"CREATE DATABASE {name}{source}")
@@ -48,7 +48,7 @@ class Databases:
 
 
 def settle(*urls: str) -> None:
-    """After filling: let no run pay for its statistics and hint bits."""
+    """Write statistics and hint bits after filling, so that no run pays for them."""
     for url in urls:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute("VACUUM ANALYZE")

@@ -68,7 +68,7 @@ def fill(url: str, count: int, batch: int = 10_000) -> None:
 
 
 class _Sides:
-    """Each run on its own copy of the filled file, in processes of its own."""
+    """Runs each side on its own copy of the filled file, in processes of its own."""
 
     def __init__(self, bench: Bench, filled: Path, total: int) -> None:
         self._bench = bench

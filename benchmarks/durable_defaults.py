@@ -74,7 +74,7 @@ def _latency_row(
 
 
 def syncs(path: Path, count: int) -> list[float]:
-    """Seconds that the disk takes for one page each, as far apart as the events: no publish can be faster."""
+    """Return the seconds that the disk takes to sync one page, at the pace of the events: no publish can be faster."""
     seconds: list[float] = []
     with path.open("wb", buffering=0) as file:
         for _ in range(count):
@@ -153,7 +153,7 @@ def _kill_row(bench: Bench) -> Row:
 
 
 async def _recover_from_kill(url: str) -> float:
-    """Who is killed has a handler that never ends; who lives handles what it is given."""
+    """Kill a worker with a handler that never ends, and measure how long another worker takes to handle its events."""
     store = await open_store(url)
     await EventQueue(store).publish_batch([new_event(raw.EVENT_TYPE, raw.PAYLOAD) for _ in range(STUCK)])
     handled, done = set[int](), asyncio.Event()
@@ -193,7 +193,7 @@ async def _publish_one_by_one(path: Path, count: int) -> float:
 
 async def _publish_dispatched(path: Path, count: int, publishers: int = PUBLISHERS) -> float:
     async def handler(_event: Event) -> None:
-        """Nothing."""
+        """Handle an event: do nothing."""
 
     async def publisher(bus: EventBus) -> None:
         for _ in range(count // publishers):
@@ -234,7 +234,7 @@ async def _latency_there(path: Path, count: int) -> list[float]:
 
 
 async def latency_in_another_process(url: str, count: int) -> list[float]:
-    """Seconds from each call of publish here to the start of the handler there."""
+    """Return the seconds from each publish here to the start of the handler in the other process."""
     store = await open_store(url)
     queue = EventQueue(store)
     with Child("latency", url) as child:
@@ -269,7 +269,7 @@ async def _list_dead_letters(path: Path, calls: int) -> list[float]:
 
 
 async def _recover(path: Path) -> float:
-    """A worker claims everything and dies; another one starts after the leases are over."""
+    """Let a worker claim everything and die, then start another one after the leases are over."""
     store = await open_store(sqlite_url(path))
     queue = EventQueue(store)
     await queue.publish_batch([new_event(raw.EVENT_TYPE, raw.PAYLOAD) for _ in range(STUCK)])

@@ -36,7 +36,7 @@ def _claim_rows(bench: Bench) -> list[Row]:
 
 
 def claim_rows(bench: Bench, name: str, urls: list[str], large: int) -> list[Row]:
-    """A claim from the store with ``large`` pending events, against one from the store with few."""
+    """Compare a claim from the store with ``large`` pending events with one from the store with few."""
     bench.say("claiming from both")
     with same_gc():
         figures = asyncio.run(_claim_from_both(urls, bench.size(200, 20)))
@@ -55,7 +55,7 @@ def claim_rows(bench: Bench, name: str, urls: list[str], large: int) -> list[Row
 
 
 async def _claim_from_both(urls: list[str], rounds: int) -> dict[int, tuple[list[float], list[float]]]:
-    """Claims by limit, in turn on the large and on the small store."""
+    """Claim in turn on the large and on the small store. Returns the times by limit."""
     stores = [await open_store(url) for url in urls]
     figures: dict[int, tuple[list[float], list[float]]] = {1: ([], []), 100: ([], [])}
     for limit, samples in figures.items():
@@ -70,7 +70,7 @@ async def _claim_from_both(urls: list[str], rounds: int) -> dict[int, tuple[list
 
 
 async def claim_milliseconds(url: str, rounds: int) -> list[float]:
-    """Claims of one event, the cold ones left out."""
+    """Return the milliseconds of claims of one event, without the first, cold ones."""
     store = await open_store(url)
     samples = [await _claim(store, 1) for _ in range(rounds + 5)][5:]
     await store.close()

@@ -54,7 +54,7 @@ def run(bench: Bench) -> list[Row]:
             peer="bare endpoint",
             peer_samples=posts["bare publish"],
             target=Target("ratio", "≥", 0.60),
-            note="The bare endpoint decodes, stores and answers the id: no limits, no access check, no metrics.",
+            note="The bare endpoint decodes, stores and returns the id: no limits, no access check, no metrics.",
         ),
         Row(
             name=f"subscribe + complete, {CONNECTIONS} connections",
@@ -63,7 +63,7 @@ def run(bench: Bench) -> list[Row]:
             peer="bare endpoints",
             peer_samples=cycles["bare claim + settle"],
             target=Target("ratio", "≥", 0.60),
-            note="Two requests a cycle. Ours names the worker and answers the log entry; the bare one sends the token.",
+            note="Two requests a cycle. Ours names the worker and returns the log entry; the bare one sends the token.",
         ),
         Row(
             name=f"POST /events/batch, {BATCH:,} a batch",
@@ -72,7 +72,7 @@ def run(bench: Bench) -> list[Row]:
             peer="bare endpoint",
             peer_samples=batches["bare batch"],
             target=Target("value", "≥", 15_000),
-            note="Events, over one connection; the answer holds all of them, that of the bare one their ids.",
+            note="Events, over one connection; the reply holds all of them, that of the bare endpoint their ids.",
         ),
         Row(
             name=f"POST /claims/settle with then_claim, {CLAIMED_AT_ONCE} at once",

@@ -36,7 +36,7 @@ PAGES = {
 
 
 def run(bench: Bench) -> list[Row]:
-    """One for each page."""
+    """Return one row for each page."""
     logged, rounds = bench.size(1_000_000, 10_000), bench.size(40, 5)
     with bench.fresh_folder() as folder:
         url = sqlite_url(folder / "bus.db")
@@ -77,7 +77,7 @@ async def _open_pages(port: int, dead: int, rounds: int) -> tuple[dict[str, floa
 
 
 async def _fill(url: str, count: int) -> int:
-    """Completed events, then some dead, waiting and held ones; answers the id of a dead one."""
+    """Store completed events, then some dead, waiting and held ones. Returns the id of a dead one."""
     store = await open_store(url)
     for begin in range(0, count, BATCH):
         events = [

@@ -1,4 +1,4 @@
-"""A client that costs little, so that the server is what is measured: connections that send bytes and read answers."""
+"""A client that costs little, so that the server is what is measured: connections that send bytes and read replies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=2**24))
 
     async def send(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Status and body."""
+        """Send a request. Returns the status and the body."""
         head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n"
         if body:
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
@@ -34,7 +34,7 @@ class Connection:
         return status, await self._reader.readexactly(length) if length else b""
 
     async def json(self, method: str, path: str, body: Any = None) -> Any:
-        """The decoded answer to what must go well."""
+        """Send a request that must succeed. Returns the decoded reply."""
         status, answer = await self.send(method, path, b"" if body is None else msgspec.json.encode(body))
         if status not in (200, 201):
             raise RuntimeError(f"{method} {path}: {status} {answer[:200]!r}")
@@ -45,7 +45,7 @@ class Connection:
 
 
 async def spread(port: int, connections: int, each: Callable[[Connection], Awaitable[None]]) -> float:
-    """Seconds until ``each`` is done on every connection."""
+    """Return the seconds until ``each`` is done on every connection."""
     opened = [await Connection.open(port) for _ in range(connections)]
     started = perf_counter()
     async with asyncio.TaskGroup() as group:

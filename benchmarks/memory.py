@@ -59,7 +59,7 @@ def run(bench: Bench) -> list[Row]:
 
 
 async def _nothing(_event: Event) -> None:
-    """The handler."""
+    """Handle an event: do nothing."""
 
 
 def _durabus_bulk(count: int) -> float:
@@ -93,13 +93,13 @@ def _bus() -> EventBus:
 
 
 class BenchEvent(abxbus.BaseEvent[None]):  # type: ignore[misc]
-    """The same payload as a field."""
+    """An event of abxbus with the same payload as a field."""
 
     n: int = 0
 
 
 async def _nothing_abx(_event: BenchEvent) -> None:
-    """The handler."""
+    """Handle an event: do nothing."""
 
 
 def _abxbus_bulk(count: int) -> float:
@@ -137,5 +137,5 @@ def _abx_bus() -> abxbus.EventBus:
 
 
 def _rounded_up(count: int) -> int:
-    """Slices are whole."""
+    """Return ``count``, rounded up to whole slices."""
     return -(-count // SLICE) * SLICE

@@ -41,15 +41,15 @@ FASTEST_PLAIN = 0.6
 PART_OF_MORE = 0.2
 MOST_GROWTH = 4.5
 QUOTED_ROWS = 1_000_000
-"""Fewer are a sanity run, too short for figures to quote."""
+"""A run with fewer rows is a sanity check, too short for figures to quote."""
 LABEL = 36
-"""Letters that the longest step takes."""
+"""Width of the longest name of a step."""
 Seconds = dict[str, float]
 Way = Callable[[SparkSession, str], DataFrame]
 
 
 class Measuring:
-    """What each piece of work on some rows took, in seconds by name; each is shown while it runs."""
+    """The seconds of each step by its name. Each step is shown while it runs."""
 
     def __init__(self, bars: Bars, lake: Lake, url: str, rows: int) -> None:
         self.lake = lake
@@ -60,7 +60,7 @@ class Measuring:
         self._store = "PostgreSQL" if url.startswith("postgresql") else "SQLite"
 
     def time(self, name: str, work: Callable[[], object], rows: int | None = None) -> None:
-        """What is done more than once counts with its best time."""
+        """Measure a step. A step that runs more than once counts with its best time."""
         taken = self._rows if rows is None else rows
         started = monotonic()
         with self._bars.step(f"{self._store}, {name}".ljust(LABEL), taken) as moved:
@@ -70,7 +70,7 @@ class Measuring:
 
 
 def peak_memory() -> dict[str, float]:
-    """Of this process and those it started, Java and its Python workers, in MB by program."""
+    """Return the memory of this process, of Java and of its Python workers, in MB by program."""
     parents, peaks = dict[int, int](), dict[int, tuple[str, float]]()
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
@@ -91,7 +91,7 @@ def peak_memory() -> dict[str, float]:
 
 
 def archived(run: Measuring, ways: Mapping[str, Way]) -> None:
-    """Each plain way, and the archive, in two turns: who comes first in one finds nothing warm. All bring the same."""
+    """Run each plain way, then the archive, in two turns: the first turn finds cold caches. All copy the same rows."""
     spark, counts = run.lake.spark, set[int]()
     place = f"{run.lake.path}-plain"
     for lake in (Lake(spark, f"{run.lake.path}-first"), run.lake):
@@ -115,7 +115,7 @@ def verified(run: Measuring) -> None:
 
 
 def derived(run: Measuring) -> None:
-    """Everything that is made of bronze."""
+    """Derive every table that is made of bronze."""
     for name in TRANSFORMS:
         run.time(name, lambda name=name: rebuild_silver(run.lake, name))  # type: ignore[misc]
     for projection in (hourly_counters(), latest_state("customer"), journeys("customer")):
@@ -124,7 +124,7 @@ def derived(run: Measuring) -> None:
 
 
 def with_more(run: Measuring) -> None:
-    """10,000 new entries on top."""
+    """Add 10,000 new entries and run the pipeline again."""
     filling(run.url, MORE, seed=3)()
     run.time(f"archive, {MORE:,} more", lambda: archive(run.lake, run.url), MORE)
     run.time(f"verify, {MORE:,} more", lambda: verified(run), MORE)
@@ -137,7 +137,7 @@ def load(url: str, rows: int, seed: int) -> None:
 
 
 def filling(url: str, rows: int, seed: int) -> Callable[[], None]:
-    """Begin to load, in a process of its own: its memory is not the pipeline's. The answer waits for the end."""
+    """Begin to load in a process of its own, whose memory does not count. Returns a function that waits for its end."""
     process = get_context("spawn").Process(target=load, args=(url, rows, seed))
     process.start()
 
@@ -149,7 +149,7 @@ def filling(url: str, rows: int, seed: int) -> Callable[[], None]:
 
 
 def measure(spark: SparkSession, place: Path, rows: int, postgresql: str, bars: Bars) -> list[Seconds]:
-    """At a quarter of the rows on SQLite, at all on SQLite, at all on PostgreSQL."""
+    """Measure a quarter of the rows on SQLite, all rows on SQLite, and all rows on PostgreSQL."""
     sqlite, quarter = f"sqlite:///{place}/log.db?synchronous=normal", rows // 4
     ways = {"plain, sqlite3": by_python, "plain, JDBC": by_jdbc}
     with bars.step("load both stores".ljust(LABEL), rows + quarter) as moved:
@@ -178,7 +178,7 @@ def measure(spark: SparkSession, place: Path, rows: int, postgresql: str, bars: 
 
 
 def report(rows: int, small: Seconds, large: Seconds, postgresql: Seconds) -> str:
-    """The table, then the ratios with their targets."""
+    """Print the table, then the ratios with their targets."""
     head = ["", f"SQLite {rows // 4:,}", f"SQLite {rows:,}", "growth", f"PostgreSQL {rows:,}"]
     lines = [f"| {' | '.join(head)} |", "|---|--:|--:|--:|--:|"]
     for name, seconds in large.items():

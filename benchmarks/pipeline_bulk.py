@@ -99,13 +99,13 @@ def newest(path: str) -> int:
 
 
 def by_python(spark: SparkSession, url: str) -> DataFrame:
-    """SQLite's log by the thirty lines."""
+    """Copy the log of SQLite by the data source of thirty lines."""
     spark.dataSource.register(PlainSource)
     return spark.read.format("plain_sqlite").option("path", path_of(url)).load().drop("ordinal")
 
 
 def by_jdbc(spark: SparkSession, url: str) -> DataFrame:
-    """The log of either store by Spark's own reader, in pieces of the same size."""
+    """Copy the log of either store by Spark's own reader, in pieces of the same size."""
     if url.startswith("sqlite"):
         log = f"(SELECT {SQLITE}, position AS number FROM event_log) AS log"  # noqa: S608  (our own words)
         last = newest(path_of(url))

@@ -15,7 +15,7 @@ CUSTOMERS = 5_000
 
 
 async def fill(url: str, rows: int, seed: int) -> None:
-    """About ``rows`` more log entries: one in fifty events is a dead letter."""
+    """Add about ``rows`` log entries. One in fifty events is a dead letter."""
     rnd = random.Random(seed)
     events = rows // ROWS_PER_EVENT
     store = await open_store(url)

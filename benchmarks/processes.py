@@ -1,4 +1,4 @@
-"""Other processes: how they are started, told to begin, and asked for what they found."""
+"""Other processes: how a benchmark starts them, lets them begin, and reads their results."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 class Child:
-    """A ``benchmarks.child`` or its like: says ``ready``, begins at ``go``, answers JSON at its end or at ``stop``."""
+    """A process such as ``benchmarks.child``: it prints ``ready``, begins at ``go``, and prints JSON at its end."""
 
     def __init__(
         self, kind: str, *arguments: str, module: str = "benchmarks.child", python: str = sys.executable
@@ -49,19 +49,19 @@ class Child:
         self._write_line("go")
 
     def stop(self) -> Any:
-        """Ask it to end and answer what it found."""
+        """Ask the process to end. Returns its result."""
         self._write_line("stop")
         return self.found()
 
     def found(self) -> Any:
-        """Wait for its end and answer what it found."""
+        """Wait for the end of the process. Returns its result."""
         line = self._read_line()
         if self._process.wait(timeout=60) != 0 or not line:
             raise RuntimeError(f"benchmark process {self._kind!r} ended with {self._process.returncode}: see its error")
         return msgspec.json.decode(line)
 
     def kill(self) -> None:
-        """kill -9, and wait until it is dead."""
+        """Kill the process with SIGKILL, and wait until it is dead."""
         self._process.kill()
         self._process.wait()
 

@@ -60,14 +60,14 @@ def run(bench: Bench) -> list[Row]:
             target=Target("ratio", "≥", 0.60),
             note=(
                 "Events (new_event) and raw rows are made before the clock runs. durabus also writes the PUBLISHED "
-                "entry and the event_id, and answers with the stored events; the raw loop writes the events row alone."
+                "entry and the event_id, and returns the stored events; the raw loop writes the events row alone."
             ),
         ),
     ]
 
 
 class Publishing:
-    """Each run in a store of its own."""
+    """Publishes with durabus, each run in a store of its own."""
 
     def __init__(self, fresh: Callable[[], AbstractContextManager[str]]) -> None:
         self._fresh = fresh
@@ -132,7 +132,7 @@ class _Files:
 
 
 class _Raw:
-    """The raw loop, each run in a folder of its own."""
+    """Runs the raw loop, each run in a folder of its own."""
 
     def __init__(self, bench: Bench) -> None:
         self._bench = bench

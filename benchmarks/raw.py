@@ -45,12 +45,12 @@ DELETE = "DELETE FROM events WHERE token = :token"
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """With the pragmas of durabus: WAL, synchronous=FULL, its checkpoints and cache."""
+    """Connect with the pragmas of durabus: WAL, synchronous=FULL, its checkpoints and cache."""
     return connect_writer(path, synchronous="full")
 
 
 def install(path: Path) -> dict[str, Any]:
-    """Make the tables of durabus and answer an event's row as durabus writes it."""
+    """Make the tables of durabus. Returns an event's row as durabus writes it."""
 
     async def publish_one() -> None:
         store = await open_store(sqlite_url(path))
@@ -67,7 +67,7 @@ def install(path: Path) -> dict[str, Any]:
 
 
 def publish_single(path: Path, count: int) -> float:
-    """Events per second, one insert and one commit each."""
+    """Return events per second, with one insert and one commit each."""
     insert, rows = _rows(path, count)
     connection = connect(path)
     started = perf_counter()
@@ -79,7 +79,7 @@ def publish_single(path: Path, count: int) -> float:
 
 
 def publish_batches(path: Path, count: int, batch: int) -> float:
-    """Events per second, one transaction for each batch."""
+    """Return events per second, with one transaction for each batch."""
     insert, rows = _rows(path, count)
     connection = connect(path)
     started = perf_counter()
@@ -93,7 +93,7 @@ def publish_batches(path: Path, count: int, batch: int) -> float:
 
 
 def drain(path: Path, *, shared: bool) -> int:
-    """Complete what was claimed and claim the next 100 in one transaction, until nothing is left. Answers how many."""
+    """Complete what was claimed and claim the next 100 in one transaction, until nothing is left. Returns how many."""
     connection = connect(path)
     lock = os.open(path.with_name("raw.lock"), os.O_RDWR | os.O_CREAT)
     worker, token, count = f"raw:{os.getpid()}", "", 0
@@ -116,7 +116,7 @@ def drain(path: Path, *, shared: bool) -> int:
 
 @contextmanager
 def _held(lock: int, *, shared: bool) -> Iterator[None]:
-    """Processes take turns at a side file, as those of durabus do: SQLite's own lock starves some of them."""
+    """Take turns with other processes at a side file, as durabus does: SQLite's own lock starves some of them."""
     if not shared:
         yield
         return
@@ -128,7 +128,7 @@ def _held(lock: int, *, shared: bool) -> Iterator[None]:
 
 
 def _rows(path: Path, count: int) -> tuple[str, list[tuple[Any, ...]]]:
-    """The insert and its rows, made before the clock runs."""
+    """Return the insert and its rows, made before the clock runs."""
     template = {column: value for column, value in install(path).items() if value is not None and column != "id"}
     columns = list(template)
     insert = f"INSERT INTO events ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608

@@ -62,7 +62,7 @@ async def install(url: str) -> None:
 
 
 async def publish_single(url: str, count: int) -> float:
-    """Events per second, one insert and one commit each."""
+    """Return events per second, with one insert and one commit each."""
     await install(url)
     connection = await asyncpg.connect(url)
     ids = [str(uuid_utils.uuid7()) for _ in range(count)]
@@ -76,7 +76,7 @@ async def publish_single(url: str, count: int) -> float:
 
 
 async def publish_batches(url: str, count: int, batch: int) -> float:
-    """Events per second, one statement for each batch."""
+    """Return events per second, with one statement for each batch."""
     await install(url)
     connection = await asyncpg.connect(url)
     batches = [[str(uuid_utils.uuid7()) for _ in range(batch)] for _ in range(count // batch)]
@@ -99,7 +99,7 @@ async def fill(url: str, count: int, batch: int = 10_000) -> None:
 
 
 async def drain(connection: asyncpg.Connection[asyncpg.Record]) -> int:
-    """Complete what was claimed and claim the next 100 in one statement, until nothing is left. Answers how many."""
+    """Complete what was claimed and claim the next 100 in one statement, until nothing is left. Returns how many."""
     step = await connection.prepare(COMPLETE_AND_CLAIM)
     worker, count, token, held = f"raw:{os.getpid()}", 0, "", list[Any]()
     while True:

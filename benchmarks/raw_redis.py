@@ -57,7 +57,7 @@ def fill(url: str, count: int, batch: int = 10_000) -> None:
 
 
 def drain(server: redis.Redis) -> int:
-    """Complete what was claimed and claim the next 100 in one script, until nothing is left. Answers how many."""
+    """Complete what was claimed and claim the next 100 in one script, until nothing is left. Returns how many."""
     step: Any = server.register_script(STEP)
     count, token, held = 0, "", list[bytes]()
     while True:

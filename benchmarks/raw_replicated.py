@@ -35,7 +35,7 @@ class Command(msgspec.Struct, array_like=True):
     sender: str
     added: list[bytes] = []
     completed: list[tuple[int, int]] = []
-    """Event and fence."""
+    """Pairs of event and fence."""
     claim: int = 0
     now: float = 0.0
 

@@ -141,7 +141,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return [row for group in self.groups.values() for row in group.rows]
 
     def with_older(self, older: Report, order: list[str]) -> Report:
-        """The groups that were not measured now, if they were measured here and in the same way."""
+        """Return this report with the groups that only ``older`` has, if both are of the same machine and settings."""
         if (older.machine, older.settings, older.quick) != (self.machine, self.settings, self.quick):
             return self
         groups = {**older.groups, **self.groups}
@@ -149,7 +149,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def this_commit() -> str:
-    """What was measured: the commit, and whether files differ from it."""
+    """Return what was measured: the commit, and whether files differ from it."""
     git = shutil.which("git")
     if git is None:
         return "unknown"
@@ -185,7 +185,7 @@ def _cpu() -> str:
 
 
 def _file_system(folder: Path) -> str:
-    """The type of the file system that ``folder`` is on, as ``df`` names it."""
+    """Return the type of the file system that ``folder`` is on, as ``df`` names it."""
     df = shutil.which("df")
     if df is None:
         return "an unknown file system"

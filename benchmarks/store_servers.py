@@ -68,7 +68,7 @@ def run_kafka_start(bench: Bench) -> Iterator[Row]:
 
 
 def _run_start(bench: Bench, kind: Kind) -> Iterator[Row]:
-    """A group of its own: it publishes a million events first."""
+    """Measure the start of a node. This is a group of its own, because it publishes a million events first."""
     with bench.fresh_folder() as folder, make_server(kind.name, folder / kind.name) as server:
         yield _start_row(bench, kind, server.url)
 
@@ -81,7 +81,7 @@ def _run(bench: Bench, kind: Kind) -> Iterator[Row]:
 
 
 def fresh(url: str) -> str:
-    """A store that nobody used, on the same server."""
+    """Return the URL of a new store on the same server."""
     return f"{url}?prefix=b{uuid4().hex}"
 
 
@@ -158,7 +158,7 @@ def _drain(kind: str, arguments: list[str], count: int, processes: int) -> float
 
 
 async def _snapshot(place: str) -> None:
-    """After filling a broker: let no run pay for what the filling left to be done."""
+    """Make a snapshot after filling a broker, so that no run pays for one."""
     store = await open_store(f"{place}&timeout=600")
     if isinstance(store, ReplicatedLogStore):
         while not await store.snapshot():  # noqa: ASYNC110  (the node is at it by itself)
@@ -202,5 +202,5 @@ def _start_row(bench: Bench, kind: Kind, url: str) -> Row:
         unit="ms",
         samples=samples,
         target=Target("value", "<", 10_000.0),
-        note="open_store on a prefix whose snapshot is newer than its last event, until it answers.",
+        note="open_store on a prefix whose snapshot is newer than its last event, until it returns.",
     )

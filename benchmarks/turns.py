@@ -1,4 +1,4 @@
-"""When a child of ``benchmarks.processes`` may begin, and when it shall end."""
+"""When a child of ``benchmarks.processes`` begins, and when it ends."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Found(msgspec.Struct, kw_only=True):
 
 
 class Sizes(msgspec.Struct, frozen=True):
-    """How much of everything."""
+    """How many events each step handles."""
 
     single: int
     many: int
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def _markdown(found: list[Found]) -> str:
-    """One table for each store, and what each peer was told to be."""
+    """Return one table for each store, and how each peer was configured."""
     parts: list[str] = []
     for store in dict.fromkeys(one.store for one in found):
         here = [one for one in found if one.store == store]
@@ -190,7 +190,7 @@ def _options() -> argparse.Namespace:
 
 
 def _interpreter(name: str) -> str:
-    """Of the environment that the peer is installed in."""
+    """Return the interpreter of the environment that the peer is installed in."""
     return str(Path(sys.prefix) / "older" / "bin" / "python") if name in OLDER else sys.executable
 
 

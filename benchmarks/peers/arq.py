@@ -28,7 +28,7 @@ class Arq:
         self.handled = 0
 
     async def install(self, url: str) -> None:
-        """Nothing to make."""
+        """Do nothing: arq needs no tables."""
 
     async def publish_single(self, url: str, count: int) -> float:
         pool = await create_pool(RedisSettings.from_dsn(url))

@@ -40,7 +40,7 @@ class CeleryPeer:
         return app, app.task(handler, name="bench")
 
     async def install(self, url: str) -> None:
-        """Nothing to make."""
+        """Do nothing: Celery needs no tables."""
 
     async def publish_single(self, url: str, count: int) -> float:
         return await asyncio.to_thread(self._delay, url, count)

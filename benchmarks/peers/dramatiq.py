@@ -41,7 +41,7 @@ class Dramatiq:
         return broker, dramatiq.actor(handler, actor_name="bench", broker=broker)
 
     async def install(self, url: str) -> None:
-        """Nothing to make."""
+        """Do nothing: Dramatiq needs no tables."""
 
     async def publish_single(self, url: str, count: int) -> float:
         return await asyncio.to_thread(self._send, url, count)

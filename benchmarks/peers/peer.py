@@ -18,24 +18,24 @@ POSTGRESQL = ("durabus", "pgqueuer", "oban", "procrastinate", "dbos")
 REDIS = ("durabus_redis", "streaq", "saq", "arq", "taskiq", "dramatiq", "celery", "rq")
 """Modules of this package; each has a ``PEER``."""
 OLDER = frozenset({"arq", "saq"})
-"""Those that need an older redis-py, and so another environment."""
+"""Peers that need an older redis-py, and so another environment."""
 
 Turn = Callable[[], Awaitable[None]]
 
 
 class Peer(Protocol):
-    """Every call is made in a process of its own."""
+    """A task queue to compare with. The runner makes every call in a process of its own."""
 
     package: str
-    """As it is installed; its version goes into the table."""
+    """The name of its distribution. The version of that goes into the table."""
     settings: str
     """What differs from its defaults, or is worth knowing beside its figures."""
     unfinished: str
-    """SQL, or a script on Redis, that answers whether anything is left to do."""
+    """SQL, or a script on Redis, that returns whether anything is left to do."""
     uvloop: bool
     """Whether its own worker command runs on uvloop."""
     slow: bool
-    """Takes a tenth of the jobs of the others, to be done today."""
+    """Whether it runs a tenth of the jobs of the others, because it is slow."""
     batches: bool
     """Whether it can publish many in one call."""
 
@@ -44,15 +44,18 @@ class Peer(Protocol):
         ...
 
     async def publish_single(self, url: str, count: int) -> float:
-        """One call after the other; answers seconds, connecting left out."""
+        """Publish one job after the other. Returns the seconds without those for connecting."""
         ...
 
     async def publish_batches(self, url: str, count: int) -> float:
-        """``BATCH`` in one call; answers seconds, connecting left out. A peer without such a call fills its queue."""
+        """Publish ``BATCH`` jobs in one call. Returns the seconds without those for connecting.
+
+        A peer without such a call fills its queue.
+        """
         ...
 
     async def drain(self, url: str, go: Turn, stop: Turn) -> int:
-        """Call ``go`` when all is set up but for the start, work until ``stop`` returns; answers how many jobs ran."""
+        """Call ``go`` once the worker is ready, then work until ``stop`` returns. Returns how many jobs ran."""
         ...
 
 

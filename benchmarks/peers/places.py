@@ -21,23 +21,23 @@ class Place(Protocol):
     """One server."""
 
     names: tuple[str, ...]
-    """Who can be run here."""
+    """The peers that can run here."""
     settings: str
 
     def version(self) -> str: ...
 
     @contextmanager
     def empty(self) -> Iterator[str]:
-        """The URL of a place that nobody used."""
+        """Yield the URL of a place that no run has used before."""
         ...
 
     def settle(self, url: str) -> None:
-        """After filling: let no run pay for what the server put off."""
+        """Let the server do after filling what it put off, so that no run pays for it."""
         ...
 
     @contextmanager
     def looking(self, url: str, unfinished: str) -> Iterator[Look]:
-        """Asks what ``Peer.unfinished`` says."""
+        """Yield a function that runs ``Peer.unfinished`` on the server."""
         ...
 
 
@@ -92,7 +92,7 @@ class Redis:
             server.flushall()
 
     def settle(self, url: str) -> None:
-        """Nothing is put off."""
+        """Do nothing: this server puts nothing off."""
 
     @contextmanager
     def looking(self, url: str, unfinished: str) -> Iterator[Look]:
@@ -102,7 +102,7 @@ class Redis:
 
 @contextmanager
 def place(store: str, folder: Path) -> Iterator[Place]:
-    """A server of that kind, for as long as it is needed."""
+    """Yield a server of that kind. It runs until the context ends."""
     if store == "redis":
         with RedisServer(folder / "redis") as server:
             yield Redis(server.url)

@@ -27,7 +27,7 @@ class Rq:
     batches = True
 
     async def install(self, url: str) -> None:
-        """Nothing to make."""
+        """Do nothing: RQ needs no tables."""
 
     async def publish_single(self, url: str, count: int) -> float:
         queue: Any = Queue(connection=Redis.from_url(url))

@@ -26,7 +26,7 @@ class Saq:
         self.handled = 0
 
     async def install(self, url: str) -> None:
-        """Nothing to make."""
+        """Do nothing: SAQ needs no tables on Redis."""
 
     async def publish_single(self, url: str, count: int) -> float:
         queue = Queue.from_url(url)

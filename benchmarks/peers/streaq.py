@@ -33,7 +33,7 @@ class Streaq:
         return worker, worker.task(name="bench", ttl=0, silent=True)(handler)
 
     async def install(self, url: str) -> None:
-        """Its worker makes what it needs."""
+        """Do nothing: the worker of streaQ makes what it needs."""
 
     async def publish_single(self, url: str, count: int) -> float:
         worker, task = self._worker(url)
