@@ -15,7 +15,7 @@ LEASE = 30.0
 
 
 class Stage(NamedTuple):
-    """Events of which each stands before another step."""
+    """Events, each of them before another step."""
 
     waiting: Event
     claims: list[Claim]
@@ -24,7 +24,7 @@ class Stage(NamedTuple):
 
 
 async def set_the_stage(store: EventStore) -> Stage:
-    """One event that waits, some that are worked on, one dead letter."""
+    """Store one event that waits, some that are claimed, and one dead letter."""
     (dead,) = await store.add_events([new_event("dead", bus="other")])
     (claim,) = await _claim(store, "other", 1)
     await _settle(store, Fail(claim.ref, "no", None))
@@ -102,7 +102,7 @@ STEPS: dict[str, Callable[[EventStore, Stage], Awaitable[None]]] = {
 
 
 async def picture_of(store: EventStore) -> tuple[Any, ...]:
-    """Everything that a step may change."""
+    """Return everything that a step may change."""
     page = await store.find(EventQuery())
     trails = [[entry.action for entry in await store.read_event_log(event.id)] for event in page.events]
     return page.events, await store.counts(), trails

@@ -39,11 +39,11 @@ settings.register_profile("fuzz", parent=_STEADY, max_examples=5000)
 settings.load_profile("durabus")
 
 KAFKA_SECONDS = 300
-"""For a test with Kafka: the first one of a process starts it, and the first one on a machine fetches its jars."""
+"""Seconds for a test with Kafka: the first of a process starts it, the first on a machine fetches its jars."""
 
 
 def pytest_configure() -> None:
-    """Stop at Ctrl-C also in the background of a shell script, which tells its programs to ignore it.
+    """Stop at Ctrl-C even in the background of a shell script, which lets its programs ignore it.
 
     The programs that the tests start would ignore it too, although the tests stop them with it.
     """
@@ -120,14 +120,14 @@ def nats_url() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def kafka_server() -> Iterator[KafkaServer]:
-    """A Kafka broker that runs until the last test. Whoever stops it starts it again: it takes seconds to begin."""
+    """A Kafka broker that runs until the last test. A test that stops it must start it again, which takes seconds."""
     with installed(KafkaServer()) as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def kafka_url(kafka_server: KafkaServer) -> str:
-    """Its URL. Give your stores a prefix of their own."""
+    """The URL of the Kafka broker. Give your stores a prefix of their own."""
     return kafka_server.url
 
 
@@ -160,7 +160,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 
 def _timeout_of(item: pytest.Function) -> float:
-    """Seconds, from the place pytest-timeout takes them: marker, command line, pyproject.toml; 0 is none."""
+    """Return the seconds that pytest-timeout uses: from marker, command line or pyproject.toml; 0 is none."""
     marker = item.get_closest_marker("timeout")
     if marker is not None:
         return float(marker.args[0] if marker.args else marker.kwargs["timeout"])

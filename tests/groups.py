@@ -30,7 +30,7 @@ class Groups(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
 
 
 def is_about(node_id: str, word: str) -> bool:
-    """Whether a test belongs to a directory or a file of that name, or is an example of it or a case for it."""
+    """Return whether a test is in a directory or file of that name, or is an example or a case of that name."""
     path, _, test = node_id.partition("::")
     if f"/{word}/" in path or path.endswith(f"test_{word}.py"):
         return True

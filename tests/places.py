@@ -15,7 +15,7 @@ EVERYWHERE = ("memory", *SHARED)
 
 
 def fresh_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
-    """The URL of an empty store. Servers are started once a run; a test has its own database, prefix or file there."""
+    """Return the URL of an empty store. Servers start once a run; a test has its own database, prefix or file there."""
     match kind:
         case "memory":
             return "memory://"
@@ -29,12 +29,12 @@ def fresh_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def lasting_url(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
-    """As ``fresh_url``, for a store that several tests share: with a schema instead of a test's own database."""
+    """Return a URL as ``fresh_url`` does, for several tests. On PostgreSQL it names a schema, not a database."""
     if kind == "postgresql":
         return f"{request.getfixturevalue('postgresql_url')}?schema=t{uuid4().hex}"
     return fresh_url(kind, request, folder)
 
 
 def short_lease(store: EventStore) -> float:
-    """One that ends soon, and not before this store can renew it on a busy machine."""
+    """Return a lease that ends soon, but not before this store can renew it on a busy machine."""
     return max(0.5, 1.2 * store.features.minimum_lease)

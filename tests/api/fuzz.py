@@ -1,6 +1,6 @@
 """``python -m tests.api.fuzz [EXAMPLES]``: schemathesis over the OpenAPI document, every phase, on a real server.
 
-Fails if a request led to a 5xx or to an answer that is not as documented.
+Fails if a request led to a 5xx or to a response that is not as documented.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from durabus.http.auth.access import Scope
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = 200
-"""For each operation; some 10,000 requests in all."""
+"""Examples for each operation; some 10,000 requests in all."""
 AT_LEAST = 5_000
 TAIL = "/events/tail"
-"""Never ends, so it is not for schemathesis; tests of its own look at it."""
+"""The tail never ends, so schemathesis leaves it out. It has tests of its own."""
 PHASES = "examples,coverage,fuzzing,stateful"
 COUNTED = re.compile(r"^durabus_http_requests_total\{.*\} (\S+)$", re.MULTILINE)
 
@@ -31,7 +31,7 @@ COUNTED = re.compile(r"^durabus_http_requests_total\{.*\} (\S+)$", re.MULTILINE)
 def fuzz(
     store: str, folder: Path, examples: int, phases: str = PHASES, *, seed: int | None = None
 ) -> tuple[int, str, int]:
-    """Exit code, report, and how many requests there were. The same seed makes up the same requests."""
+    """Return the exit code, the report, and the number of requests. The same seed makes the same requests."""
     tokens = TokenFile(folder / "tokens.json")
     _, token = tokens.create("fuzz", [Scope.ADMIN])
     with Server(store, "--tokens", str(tokens.path), "--max-wait", "0.01") as server:

@@ -22,7 +22,7 @@ IDS = re.compile(r'"(id|event_id)":\d+')
 
 
 class Desk:
-    """The app, and a client of it. Orphans are not looked for by the wall clock: the tests have their own."""
+    """The app, and a client of it. The app does not look for orphans by itself: the tests move their own clock."""
 
     def __init__(
         self,
@@ -69,12 +69,12 @@ class Desk:
 
 
 def bearer(token: str) -> dict[str, str]:
-    """How a program shows its token."""
+    """Return the header by which a program sends its token."""
     return {"Authorization": f"Bearer {token}"}
 
 
 def same(actual: str, example: str) -> None:
-    """Byte for byte, but for ids, and for the spaces that the document has for the eye."""
+    """Compare byte for byte, except for ids and for the spaces that make the document readable."""
     compact = msgspec.json.encode(msgspec.json.decode(example)).decode()
     assert IDS.sub(r'"\1":0', actual) == IDS.sub(r'"\1":0', compact)
 
@@ -124,7 +124,7 @@ class Server:
         self.process.wait()
 
     def stop(self) -> int:
-        """Ask it to stop; answers its exit code."""
+        """Ask the server to stop. Returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(40)
 

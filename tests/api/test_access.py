@@ -1,4 +1,4 @@
-"""Who gets in."""
+"""Which tokens and clients the API admits."""
 
 import asyncio
 from functools import cache
@@ -227,7 +227,7 @@ async def test_without_tokens_only_this_machine_is_served(
 async def test_a_server_reached_by_a_public_address_serves_no_client_without_tokens(
     store: EventStore, clock: ManualClock
 ) -> None:
-    """Its own address is not a loopback one, whoever the client says it is."""
+    """The server's own address decides, not the address that the client names."""
     async with Desk(store, clock, host="192.0.2.1") as desk:
         assert (await desk.get("/events")).status_code == 401
 

@@ -1,4 +1,4 @@
-"""The endpoints beside the seven: batches, claims by token and fence, dead letters, figures."""
+"""The endpoints beside the seven: batches, claims by token and fence, dead letters, counts."""
 
 import inspect
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def proof(claim: dict[str, Any]) -> dict[str, Any]:
 
 
 def counted_calls(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The calls that the server makes to the store from now on, without those that the store makes to itself."""
+    """Return a list of the calls that the server makes to the store from now on."""
     calls: list[str] = []
     inside = False
 

@@ -248,7 +248,7 @@ async def test_a_job_is_renewed_while_it_runs(client: Client, desk: Desk, monkey
 
 
 class Away(httpx2.AsyncBaseTransport):
-    """Away for a while, or for ever, after some answers to those who ask for work."""
+    """A server that is away for a while, or for ever, after it has replied to some requests for work."""
 
     def __init__(self, desk: Desk, *, answers: int, away: int) -> None:
         self._server = httpx2.ASGITransport(app=desk.app, client=HERE)
@@ -297,7 +297,7 @@ def test_a_worker_without_an_event_loop_waits_too() -> None:
 
 
 class Deaf(httpx2.AsyncBaseTransport):
-    """Some requests get no answer, or none that comes in time."""
+    """A server that does not reply to some requests, or not in time."""
 
     def __init__(self, desk: Desk, path: str, *, breaks: bool) -> None:
         self._server = httpx2.ASGITransport(app=desk.app, client=HERE)

@@ -118,7 +118,7 @@ HOSTILE: dict[str, tuple[bytes, bytes]] = {
 
 @pytest.mark.parametrize(("form", "addresses"), [*((form, 1) for form in HOSTILE), ("silent", 50), ("half a body", 50)])
 def test_a_thousand_hostile_connections_stop_no_other_client(server: Server, form: str, addresses: int) -> None:
-    """Neither a client at their address, such as everybody behind a proxy, nor one at another address."""
+    """They stop neither a client at their address, such as one behind the same proxy, nor one at another address."""
     sent, after_reply = HOSTILE[form]
     with ExitStack() as stack:
         held = [
@@ -187,7 +187,7 @@ async def opened(
 
 
 async def test_a_connection_that_says_nothing_is_closed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Long before headers that have begun must be whole."""
+    """The server closes it long before the limit for headers that have begun."""
     async with small_server(monkeypatch, SILENT_FOR=0.1) as port, asyncio.timeout(20):
         reader, writer = await opened(port, ask=False)
         assert await reader.read() == b""
@@ -248,7 +248,7 @@ def test_a_peer_is_an_ipv6_network_or_an_ipv4_address() -> None:
 
 
 class Held:
-    """A connection as the table of those that wait sees it."""
+    """A connection as the table of waiting connections sees it."""
 
     def __init__(self, waiting: Closable, address: str) -> None:
         self.peer = network(address)

@@ -6,7 +6,7 @@ import pytest
 from tests.api.fuzz import fuzz
 
 EXAMPLES = 15
-"""For each operation. Most requests come from the phase that covers the document, whatever this number is."""
+"""Examples for each operation. Most requests come from the phase that covers the document, whatever this number is."""
 REQUESTS = 2_000
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]

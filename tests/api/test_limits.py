@@ -1,4 +1,4 @@
-"""What is refused before anything is made of it, and that the server stands."""
+"""What the server refuses before it parses it, and that it goes on afterwards."""
 
 import socket
 import sys
@@ -23,7 +23,7 @@ def impatient() -> Iterator[Server]:
 
 
 def raw(server: Server, *parts: bytes, timeout: float = 30.0) -> bytes:
-    """Send bytes as they are; answers all until the server closes."""
+    """Send bytes as they are. Returns everything until the server closes."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=timeout) as connection:
         try:
             for part in parts:
@@ -53,7 +53,7 @@ def test_headers_that_never_end_are_given_up(impatient: Server) -> None:
 
 
 def test_headers_that_trickle_are_given_up(impatient: Server) -> None:
-    """A byte now and then does not buy time."""
+    """A client gains no time by sending a byte now and then."""
     with socket.create_connection(("127.0.0.1", impatient.port), timeout=30) as connection:
         begun = monotonic()
         connection.sendall(b"GET /events HTTP/1.1\r\nX-Slow: ")
@@ -90,7 +90,7 @@ def test_a_body_that_does_not_come_is_given_up(impatient: Server) -> None:
 
 
 def test_the_body_of_a_request_that_was_refused_is_given_up_too(impatient: Server) -> None:
-    """The reply came before the body, and each byte of it must not buy time."""
+    """The reply comes before the body. The client must not gain time by each further byte."""
     with socket.create_connection(("127.0.0.1", impatient.port), timeout=30) as connection:
         connection.sendall(HEAD + b"Via: 1.1 x\r\nContent-Length: 100\r\n\r\n{")
         assert connection.recv(12) == b"HTTP/1.1 401"
@@ -184,7 +184,7 @@ async def test_bodies_that_are_refused(desk: Desk) -> None:
     "kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "jsonx"]
 )
 async def test_a_body_must_say_that_it_is_json(desk: Desk, kind: str) -> None:
-    """So that no form of another web site can send one."""
+    """Otherwise a form of another web site could send one."""
     headers = {"Content-Type": kind} if kind else {}
     assert (await desk.http.post("/events", content=b'{"title": "a"}', headers=headers)).status_code == 415
 

@@ -1,4 +1,4 @@
-"""What every route answers while the store cannot be used."""
+"""What every route returns while the store cannot be used."""
 
 import asyncio
 from typing import Any
@@ -42,7 +42,7 @@ def routes() -> list[tuple[str, str]]:
 
 @pytest.fixture
 async def away(desk: Desk) -> Desk:
-    """Its store is there no more."""
+    """An app with a store that is gone."""
     assert (await desk.get("/readyz")).status_code == 200
     await desk.store.close()
     return desk

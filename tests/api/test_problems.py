@@ -99,7 +99,7 @@ def test_a_refused_head_says_which_document_a_get_would_bring(server: Server, ad
 
 
 async def test_every_address_refuses_with_a_problem(guarded: Desk, tokens: TokenFile) -> None:
-    """No token, a wrong one, one without the scope; another method, no JSON, unknown fields, an unknown event."""
+    """The requests: no token, a wrong one, one without the scope, another method, no JSON, unknown fields or event."""
     _, admin = tokens.create("admin", [Scope.ADMIN])
     _, nothing = tokens.create("publisher", [Scope.PUBLISH])
     seen = set[str]()

@@ -26,7 +26,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 async def servers(url: str) -> AsyncIterator[list[Server]]:
-    """For both tests, each with a bus of its own; the second one kills some of them."""
+    """The servers of both tests. Each test has a bus of its own; the second one kills some servers."""
     started = await asyncio.gather(*(asyncio.to_thread(Server, url, "--lease", "5") for _ in range(SERVERS)))
     yield started
     for server in started:
@@ -35,13 +35,13 @@ async def servers(url: str) -> AsyncIterator[list[Server]]:
 
 @pytest.fixture
 async def http() -> AsyncIterator[httpx2.AsyncClient]:
-    """One connection for each of the clients: what is dear to make, they share."""
+    """A client with one connection for each thread. The threads share it because it is slow to make."""
     async with httpx2.AsyncClient(timeout=60, limits=httpx2.Limits(max_connections=CLIENTS)) as made:
         yield made
 
 
 async def picks(store: EventStore, bus: str) -> Counter[int]:
-    """How often each event was handed out, by the store's own log."""
+    """Return how often each event was handed out, by the store's own log."""
     found: Counter[int] = Counter()
     position = ""
     while True:
@@ -56,7 +56,7 @@ async def test_each_event_is_handed_out_once(url: str, servers: list[Server], ht
     given: list[int] = []
 
     async def work(number: int) -> None:
-        """Claims through one server, reports to another; the name of the worker is shared with the other threads."""
+        """Claim through one server and report to another. All threads use the same worker name."""
         taking, telling = servers[number % SERVERS], servers[(number + 1) % SERVERS]
         worker = f"host:{number % 3}"
         while True:
@@ -80,7 +80,7 @@ async def test_each_event_is_handed_out_once(url: str, servers: list[Server], ht
 
 
 class Load:
-    """Publishers and workers that go to whichever server lives; the first two servers are killed on the way."""
+    """Publishers and workers that use any server that runs. The first two servers are killed during the run."""
 
     def __init__(self, servers: list[Server], http: httpx2.AsyncClient) -> None:
         self.servers = servers
@@ -114,7 +114,7 @@ class Load:
                     self.completed.append(claim["id"])
 
     async def send(self, number: int, path: str, body: dict[str, Any]) -> httpx2.Response | None:
-        """None if the reply, or the request, died with its server."""
+        """Return the reply; None if the request or the reply was lost with its server."""
         try:
             return await self.http.post(self.alive(number) + path, json=body)
         except httpx2.TransportError:
@@ -124,7 +124,7 @@ class Load:
 async def test_a_server_killed_under_load_loses_nothing(
     url: str, servers: list[Server], http: httpx2.AsyncClient
 ) -> None:
-    """What was answered is there; what was in flight is done by somebody else after its lease."""
+    """Every acknowledged event is there. Another worker runs what was in flight after its lease has ended."""
     load, store = Load(servers, http), await open_store(url)
     workers = [asyncio.create_task(load.work(number)) for number in range(CLIENTS - PUBLISHERS)]
     await asyncio.gather(*(load.publish(number) for number in range(PUBLISHERS)))

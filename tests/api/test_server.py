@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(120)]
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One for all tests that do not stop it; each has tags of its own."""
+    """One server for all tests that do not stop it. Each test has tags of its own."""
     with Server(f"sqlite:///{tmp_path_factory.mktemp('served')}/served.db") as made:
         yield made
 
@@ -369,7 +369,7 @@ async def test_a_server_that_cannot_start_raises_in_the_program_that_serves_it(t
 
 
 async def test_no_page_of_the_framework_is_served(desk: Desk) -> None:
-    """Its explorers load their scripts from other hosts."""
+    """The explorers of the framework load their scripts from other hosts."""
     for page in ("", "/redoc", "/swagger", "/elements", "/rapidoc", "/scalar", "/openapi.json", "/openapi.yaml"):
         assert (await desk.get(f"/schema{page}")).status_code == 404, page
     assert (await desk.get("/openapi.json")).json()["openapi"].startswith("3.1")

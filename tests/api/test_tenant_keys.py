@@ -1,6 +1,6 @@
-"""Keys, ids and claim tokens of limited tokens: two hostile tenants and an admin who use the same names.
+"""Keys, ids and claim tokens of limited tokens: two hostile tenants and an admin that use the same names.
 
-On every store. One store of each kind serves all tests here: each has a bus, and an ``event_id``, of its own.
+The tests run on every store. One store of each kind serves all of them: each test has its own bus and ``event_id``.
 """
 
 import re
@@ -76,7 +76,7 @@ class Holder:
         return await self.post("/events/batch", {"events": [{"tags": self._tag, **event} for event in events]})
 
     async def whole(self, title: str, **fields: Any) -> dict[str, Any]:
-        """Published by the batch endpoint, which shows all fields."""
+        """Publish by the batch endpoint, which returns all fields."""
         answer = await self.publish_batch({"title": title, **fields})
         assert answer.status_code == 201, answer.text
         (event,) = answer.json()["events"]
@@ -147,7 +147,7 @@ async def test_a_repeat_is_found_in_its_own_scope_also_with_a_new_token(
 async def test_a_response_does_not_reveal_whether_a_name_is_taken(
     email: Holder, sms: Holder, admin: Holder, event_id: str
 ) -> None:
-    """Whoever asks with a name that others use sees what who asks with a fresh one sees."""
+    """A tenant gets the same response for a name that others use as for a fresh one."""
     await admin.publish("secret", **SAME_NAMES["idempotency_key"])
     stored = await admin.whole("secret", event_id=event_id)
     theirs = await sms.whole("secret", event_id=event_id, idempotency_key="k")
@@ -186,7 +186,7 @@ async def then_claimed(holder: Holder, **fields: Any) -> list[dict[str, Any]]:
 async def test_equal_claim_tokens_of_two_tenants_bring_each_its_own_claims(
     email: Holder, sms: Holder, token: str, claim: Callable[..., Awaitable[list[dict[str, Any]]]]
 ) -> None:
-    """Whoever guesses a token, or takes it first, gets nothing of the other's and learns nothing."""
+    """A tenant that guesses a token, or uses it first, gets no claim of the other tenant and learns nothing."""
     mine, theirs = [(await holder.whole("job"))["id"] for holder in (email, sms)]
     first = await claim(email, token=token)
     assert [one["id"] for one in first] == [mine]
@@ -210,7 +210,7 @@ async def test_equal_claim_tokens_of_two_buses_and_an_admin_bring_each_its_own_c
 async def test_an_event_of_another_tenant_is_as_absent_as_one_that_is_not_there(
     email: Holder, sms: Holder, admin: Holder
 ) -> None:
-    """Same status, same words: whoever counts up the ids learns nothing from the replies."""
+    """The replies have the same status and text: a tenant that tries all ids learns nothing from them."""
     theirs = (await sms.whole("secret", max_retries=1))["id"]
     (claim,) = await sms.claimed()
     proof = {"token": claim["token"], "fence": claim["fence"]}

@@ -34,7 +34,7 @@ class Tenant:
 
 
 async def everything(tenant: Tenant) -> str:
-    """All that a tenant can read anywhere."""
+    """Return all that a tenant can read anywhere."""
     pages = [
         "/events?limit=1000",
         "/dead-letters?limit=100",

@@ -1,4 +1,4 @@
-"""Wrong tokens: told so for a while, then sent away; who has a valid one notices nothing."""
+"""Wrong tokens get 401 for a while, then 429. A client with a valid token notices nothing."""
 
 import pytest
 from tests.api.support import HERE, Desk, bearer

@@ -59,7 +59,7 @@ def durabus(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
 
 @pytest.fixture
 def durabus_process(url: str, tmp_path: Path) -> Durabus:
-    """The same in a process of its own."""
+    """Run `durabus …` in a process of its own."""
 
     def run(*arguments: str, stdin: str = "", store: str | None = url, **environment: str) -> Done:
         wanted = {**environment, **({"DURABUS_STORE": store} if store else {})}

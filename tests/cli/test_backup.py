@@ -52,7 +52,7 @@ async def test_a_backup_replaces_a_file_only_if_asked(durabus: Durabus, queue: E
 
 
 async def test_two_backups_into_one_file_at_a_time_do_not_spoil_each_other(queue: EventQueue, tmp_path: Path) -> None:
-    """Last night's still runs when tonight's begins."""
+    """Yesterday's backup may still run when today's begins."""
     copy = tmp_path / "copy.db"
     begun = False
 

@@ -1,4 +1,4 @@
-"""Each command on a real SQLite store: what it prints, what it answers to scripts."""
+"""Each command on a real SQLite store: what it prints, for people and as JSON."""
 
 import json
 from pathlib import Path

@@ -31,7 +31,7 @@ DEMO = [sys.executable, "-m", "durabus.cli.main", "demo"]
 
 
 def demo_processes(folder: Path) -> list[str]:
-    """Command lines of processes that were told to use ``folder``, or live below it as a database server does."""
+    """Return the command lines of processes that have ``folder`` as TMPDIR, or work below it."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -1,4 +1,4 @@
-"""`durabus doctor` tells what is wrong, by words and by its exit code; `durabus guarantees` prints the guarantees."""
+"""`durabus doctor` reports problems by words and by its exit code; `durabus guarantees` prints the guarantees."""
 
 import sqlite3
 from pathlib import Path

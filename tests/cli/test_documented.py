@@ -12,7 +12,7 @@ PAGES = {"docs/reference/cli.md": "# The command line", "README.md": "## From th
 
 
 def commands(page: str, heading: str) -> list[list[str]]:
-    """What is typed in the first console block below a heading."""
+    """Return the commands of the first console block below a heading."""
     _, _, below = (ROOT / page).read_text(encoding="utf-8").partition(f"{heading}\n")
     block = re.search(r"```console\n(.*?)```", below, re.DOTALL)
     assert block is not None

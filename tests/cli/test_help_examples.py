@@ -21,13 +21,13 @@ ELSEWHERE = {
     ("serve",): "tests/api/test_server.py",
     ("pipeline",): "tests/pipeline/test_command_line.py",
 }
-"""What runs until it is stopped, or needs Spark, and the test that runs it."""
+"""Commands that run until they are stopped, or need Spark, and the test that runs each."""
 UNTIL_STOPPED = {"durabus stats --watch": "tests/cli/test_watch.py"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def examples(parent: App = app, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], str]]:
-    """Every command, and what its help says after "Example:"."""
+    """Return every command, and what its help says after "Example:"."""
     found = [
         (path, example)
         for example in re.findall(r"^\s*Example: (durabus .*)$", str(parent.help), re.MULTILINE)
@@ -50,7 +50,7 @@ def test_an_example_that_another_test_runs_is_in_that_test() -> None:
 
 @pytest.fixture
 async def shop(store: EventStore) -> None:
-    """What the examples speak of: events 1 to 12, of which 7 and 12 are dead letters, a worker with one, a handler."""
+    """Store what the examples name: events 1 to 12 (7 and 12 are dead letters), a worker that holds one, a handler."""
     queue = EventQueue(store)
     mail = HandlerInfo(handler_id="mail.send", pattern="mail.*")
     await store.register_handlers("default", "web-1:4242:ab", [mail], kept_for=None)

@@ -1,4 +1,4 @@
-"""`stats --watch` looks again and again, and tells what happened in between."""
+"""`stats --watch` reads the counts again and again, and prints what changed in between."""
 
 import json
 import signal

@@ -122,7 +122,7 @@ async def test_a_second_signal_quits_at_once(store: EventStore, tmp_path: Path) 
 
 
 async def test_a_signal_that_comes_twice_at_once_is_one_request(store: EventStore, tmp_path: Path) -> None:
-    """As from timeout(1), which sends it to the process and to its group."""
+    """The program timeout(1) sends a signal to the process and to its group."""
     queue = EventQueue(store)
     with worker(tmp_path) as process:
         await queue.publish("order.placed", {"until": "it is told to stop"})
@@ -252,7 +252,7 @@ async def serve(event) -> None: ...
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """Nothing of a server runs meanwhile: neither it nor what it started."""
+    """Stop the server and every process that it started, until the context ends."""
     pids = family(pid)
     for one in pids:
         os.kill(one, signal.SIGSTOP)

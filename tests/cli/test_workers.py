@@ -1,4 +1,4 @@
-"""Who holds what: workers, their release, locks; and the completion of a shell."""
+"""Workers and what they hold, their release, locks; and the completion of a shell."""
 
 import shutil
 import subprocess

@@ -1,4 +1,6 @@
-"""A store whose publishers, workers and administrators speak HTTP to a server; who looks on, looks at its store.
+"""A store that sends what publishers, workers and administrators do over HTTP to a server.
+
+The rest of the suite reads the server's own store directly.
 
 Over HTTP: publish, claim, renew, settle, requeue, reset, counts and dead letters of a bus. What the API cannot say
 (it is listed in docs/reference/http.md) ends a test, with the reason.
@@ -38,7 +40,7 @@ class Settled(msgspec.Struct):
 
 
 class HttpStore:
-    """Everything that is not defined here is asked of the server's own store."""
+    """A store that speaks HTTP. Calls that are not defined here go to the server's own store."""
 
     def __init__(self, inner: EventStore, client: Client, stop: Callable[[], Awaitable[None]] | None = None) -> None:
         self._inner = inner
@@ -105,7 +107,7 @@ class HttpStore:
         return found
 
     async def _send(self, call: calls.ApiCall[T]) -> T:
-        """The answer, or the error that the store would have raised."""
+        """Return the reply, or raise the error that the store would have raised."""
         try:
             return await self._client.send(call)
         except ApiError as error:

@@ -46,21 +46,21 @@ class Place:
         self.connection = psycopg.connect(url, autocommit=True)
 
     def make_logins_cheap(self) -> None:
-        """Thousands of connections are made here, and each would hash the password thousands of times."""
+        """Make a login cheap: the tests connect thousands of times, and each login would hash the password for long."""
         if self.connection.info.server_version >= SCRAM_ITERATIONS_SINCE:
             password = urlsplit(self.url).password
             self.connection.execute("SET scram_iterations = 1")
             self.connection.execute(f"ALTER USER postgres PASSWORD '{password}'")
 
     def empty(self) -> None:
-        """When the last test's transactions are over: they would hold back the log of the next one."""
+        """Empty the schema once the last test's transactions are over: they would hold back the log of the next one."""
         while self.connection.execute(OTHERS_AT_WORK).fetchone() != (0,):
             time.sleep(0.01)
         empty(self.connection, SCHEMA)
 
 
 def place_on(server: PostgreSQLServer) -> Iterator[Place]:
-    """The place on a server that runs as long as it is needed."""
+    """Yield the place on a server that runs until the context ends."""
     with server:
         made = Place(server.url)
         made.make_logins_cheap()
@@ -70,7 +70,7 @@ def place_on(server: PostgreSQLServer) -> Iterator[Place]:
 
 @asynccontextmanager
 async def kept_connections() -> AsyncIterator[None]:
-    """What a store leaves idle when it closes, the next one on this event loop goes on with."""
+    """Let each store reuse the connections that the last one on this event loop left idle."""
     kept: list[Connection] = []
     loop = asyncio.get_running_loop()
 
@@ -120,7 +120,7 @@ class OnPostgreSQL(StoreConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def anyio_backend(cls) -> str:
-        """For all tests of the class, because a connection belongs to one event loop."""
+        """Use one event loop for all tests of the class, because a connection belongs to one."""
         return "asyncio"
 
     @pytest.fixture(scope="class", autouse=True)
@@ -142,7 +142,7 @@ class OnPostgreSQL(StoreConformance):
 
 
 async def answer_random_commands_as_memory_does(block: int, place: Place) -> None:
-    """A block of random sequences, on both stores side by side."""
+    """Run a block of random sequences on both stores and compare their replies."""
     for seed in range(block * SEQUENCES_PER_TEST, (block + 1) * SEQUENCES_PER_TEST):
         place.empty()
         clocks = [ManualClock(), ManualClock()]

@@ -1,4 +1,4 @@
-"""The SQLite store answers every command as the memory store does."""
+"""The SQLite store replies to every command as the memory store does."""
 
 from pathlib import Path
 

@@ -32,7 +32,7 @@ from durabus.testing.conformance.stale_writers import StaleWriterTests
 from durabus.testing.conformance.suite import StoreUnderTest
 
 SETTINGS = Settings(max_retries=MAX_ATTEMPTS, scan_every=3600.0)
-"""The store's own default is no limit; an API has one, so it is a large one. Orphans are found by claims alone."""
+"""The store has no attempt limit by default; the API must have one, so it is large. Only claims find orphans."""
 
 
 DIFFERENT = {
@@ -54,7 +54,7 @@ DIFFERENT = {
 
 
 class Worked(StoreUnderTest, DedupeTests, ClaimTests, HeldClaimTests, SettlementTests, StaleWriterTests, RepeatTests):
-    """What publishers and workers do, without what the API says otherwise."""
+    """The suite for publishers and workers, without the tests of what the API does differently."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -1,4 +1,4 @@
-"""The Kafka store keeps the contract, and answers every command as the memory store does, on a real broker."""
+"""The Kafka store keeps the contract, and replies to every command as the memory store does, on a real broker."""
 
 from pathlib import Path
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""The NATS store keeps the contract, and answers every command as the memory store does, on a real server."""
+"""The NATS store keeps the contract, and replies to every command as the memory store does, on a real server."""
 
 from pathlib import Path
 from uuid import uuid4

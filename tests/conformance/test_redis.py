@@ -1,4 +1,4 @@
-"""The Redis store keeps the contract, and answers every command as the memory store does."""
+"""The Redis store keeps the contract, and replies to every command as the memory store does."""
 
 from pathlib import Path
 from uuid import uuid4

@@ -1,4 +1,4 @@
-"""The replicated log keeps the contract and answers every command as the memory store does, on a log in memory."""
+"""The replicated log keeps the contract and replies to commands as the memory store does, on a log in memory."""
 
 from pathlib import Path
 from typing import ClassVar

@@ -74,7 +74,7 @@ class TestOneShard(StoreConformance):
 
 
 class AcrossShards(StoreConformance):
-    """The suite without what is about the order of events on different shards."""
+    """The suite without the tests about the order of events on different shards."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -1,4 +1,4 @@
-"""Where Chromium is. Debian's package has it; where `make` asks for everything it is installed if it is absent."""
+"""Finds Chromium. Debian's package has it; `make` installs that if it is absent."""
 
 import os
 import shutil
@@ -32,7 +32,7 @@ def _required() -> bool:
 
 
 def _install() -> None:
-    """From Debian's packages, if this is Debian and we may."""
+    """Install it from Debian's packages, if this is Debian and this user may."""
     apt = shutil.which("apt-get")
     if apt is None or os.geteuid() != 0:
         return

@@ -52,7 +52,7 @@ async def store(server: Server, store_url: str) -> AsyncIterator[EventStore]:
 
 @pytest.fixture
 async def page(browser: Browser, server: Server) -> AsyncIterator[Page]:
-    """A page that must not complain: no script error, nothing that the content policy had to block."""
+    """A page that fails its test after a script error, or if the content policy had to block something."""
     context = await browser.new_context(base_url=server.url)
     opened = await context.new_page()
     complaints: list[str] = []

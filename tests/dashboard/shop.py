@@ -1,4 +1,4 @@
-"""Work for the dashboard to show: handlers that fail until they are told not to."""
+"""Work for the dashboard to show: handlers that fail until the test mends them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ QUICK = RetryPolicy(max_retries=1, base_delay=0.01, max_delay=0.01)
 
 
 class Till:
-    """A handler with a broken till. Mended, it takes everything."""
+    """A handler with a broken till, which fails. Once the test has mended it, it succeeds."""
 
     def __init__(self) -> None:
         self.mended = False
@@ -24,7 +24,7 @@ class Till:
 
 
 def open_bus(store_url: str, name: str, till: Till) -> EventBus:
-    """A worker of its own on the same file, in this process."""
+    """Make a bus on the same file, in this process."""
     bus = EventBus(store_url, name=name, retry=QUICK, poll_interval=0.05)
     bus.subscribe("payment.*", till.take_payment, id="till.take")
     return bus

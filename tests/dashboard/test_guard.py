@@ -1,4 +1,4 @@
-"""Who gets into the dashboard, what a browser can be tricked into, and what each tenant sees there."""
+"""Which users the dashboard admits, what a hostile page can do with a browser, and what each tenant sees."""
 
 import re
 from collections.abc import AsyncIterator
@@ -66,7 +66,7 @@ async def desk(store: EventStore, clock: ManualClock, tokens: TokenFile) -> Asyn
 
 @pytest.fixture
 async def sqlite_desk(tmp_path: Path, clock: ManualClock) -> AsyncIterator[Desk]:
-    """Without tokens, on a store that numbers and texts must fit."""
+    """A desk without tokens, on a store that checks numbers and texts."""
     store = await open_store(f"sqlite:///{tmp_path}/bus.db", clock=clock)
     async with Desk(store, clock) as made:
         yield made

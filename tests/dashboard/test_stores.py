@@ -1,4 +1,4 @@
-"""The dashboard on every store that has a server: the same pages, the same figures."""
+"""The dashboard on every store that has a server: the same pages, the same counts."""
 
 import re
 from uuid import uuid4
@@ -19,7 +19,7 @@ BUS = "default"
 
 
 def figures(page: str) -> dict[str, str]:
-    """The tiles of the overview."""
+    """Return the tiles of the overview."""
     tiles = re.findall(r"<dt>([^<]+)</dt><dd[^>]*>(?:<a[^>]*>)?([^<]+)", page)
     return dict(tiles)
 

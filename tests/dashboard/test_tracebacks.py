@@ -1,4 +1,4 @@
-"""What is kept of the way an exception came."""
+"""What is kept of the traceback of an exception."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Live, late or gone; closed, failing or open: what the store knows of those who work."""
+"""What the store knows of workers (live, late or gone) and of handlers (closed, failing or open)."""
 
 import re
 from collections.abc import AsyncIterator

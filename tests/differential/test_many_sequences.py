@@ -1,4 +1,4 @@
-"""As the short runs in tests/conformance, for longer: other seeds, on the stores where a sequence takes its time."""
+"""The long version of the short runs in tests/conformance: other seeds, on the stores where a sequence is slow."""
 
 from uuid import uuid4
 

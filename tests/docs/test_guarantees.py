@@ -24,7 +24,7 @@ def proofs() -> Iterator[tuple[str, str]]:
 
 
 def named(test: str) -> Any:
-    """The test function; AttributeError, ModuleNotFoundError or AssertionError if there is none."""
+    """Return the test function. Raises AttributeError, ModuleNotFoundError or AssertionError if there is none."""
     file, *names = test.partition("[")[0].split("::")
     found: Any = import_module("tests." + file.removesuffix(".py").replace("/", "."))
     for name in names:

@@ -49,7 +49,7 @@ def relative(path: Path) -> str:
 
 
 def files_to_publish() -> list[Path]:
-    """Every file that is tracked or would be by `git add --all`."""
+    """Return every file that is tracked, or would be after `git add --all`."""
     command = "git -c safe.directory=* ls-files -z --cached --others --exclude-standard"
     listing = subprocess.run(command.split(), cwd=ROOT, capture_output=True, check=True, text=True).stdout
     paths = (ROOT / name for name in listing.split("\0") if name)
@@ -57,7 +57,7 @@ def files_to_publish() -> list[Path]:
 
 
 def imported_names(tree: ast.AST) -> dict[str, str]:
-    """Local name -> full dotted name, for each import in the module."""
+    """Return the full dotted name for the local name of each import in the module."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -80,7 +80,7 @@ def dotted_name(node: ast.expr, imports: dict[str, str]) -> str | None:
 
 
 def clock_readings(source: str) -> Iterator[tuple[int, str]]:
-    """Line and name of each use of a local clock that gives no `# clock:` reason on its line."""
+    """Yield line and name of each use of a local clock that gives no `# clock:` reason on its line."""
     tree = ast.parse(source)
     imports = imported_names(tree)
     lines = source.splitlines()

@@ -12,7 +12,7 @@ PREFIXES_AT_ONCE = 25
 
 
 class Prefixes:
-    """Hands out prefixes. To make the topics of many at once takes hardly longer than to make those of one."""
+    """Gives each test a prefix. The topics of many prefixes are made at once, which is nearly as fast as for one."""
 
     def __init__(self, url: str) -> None:
         client = place_of(url).client
@@ -22,7 +22,7 @@ class Prefixes:
         self._used: list[str] = []
 
     def take(self) -> str:
-        """One that no test had before."""
+        """Return a prefix that no test has had before."""
         if not self._fresh:
             self._change()
         self._used.append(self._fresh.pop())

@@ -66,7 +66,7 @@ class TestKafka(BrokerTests):
 
     @pytest.fixture
     def own_server(self, kafka_server: KafkaServer) -> Server:
-        """The tests of one broker come one after the other, so it may be restarted, too."""
+        """The broker of all tests. They run one after the other, so a test may restart it."""
         return kafka_server
 
     def records_left(self, broker: Broker) -> int:

@@ -1,4 +1,4 @@
-"""The reader of the topics keeps pace with who applies what it reads."""
+"""The reader of the topics reads no faster than the node applies the records."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ FAR = 10 * AHEAD
 
 
 class EndlessConsumer:
-    """As many control records as anybody asks for."""
+    """A consumer that always has another control record."""
 
     def __init__(self, _config: dict[str, Any]) -> None:
         self.polls = 0

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.long
 
 
 class BehindProxy(KafkaServer):
-    """Tells its clients to come by another port."""
+    """A broker that advertises the port of a proxy to its clients."""
 
     def __init__(self, port: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The crash lab: rounds on one kind of store until enough has been done to it, each judged by the history checker.
+"""The crash lab: rounds on one kind of store until enough faults have happened. The history checker judges each round.
 
 ::
 
@@ -35,13 +35,13 @@ from durabus.testing.servers.server import SERVERS, Server, make_server
 SHOWN = 10
 FOLDER = Path("build/lab")
 QUICK = 12
-"""Kills in a quick run."""
+"""The number of kills in a quick run."""
 TOO_LARGE = os.strerror(errno.EFBIG)
-"""How a server tells of a write that was refused."""
+"""How a server's log shows that the disk refused a write."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """How a kind of store is tried, and what must have happened to it in the end."""
+    """How the lab disturbs a kind of store, and which faults must have happened at the end."""
 
     rounds: list[Plan]
     floors: dict[str, int]
@@ -110,13 +110,13 @@ KINDS = {
 
 
 def small(plan: Plan, kills: int) -> Plan:
-    """A little of everything."""
+    """Return a plan with few faults of every kind."""
     few = {name: min(getattr(plan, name), 2) for name in ("freezes", "server_kills", "cuts", "full_disks")}
     return msgspec.structs.replace(plan, kills=kills, broken_syncs=min(plan.broken_syncs, 2), **few)
 
 
 async def one_round(kind: str, plan: Plan, folder: Path, seed: int) -> Report:
-    """On a fresh store, with a fresh server."""
+    """Run a round on a fresh store, with a fresh server."""
     if kind == "sqlite":
         return await sqlite_round(plan, folder, seed)
     with ExitStack() as stack:
@@ -142,7 +142,7 @@ async def one_round(kind: str, plan: Plan, folder: Path, seed: int) -> Report:
 
 
 def server_of(kind: str, folder: Path) -> Server:
-    """One that promises to keep what it has acknowledged when it is killed."""
+    """Return a server that keeps what it has acknowledged when it is killed."""
     if kind == "redis":
         return RedisServer(folder, settings={"appendfsync": "always"})
     return make_server(kind, folder)
@@ -157,7 +157,7 @@ async def sqlite_round(plan: Plan, folder: Path, seed: int) -> Report:
 
 
 def fill_disk_of(server: Server, seconds: float) -> None:
-    """Its workers', not that of its first process: that one lives to start them anew."""
+    """Fill the disk of the server's workers, not of its first process, which must start them anew."""
     pids = disk.children_of(server.pid)
     disk.fill(pids, disk.ROOM)
     asyncio.get_running_loop().call_later(seconds, disk.free, pids)

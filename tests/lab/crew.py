@@ -23,30 +23,30 @@ from durabus.testing.history.history import Disturbed
 BORN_BY = multiprocessing.get_context("forkserver")
 BORN_BY.set_forkserver_preload(["tests.lab.life", "asyncpg", "redis", "nats", "confluent_kafka"])
 FAILPOINT_PATIENCE = 3.0
-"""Seconds until a process that has not come to its failpoint is killed all the same."""
+"""Seconds until the lab kills a process that has not reached its failpoint."""
 STARTED_WITHIN = 60.0
 
 
 class BrokenSync(msgspec.Struct, frozen=True):
-    """A fate: soon after its start the disk of a process does not sync any more."""
+    """A fate: soon after the start of a process its disk no longer syncs."""
 
 
 Fate = Failpoint | BrokenSync
 
 
 class Member:
-    """One life."""
+    """One worker process, from its start to its end."""
 
     def __init__(self, life: Life, process: BaseProcess, span: float) -> None:
         self.life = life
         self.process = process
         self.span = span
-        """How long it lives once it is up."""
+        """Seconds that the process lives once it serves the bus."""
         self.born = monotonic()
         self.dies_at: float | None = None
         self.frozen = False
         self.spared = False
-        """Was frozen: it still has to tell what it was refused."""
+        """Whether the process was frozen a moment ago: it must still record what the store refuses it."""
 
     @property
     def pid(self) -> int:
@@ -60,7 +60,7 @@ class Member:
 
 
 class Crew:
-    """``template`` is the life of each; ``lives`` the seconds that one lasts, at least and at most."""
+    """The worker processes. ``template`` is the life of each; ``lives`` are the fewest and most seconds of a life."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Crew:
         self._born = 0
         self.counts: Counter[str] = Counter()
         self.fates: list[Fate] = []
-        """What is still to befall those who are born."""
+        """The fates of the next processes."""
         self.members = [self._bear(None) for _ in range(size)]
 
     def _bear(self, fate: Fate | None) -> Member:
@@ -108,7 +108,7 @@ class Crew:
                 await asyncio.sleep(0.02)
 
     def replace_the_dead(self) -> None:
-        """Who died at its failpoint or could not start; one that ended in another way is a failure of durabus."""
+        """Replace processes that died at their failpoint or could not start. Any other end is a failure of durabus."""
         for place, member in enumerate(self.members):
             if member.process.is_alive():
                 continue
@@ -127,7 +127,7 @@ class Crew:
             raise AssertionError(f"{member.life.host} ended by itself with code {code}")
 
     def kill_the_old(self) -> None:
-        """Whose time has come."""
+        """Kill and replace the processes that have reached the end of their life."""
         now = monotonic()
         for place, member in enumerate(self.members):
             if not member.is_up() or member.frozen or member.spared or (member.dies_at or now) > now:
@@ -137,7 +137,7 @@ class Crew:
             self._replace(place)
 
     def freeze_one(self, seconds: float) -> bool:
-        """As a long pause would. False if there is nobody who could be frozen now."""
+        """Stop a process for ``seconds``, as a long pause would. Returns False if no process can be frozen now."""
         ready = [member for member in self.members if member.is_up() and not member.frozen and not member.spared]
         if not ready:
             return False
@@ -155,7 +155,7 @@ class Crew:
         return True
 
     def fill_disk_of_one(self, seconds: float) -> bool:
-        """For a while it cannot make a file larger. False if there is nobody to do this to now."""
+        """Keep a process from making a file larger for ``seconds``. Returns False if no process is ready for it."""
         ready = [one for one in self.members if one.is_up() and one.process.is_alive() and not one.frozen]
         if not ready:
             return False
@@ -167,7 +167,7 @@ class Crew:
 
     @property
     def any_disturbed(self) -> bool:
-        """Whether somebody is frozen, or has a disk that will never sync again."""
+        """Whether a process is frozen, or has a disk that will never sync again."""
         return any(member.frozen or member.life.sync_breaks_after is not None for member in self.members)
 
     def _thaw(self, member: Member) -> None:
@@ -180,7 +180,7 @@ class Crew:
         member.spared = False
 
     async def stop(self) -> None:
-        """Ask all to finish, and see that they do so cleanly, unless their failpoint comes first."""
+        """Ask all processes to finish, and check that they end cleanly or at their failpoint."""
         await self.all_up()
         for member in self.members:
             with contextlib.suppress(ProcessLookupError):  # as above
@@ -192,7 +192,7 @@ class Crew:
                 self._bury(member)
 
     def end(self) -> None:
-        """Whatever happened: leave nobody behind."""
+        """Kill every process that still runs."""
         for member in self.members:
             if member.process.is_alive():
                 self._kill(member)

@@ -1,4 +1,4 @@
-"""Disks that fail under a process. The kernel itself refuses, and nobody needs privileges for it.
+"""Disks that fail under a process. The kernel itself refuses the calls; this needs no privileges.
 
 ``fill`` and ``free`` set how large a file another process may make: a write beyond that fails, as on a full disk or
 over a quota. ``break_sync`` makes every sync of this process fail, as a disk that is about to die does, until its end.
@@ -20,7 +20,7 @@ ROOM = 2**18
 _SET_NO_NEW_PRIVS = 38
 _SET_MODE_FILTER, _ALL_THREADS = 1, 1
 _CALLS = {"x86_64": (317, 0xC000003E, (74, 75)), "aarch64": (277, 0xC00000B7, (82, 83))}
-"""Of each machine: the number of ``seccomp``, its name in a filter, the numbers of ``fsync`` and ``fdatasync``."""
+"""For each machine: the number of ``seccomp``, its name in a filter, the numbers of ``fsync`` and ``fdatasync``."""
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
 _NUMBER, _MACHINE = 0, 4
 """Where a filter finds the call and the machine."""
@@ -28,12 +28,12 @@ _ALLOW, _FAIL = 0x7FFF0000, 0x00050000
 
 
 def fill(pids: Iterable[int], limit: int) -> None:
-    """None of these may write beyond ``limit`` bytes of any file."""
+    """Keep these processes from writing beyond ``limit`` bytes of any file."""
     _limit(pids, limit)
 
 
 def free(pids: Iterable[int]) -> None:
-    """All may write again, those that are still there."""
+    """Let those of these processes write again that still run."""
     _limit(pids, resource.RLIM_INFINITY)
 
 
@@ -46,7 +46,7 @@ def _limit(pids: Iterable[int], limit: int) -> None:
 
 
 def children_of(pid: int) -> list[int]:
-    """The processes that it has started."""
+    """Return the processes that ``pid`` has started."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -72,7 +72,7 @@ class _Program(ctypes.Structure):
 
 
 def break_sync() -> None:
-    """From now on ``fsync`` and ``fdatasync`` answer EIO in all threads of this process. It cannot be undone."""
+    """Make ``fsync`` and ``fdatasync`` fail with EIO in all threads of this process. It cannot be undone."""
     if platform.machine() not in _CALLS:
         raise OSError(errno.ENOSYS, f"no system calls are known here of {platform.machine()}: add them to {__name__}")
     seccomp, machine, (fsync, fdatasync) = _CALLS[platform.machine()]

@@ -1,4 +1,4 @@
-"""Places where a process dies by its own hand: right before or right after a call of its store."""
+"""Places where a process kills itself: right before or right after a call of its store."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ VERBS = (
     "settle_events",
     "wait_for_work",
 )
-"""All that a worker of the lab calls."""
+"""The verbs that a worker of the lab calls."""
 
 
 class Failpoint(msgspec.Struct, frozen=True):
-    """The ``nth`` time that ``verb`` is called; ``before`` the store has seen the call, or after it was answered."""
+    """The ``nth`` call of ``verb``, either ``before`` the store sees it or after the store has replied."""
 
     verb: str
     nth: int
@@ -40,7 +40,7 @@ def all_failpoints(nths: tuple[int, ...] = (1, 3)) -> list[Failpoint]:
 
 
 class FailingStore:
-    """``EventStore`` on another one, which kills its process at a failpoint."""
+    """An ``EventStore`` on top of another one. It kills its process at a failpoint."""
 
     def __init__(self, store: EventStore, failpoint: Failpoint, dies: Callable[[], None]) -> None:
         self._store = store
@@ -71,5 +71,5 @@ class FailingStore:
 
 
 def failing_store(store: EventStore, failpoint: Failpoint | None, dies: Callable[[], None]) -> EventStore:
-    """``dies`` writes down the moment: others may notice it seconds later."""
+    """Return a failing store. ``dies`` records the moment of death, because others may notice it seconds later."""
     return store if failpoint is None else cast("EventStore", FailingStore(store, failpoint, dies))

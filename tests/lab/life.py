@@ -1,4 +1,4 @@
-"""The life of a worker process of the lab: what it does, what it writes down, and where it dies by itself."""
+"""The life of a worker process of the lab: what it does, what it records, and where it kills itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SYNC_BROKEN = "sync broken"
 
 
 class Life(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process is to live."""
+    """The settings of one worker process."""
 
     host: str
     """Its name in the history: one for each life."""
@@ -44,30 +44,30 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     """By how many seconds its wall clock is wrong."""
     failpoint: Failpoint | None = None
     sync_breaks_after: float | None = None
-    """So many seconds after its start, its disk does not sync any more."""
+    """Seconds from its start until its disk no longer syncs."""
     recorded: bool = True
-    """Whether every call is written down; over hours that is too much."""
+    """Whether every call is recorded. Over hours that is too much."""
     history: int | None = None
     """How many COMPLETED events the bus keeps."""
 
     @property
     def ledger(self) -> Path:
-        """Where it writes down what it does."""
+        """The file in which the process records what it does."""
         return Path(self.folder, f"{self.host}.jsonl")
 
     @property
     def up(self) -> Path:
-        """Exists once it serves the bus."""
+        """A file that exists once the process serves the bus."""
         return Path(self.folder, f"{self.host}.up")
 
 
 def wall() -> float:
-    """The host's clock, whatever a process of the lab believes it to be."""
+    """Return the host's time. A process of the lab may see a wrong one."""
     return time.clock_gettime(time.CLOCK_REALTIME)
 
 
 def line_writer(ledger: Path) -> Callable[[Line], None]:
-    """Every line is in its file before the call goes on: a process that dies has told all it did."""
+    """Return a function that writes a line to the file before it returns, so that a killed process has recorded all."""
     file = os.open(ledger, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     one_at_a_time = threading.Lock()
 
@@ -86,13 +86,13 @@ def line_writer(ledger: Path) -> Callable[[Line], None]:
 
 
 def lines_of(ledger: Path) -> list[Line]:
-    """Without a last one that a kill cut short: what it was to tell had not begun, or nobody was told of its end."""
+    """Return the whole lines. A last line that a kill cut short does not count: its call was not sent, or not ended."""
     text = ledger.read_bytes()
     return decode(text[: text.rfind(b"\n") + 1])
 
 
 def live(life: Life, leash: Connection) -> None:
-    """The whole life, in a process of its own; it does not outlive the one that holds the other end of the leash."""
+    """Run a worker process to its end. It does not outlive the process at the other end of the leash."""
     threading.Thread(target=_die_with_the_lab, args=(leash,), daemon=True).start()
     logging.getLogger("durabus").setLevel(logging.CRITICAL)  # lost claims and dead servers are what the lab makes
     if life.skew:

@@ -1,4 +1,4 @@
-"""One round: a crew works on a store while it, its server and its network are disturbed; then the checker judges."""
+"""One round: a crew works while the lab disturbs it, its server and its network; then the checker judges."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BACKLOG = 1000
 BUS = "default"
 HOST = "publisher"
 SLEPT_OVER = 20
-"""Events that are claimed together and kept until others have them."""
+"""The number of events that the sleeper claims and keeps until other workers have them."""
 FULL_FOR = (0.05, 0.4)
 DISK_ERROR = "SQLite: disk I/O error"
 
@@ -39,7 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kills: int
     """The round goes on until so many processes were killed."""
     events: int = 0
-    """And until so many were published."""
+    """The round also goes on until so many events were published."""
     keys: int = 20
     """Ordering keys that a fifth of the events share."""
     workers: int = 4
@@ -50,11 +50,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     freezes: int = 1
     server_kills: int = 0
     cuts: int = 0
-    """How often the network is cut, half of the times between a request and its answer."""
+    """How often the network is cut, half of the times between a request and its reply."""
     full_disks: int = 0
     """How often a disk is full for a while: that of a worker, or the server's if there is one."""
     broken_syncs: int = 0
-    """How many workers get a disk that does not sync any more."""
+    """How many workers get a disk that no longer syncs."""
     skew: float = 0.0
     batch: int = 20
     pause: float = 0.05
@@ -65,7 +65,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Report(msgspec.Struct, kw_only=True):
-    """What was done, and what came of it."""
+    """The faults of a round, and the promises that were broken."""
 
     counts: Counter[str]
     wrong: list[Violation]
@@ -74,17 +74,17 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 class Disturbances(msgspec.Struct, frozen=True, kw_only=True):
-    """What can be done to a store from outside."""
+    """The faults that the lab can cause in a store from outside."""
 
     kill_server: Callable[[], None] | None = None
     cut: Callable[[], None] | None = None
     swallow: Callable[[], None] | None = None
     fill_disk: Callable[[float], None] | None = None
-    """The server's, for so many seconds."""
+    """Fills the disk of the server for a number of seconds."""
 
 
 class Round:
-    """``url`` is how the crew reaches the store, ``direct`` how the auditor does when all is over."""
+    """One round. The crew opens the store by ``url``; the auditor opens it by ``direct`` at the end."""
 
     def __init__(
         self, plan: Plan, url: str, folder: Path, *, seed: int, outside: Disturbances, direct: str | None = None
@@ -128,7 +128,7 @@ class Round:
         return crew.counts["kills"] >= self._plan.kills and self._counts["events"] >= self._plan.events
 
     async def _publish(self, store: EventStore, crew: Crew) -> None:
-        """A batch whose fate is unknown is sent again, and must not be there twice."""
+        """Publish batches. A batch with an unknown outcome is sent again, and must not be stored twice."""
         keys = store.features.ordering_keys
         while not self._over(crew):
             if await self._is_too_far_behind(store):
@@ -146,7 +146,7 @@ class Round:
             await asyncio.sleep(self._plan.pause)
 
     async def _sleep_over_leases(self, store: EventStore, crew: Crew) -> None:
-        """Claim, sleep until the lease is over and others have it, and write all the same."""
+        """Claim events, sleep until other workers have taken them over, then try to write."""
         lease = self._plan.lease
         while not self._over(crew):
             request = ClaimRequest(bus=BUS, worker_id="sleeper", token=new_token(), limit=SLEPT_OVER, lease=lease)
@@ -159,7 +159,7 @@ class Round:
                 await asyncio.sleep(self._plan.pause)
 
     async def _is_too_far_behind(self, store: EventStore) -> bool:
-        """On a slow machine a round would otherwise end with hours of work."""
+        """Return whether too many events wait: on a slow machine a round would end with hours of work."""
         try:
             return (await store.counts()).pending > BACKLOG
         except StoreError:
@@ -218,7 +218,7 @@ class Round:
         return True
 
     async def _rest(self, store: EventStore, crew: Crew) -> None:
-        """Nothing is disturbed any more: everything must come to its end."""
+        """Wait until every event has ended. The lab disturbs nothing any more."""
         while True:
             crew.replace_the_dead()
             try:

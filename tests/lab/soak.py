@@ -4,8 +4,8 @@
 
     python -m tests.lab.soak sqlite --seconds 3600
 
-Watched are the memory and the open files of a process that is never killed, and what the store keeps. After the first
-half, during which caches and tables come to their size, each must stay where it is.
+The soak watches the memory and the open files of a process that is never killed, and what the store keeps. Caches and
+tables may grow during the first half. After it, each value must stay the same.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ KEPT = 1000
 RATE = 300
 SAMPLES = 60
 MAY_GROW = {"memory MiB": 1.15, "open files": 1.1, "store": 1.5}
-"""From the third quarter to the last, at most so many times as much."""
+"""The most by which a value may grow from the third quarter to the last, as a factor."""
 
 Size = Callable[[], Awaitable[float]]
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """What there is at one moment."""
+    """The watched values at one moment."""
 
     sizes: dict[str, float]
     completed: int
@@ -113,7 +113,7 @@ async def _sample(store: EventStore, watched: Member, size_of_store: Size) -> Sa
 
 
 def grown(samples: list[Sample]) -> list[str]:
-    """What is not where it was."""
+    """Return the values that have grown."""
     third, last = samples[len(samples) // 2 : len(samples) * 3 // 4], samples[len(samples) * 3 // 4 :]
     found: list[str] = []
     for name, most in MAY_GROW.items():

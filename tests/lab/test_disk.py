@@ -1,6 +1,6 @@
-"""A disk that does not sync any more: who writes is told so, and a repeat elsewhere takes effect once.
+"""A disk that no longer syncs: a writer gets an error, and its repeat in another process takes effect once.
 
-And a disk that is full does not keep the lab from telling what happened.
+A full disk does not keep the lab from recording what happened.
 """
 
 import multiprocessing

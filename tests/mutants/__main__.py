@@ -30,7 +30,7 @@ SHOWN_CHARS = 3000
 
 
 class Trial:
-    """Some tests, with a change planted or without one."""
+    """A run of some tests, with a planted change or without one."""
 
     def __init__(self, tests: Sequence[str], mutant: Mutant | None = None) -> None:
         self.tests = tests
@@ -45,7 +45,7 @@ class Trial:
         self._run = runs.begin(copy, self.tests, copy.parent, stop_early=self.mutant is not None)
 
     def ended(self) -> bool:
-        """Whether it is over; then it says what came out."""
+        """Return whether the trial is over. If it is, print its result."""
         if self._run is None or not runs.ended(self._run):
             return False
         report, seconds = runs.report_of(self._run), time.monotonic() - self._run.began
@@ -110,7 +110,7 @@ def _is_named(mutant: Mutant, names: Sequence[str]) -> bool:
 
 
 def _without_mutants(chosen: Sequence[Mutant]) -> list[Trial]:
-    """The named tests of each file on the source as it is: what fails anyway proves nothing."""
+    """Return trials of the named tests on the unchanged source: a test that fails there proves nothing."""
     by_file: dict[str, set[str]] = defaultdict(set)
     for mutant in chosen:
         by_file[mutant.killed_by.partition("::")[0]].add(mutant.killed_by)
@@ -118,7 +118,7 @@ def _without_mutants(chosen: Sequence[Mutant]) -> list[Trial]:
 
 
 def _try_all(trials: Sequence[Trial], copies: Sequence[Path]) -> Sequence[Trial]:
-    """One trial in each copy at a time."""
+    """Run the trials, one at a time in each copy."""
     waiting = list(reversed(trials))
     under_way: dict[Path, Trial] = {}
     try:

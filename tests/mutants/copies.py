@@ -19,19 +19,19 @@ _OTHER_TIMES = count(1_000_000_000)
 
 
 def copy_source(folder: Path) -> Path:
-    """A copy of ``src``, bytecode and times included; goes first in PYTHONPATH."""
+    """Make a copy of ``src`` with bytecode and times. It goes first in PYTHONPATH."""
     return Path(shutil.copytree(SOURCE, folder / "src"))
 
 
 def occurrences(mutant: Mutant) -> int:
-    """How often the text that is to be changed stands in the source."""
+    """Return how often the text that is to be changed occurs in the source."""
     path = SOURCE / "durabus" / mutant.file
     return path.read_text().count(mutant.old) if path.exists() else 0
 
 
 @contextmanager
 def planted(mutant: Mutant, copy: Path) -> Iterator[None]:
-    """The change in the copy, taken back afterwards."""
+    """Plant the change in the copy, and take it back afterwards."""
     path = copy / "durabus" / mutant.file
     times = path.stat()
     original = path.read_bytes()

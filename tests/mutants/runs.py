@@ -68,7 +68,7 @@ def _is_case_of(case: str, test: str) -> bool:
 
 
 def preload() -> None:
-    """Import what the runs share; what is not installed is a run's own trouble."""
+    """Import what the runs share. Packages that are not installed are left out: the runs report them."""
     for name in PRELOADED:
         with suppress(ImportError):
             importlib.import_module(name)
@@ -106,7 +106,7 @@ def stop(run: Run) -> None:
 
 
 def report_of(run: Run) -> Report:
-    """What an ended run found out."""
+    """Return the result of an ended run."""
     if not run.report.exists():
         return Report((), (), (), "the run ended without a report")
     told = json.loads(run.report.read_text())
@@ -130,7 +130,7 @@ class _Notes:
 
 
 def _run_and_exit(source: Path, tests: list[str], report: Path, output: Path, *, stop_early: bool) -> None:
-    """In the forked process: becomes pytest, and never returns."""
+    """Run pytest in the forked process, and never return."""
     try:
         os.setpgid(0, 0)
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)

@@ -32,7 +32,7 @@ class TestNatsDamage(BrokerDamageTests):
         await client.close()
 
     async def make_anew(self, broker: Broker, *, records: int) -> None:
-        """Delete the stream and make it again, with so many foreign records."""
+        """Delete the stream and make it again, with some foreign records."""
         client = await nats.connect(broker.server_url)
         stream = client.jetstream()
         config = (await stream.stream_info(broker.prefix)).config

@@ -1,4 +1,4 @@
-"""The quick way of messages with headers gives what nats-py's own way gives."""
+"""The quick client sends and receives messages with headers as nats-py does."""
 
 import asyncio
 from uuid import uuid4
@@ -13,7 +13,7 @@ from durabus.stores.nats.lane_client import LaneClient, NatsOutgoing
 
 
 async def arrived(client: Client) -> None:
-    """All that was sent is at the server: the PING of nats-py's flush overtakes what its own task is yet to write."""
+    """Wait until the server has all messages: the PING of nats-py's flush can overtake messages in its queue."""
     await client.flush()
     await client.flush()
 

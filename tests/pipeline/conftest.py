@@ -64,7 +64,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def notebook(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Notebook:
-    """Run once. Its store and its lake are free to be worked on."""
+    """The notebook, run once. Tests may change its store and its lake."""
     return run_notebook(tmp_path_factory.mktemp("notebook"))
 
 
@@ -104,7 +104,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 @pytest.fixture
 def content() -> Callable[[DataFrame], tuple[int, int]]:
-    """Count and sum of row hashes: equal for equal tables, whatever their order."""
+    """Return count and sum of row hashes. They are equal for equal tables, whatever the order of rows."""
 
     def measure(rows: DataFrame) -> tuple[int, int]:
         plain = [F.to_json(name) if "map" in kind else F.col(name) for name, kind in rows.dtypes]

@@ -11,13 +11,13 @@ from durabus.model.settlement import Complete, Fail, Release
 from durabus.model.statuses import ResultStatus
 
 BEGIN = 1_990_000_000.0
-"""Ahead of the host's clock: Spark's workers open the same store by that one, and a store's time never goes back."""
+"""The first instant. It is ahead of the host's clock, because Spark's workers use that one on the same store."""
 
 
 class History:
-    """A store, a clock that only moves when told, and the verbs of a worker.
+    """A store, a clock that the test moves, and the verbs of a worker.
 
-    Even the ids come from the clock: the same history in another store is the same to the last letter.
+    Even the ids come from the clock, so the same history is identical in every store.
     """
 
     def __init__(self, store: EventStore, clock: ManualClock) -> None:
@@ -55,7 +55,7 @@ class History:
         return event
 
     async def varied(self, first: int = 1) -> None:
-        """Seven events: completed, retried, dead twice, released, abandoned, and one that waits."""
+        """Make seven events: completed, retried, dead twice, released, abandoned, and one that waits."""
         await self.completed("order.placed", {"order": first, "total": 9.5}, tags=["eu"], metadata={"source": "web"})
         await self.publish("order.placed", {"order": first + 1})
         (claim,) = await self.claim("host:2")
@@ -83,7 +83,7 @@ class History:
 
 @asynccontextmanager
 async def history_in(url: str) -> AsyncIterator[History]:
-    """A history of its own for a fixture that many tests share; the store is closed when it is written."""
+    """Yield a history for a fixture that many tests share. The store is closed once the history is written."""
     clock = ManualClock(BEGIN)
     store = await open_store(url, clock=clock)
     try:

@@ -17,16 +17,16 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "pipeline_notebook.
 
 @dataclass(frozen=True)
 class Notebook:
-    """What it printed, and what its names stand for."""
+    """What the notebook printed, and the values of its names."""
 
     printed: list[str]
     names: dict[str, Any]
     opened: int
-    """How often its process opened the store."""
+    """How often the process of the notebook opened the store."""
 
 
 def run_notebook(folder: Path) -> Notebook:
-    """With its store and its lake in this folder."""
+    """Run the notebook with its store and its lake in this folder."""
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
         patch.setattr("tempfile.tempdir", str(folder))
         open_sqlite, opened = SQLiteStore.open, []

@@ -1,6 +1,6 @@
 """A process that runs the pipeline again and again until it is killed: ``python -m tests.pipeline.runner URL LAKE``.
 
-It prints each step as it begins, so that whoever kills it knows where it is.
+It prints each step as it begins, so that the test that kills it knows the step.
 """
 
 import sys
@@ -12,12 +12,12 @@ from durabus.pipeline.run import Pipeline, PipelinePart
 from durabus.pipeline.session import QUICK, spark_session
 
 DELTA_AS_EVER = {name: value for name, value in QUICK.items() if "delta" not in name}
-"""Quick to start, but its commits and merges are those of a run that is not meant to be quick."""
+"""Settings for a quick start. Commits and merges are those of an ordinary run."""
 SHIPPED: list[Projection] = [hourly_counters(), latest_state("order"), journeys("order")]
 
 
 class Told:
-    """Says on stdout what begins."""
+    """Prints each step to stdout as it begins."""
 
     def begins(self, step: str, total: int | None) -> None:
         sys.stdout.write(f"{step}\n")

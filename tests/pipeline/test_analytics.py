@@ -1,4 +1,4 @@
-"""What operators ask, on a history where every answer can be counted by hand."""
+"""What operators ask, on a history where every result can be counted by hand."""
 
 import asyncio
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from durabus.pipeline.silver import attempts, events
 
 
 class Past(NamedTuple):
-    """The tables of one history, and what the store itself said at its end."""
+    """The tables of one history, and the counts of the store at its end."""
 
     log: DataFrame
     events: DataFrame
@@ -28,7 +28,7 @@ class Past(NamedTuple):
 
 
 async def live(url: str) -> tuple[Counts, float]:
-    """``varied`` (see there), then a claim that is never heard of again."""
+    """Make the events of ``varied``, then a claim that is neither renewed nor settled."""
     async with history_in(url) as history:
         await history.varied()
         await history.claim("host:dead", lease=3600.0)
@@ -104,7 +104,7 @@ def test_percentiles_are_made_of_few_values(spark: SparkSession) -> None:
 
 
 def test_no_row_of_silver_or_gold_goes_through_python(spark: SparkSession) -> None:
-    """Each of these plans would name it."""
+    """A plan that goes through Python would name it."""
     log = spark.createDataFrame([], EVENT_LOG.ddl)
     rows = events(log)
     shipped = [one.rows(with_keys(rows, one)) for one in (hourly_counters(), latest_state("a"), journeys("a"))]

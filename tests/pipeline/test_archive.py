@@ -30,7 +30,7 @@ async def expect_the_whole_log(lake: Lake, store: EventStore) -> None:
 async def test_the_log_is_archived_once_and_then_only_what_is_new(
     lake: Lake, session: StoreSession, store: EventStore, history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first batch by tasks, the others, of one page each, without."""
+    """Spark tasks read the first batch; the driver reads the others, of one page each."""
     await history.varied()
     total = await store.log_lag(START)
     told: list[int] = []
@@ -49,7 +49,7 @@ async def test_the_log_is_archived_once_and_then_only_what_is_new(
 async def test_the_log_of_a_second_store_does_not_get_into_the_lake_of_the_first(
     lake: Lake, session: StoreSession, store: EventStore, history: History, tmp_path: Path
 ) -> None:
-    """Neither if that log is shorter, nor if it has an entry, but another one, where the first one's log ends."""
+    """The second log may be shorter, or have another entry at the position where the first one ends."""
     for _ in range(2):
         await history.completed()
     Archive(lake, session).run()
@@ -83,7 +83,7 @@ async def test_a_run_that_dies_after_a_batch_goes_on_behind_it(
 async def test_of_two_writers_that_begin_at_the_same_row_one_writes(
     lake: Lake, session: StoreSession, store: EventStore, history: History
 ) -> None:
-    """As when a killed run leaves a Java behind: what it wanted to write is written by the next run too."""
+    """A killed run may leave a Java process behind that writes the same rows as the next run."""
     await history.varied()
     head = await store.log_head()
     late, early = Archive(lake, session), Archive(lake, session)

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def durabus(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Any:
-    """Run ``durabus …`` in the test's folder, on the session of all tests; answers what it printed and said."""
+    """Run ``durabus …`` in the test's folder, on the session of all tests. Returns stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DURABUS_STORE", f"sqlite:///{tmp_path}/bus.db")
 
@@ -46,7 +46,7 @@ def durabus(
 
 @pytest.mark.long
 def test_a_command_prints_its_result_and_nothing_else(tmp_path: Path) -> None:
-    """In a process of its own: Java and Spark have much to say that nobody asked for."""
+    """The command runs in a process of its own, because Java and Spark print much by themselves."""
     (tmp_path / "lake").mkdir()
     done = subprocess.run(
         [sys.executable, "-m", "durabus.cli.main", "pipeline", "tables", "--json"],
@@ -64,7 +64,7 @@ def test_a_command_prints_its_result_and_nothing_else(tmp_path: Path) -> None:
 
 
 def documented_commands() -> list[str]:
-    """Of both pages, in their order; what both name is typed once."""
+    """Return the commands of both pages in their order. A command that both name comes once."""
     pages = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/reference/pipeline.md")]
     typed = [line.removeprefix("$ ") for page in pages for line in page.splitlines()]
     return list(dict.fromkeys(line for line in typed if line.startswith(("durabus pipeline", "durabus events show"))))
@@ -124,7 +124,7 @@ async def test_every_documented_command_works_as_typed(
 
 
 def expect_every_chart(report: Path) -> None:
-    """One file with nothing to load, and nothing in it that an event could have smuggled in."""
+    """Check that the report is one file that loads nothing and contains no markup from an event."""
     page = report.read_text(encoding="utf-8")
     assert "<!-- " not in page
     assert "<script" not in page

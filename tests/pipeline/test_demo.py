@@ -51,7 +51,7 @@ async def test_without_java_the_demo_says_so(tmp_path: Path, monkeypatch: pytest
 
 
 async def test_a_pipeline_that_ends_by_itself_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when memory is short and the system kills Java."""
+    """This happens if memory is short and the system kills Java."""
     monkeypatch.setattr("durabus.demo.processes.sys.executable", "/bin/false")
     out = io.StringIO()
     async with pipeline_process(tmp_path, "sqlite:///nowhere.db", wanted=True, keep=False) as process:

@@ -28,18 +28,18 @@ from durabus.pipeline.store_session import StoreSession
 from durabus.pipeline.verification import fingerprint
 
 KILLS = int(os.environ.get("DURABUS_PIPELINE_KILLS", "2"))
-"""One in ``make test``, two in ``make long``; ``make chaos-pipeline`` kills twenty times."""
+"""The number of kills: one in ``make test``, two in ``make long``, twenty in ``make chaos-pipeline``."""
 REPLAY_KILLS = max(1, KILLS // 5)
 WRITERS = 8
 FEW_WRITERS = 2
-"""Beside a single kill: the other tests of the suite want to go on meanwhile."""
+"""The number of writers beside a single kill: other tests run at the same time."""
 STEPS = 3 + len(TRANSFORMS) + len(SHIPPED)
-"""Of one run: archive, quarantine and verify, silver, projections."""
+"""The steps of one run: archive, quarantine and verify, silver, projections."""
 REPLAYED = 3_000 * (1 + REPLAY_KILLS)
 RATE = 500
-"""A part each second: who is killed is far from the end, however late that is noticed."""
+"""One part each second, so that a replay is far from its end when it is killed."""
 START_QUICKLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For Java: a victim lives for seconds."""
+"""Options of Java for a process that lives for seconds."""
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(900 + 120 * KILLS)]
@@ -49,7 +49,7 @@ Tell = Callable[[str], None]
 
 @pytest.fixture
 def tell(capsys: pytest.CaptureFixture[str]) -> Tell:
-    """A line at once, whatever pytest keeps back: twenty kills take a quarter of an hour."""
+    """Print a line at once, past the capture of pytest: twenty kills take a quarter of an hour."""
     started = time.monotonic()
 
     def tell(text: str) -> None:
@@ -78,7 +78,7 @@ def writers(url: str, kills: int) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 class Victim:
-    """A process of its own group, because it starts Java. Its scratch and its last words stay beside the lake."""
+    """A process in a group of its own, because it starts Java. Its scratch files and output stay beside the lake."""
 
     def __init__(self, lake: Lake, *arguments: str) -> None:
         self._log = Path(f"{lake.path}-victim.log")
@@ -110,7 +110,7 @@ class Victim:
         self._process.kill()
 
     def kill(self) -> list[str]:
-        """All of it. Answers what it had said and nobody had read."""
+        """Kill the whole group. Returns the output that the test has not read yet."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -130,7 +130,7 @@ def victim(lake: Lake, *arguments: str) -> Iterator[Victim]:
 
 
 async def run_until_killed(url: str, lake: Lake, rnd: random.Random) -> str:
-    """At any of the steps of a run, and at any moment of that step. Answers the step it died in."""
+    """Kill a run in any of its steps, and at any moment of that step. Returns the step."""
     with victim(lake, "tests.pipeline.runner", url, lake.path) as process:
         for _ in range(rnd.randint(1, STEPS)):
             step = await process.says()
@@ -190,7 +190,7 @@ async def test_nothing_is_lost_or_doubled_whenever_the_pipeline_dies(
 
 
 def what_a_rebuild_writes(lake: Lake) -> Iterator[tuple[str, DataFrame]]:
-    """The rows of each derived table, made from the start."""
+    """Return the rows of each derived table, made from the start."""
     for name, (_, transform, _) in TRANSFORMS.items():
         yield name, transform(lake.read("bronze.event_log"))
     for projection in SHIPPED:
@@ -198,7 +198,7 @@ def what_a_rebuild_writes(lake: Lake) -> Iterator[tuple[str, DataFrame]]:
 
 
 def batches(lake: Lake) -> int:
-    """Commits of ``bronze.event_log`` that brought rows."""
+    """Return how many commits of ``bronze.event_log`` brought rows."""
     history = lake.spark.sql(f"DESCRIBE HISTORY delta.`{lake.location('bronze.event_log')}`")
     return history.where("operation = 'WRITE'").count()
 
@@ -249,7 +249,7 @@ async def complete_many(store: EventStore) -> None:
 
 
 async def replay_until_killed(url: str, lake: Lake, store: EventStore, rnd: random.Random) -> None:
-    """As typed; dead soon after it has published something, which may be in the middle of more."""
+    """Run the replay command, and kill it soon after it has published some events."""
     head = await store.log_head()
     options = ["--id", "again", "--rate", str(RATE), "--lake", lake.path, "--store", url]
     with victim(lake, "durabus.cli.main", "pipeline", "replay", *options) as process:

@@ -35,7 +35,7 @@ def with_polars(place: str) -> Counts:
 
 
 async def trade(url: str) -> None:
-    """The notebook's dead letter lives again and ends well, and there are two events more."""
+    """Requeue the notebook's dead letter, complete it, and add two events."""
     async with history_in(url) as history:
         await history.store.requeue_dead_letters([4])
         await history.completed("order.placed", {"order": 5})
@@ -44,7 +44,7 @@ async def trade(url: str) -> None:
 
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, notebook: Notebook) -> Lake:
-    """After a merge that marks rows as deleted, so that the table has what only newer readers understand."""
+    """A lake after a merge that marks rows as deleted, which only newer readers understand."""
     made: Lake = notebook.names["lake"]
     asyncio.run(trade(notebook.names["url"]))
     with StoreSession(notebook.names["url"]) as session:

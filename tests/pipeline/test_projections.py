@@ -35,7 +35,7 @@ def rows_of(lake: Lake, name: str, *order: str) -> list[dict[str, object]]:
 async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
     lake: Lake, session: StoreSession, history: History, content: Content, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New events, a dead letter that lives again (and leaves its tables until it ends), and a run with nothing new."""
+    """The runs see new events, a requeued dead letter (which leaves its tables until it ends), and nothing new."""
     monkeypatch.setattr("durabus.pipeline.derive.FEW", 0)  # as if there were many; test_kill has few
     await history.varied()
     pipeline = Pipeline(lake, session.url, SHIPPED)
@@ -70,7 +70,7 @@ async def test_what_is_kept_up_to_date_equals_what_is_rebuilt(
 async def test_a_new_version_takes_the_name_when_it_is_complete(
     lake: Lake, session: StoreSession, store: EventStore, history: History, content: Content
 ) -> None:
-    """Here because payloads have grown a field, and after one that fails: that leaves the table as it was."""
+    """The new version reads another field of payloads. A version that fails before it leaves the table unchanged."""
     await history.completed("order.placed", {"order": 1})
     Archive(lake, session).run()
     Pipeline(lake, session.url, [PER_TYPE]).run(PipelinePart.PROJECT)

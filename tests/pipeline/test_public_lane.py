@@ -1,4 +1,4 @@
-"""Kafka's public lane: Spark's own connector and ours tell the same."""
+"""Kafka's public lane: Spark's own connector and ours return the same rows."""
 
 import shutil
 from urllib.parse import urlsplit

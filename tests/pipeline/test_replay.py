@@ -16,7 +16,7 @@ from durabus.pipeline.silver import events
 
 @pytest.fixture(scope="module")
 async def silver(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
-    """Of a store that nobody needs any more: what is replayed goes to another."""
+    """The table of a store that is closed: the replay publishes to another one."""
     url = f"sqlite:///{tmp_path_factory.mktemp('replay')}/bus.db"
     async with history_in(url) as history:
         await history.varied()
@@ -37,7 +37,7 @@ CHOICES = [
 
 
 async def test_events_are_chosen_by_every_condition(silver: DataFrame) -> None:
-    """One test: to make the table takes longer than to ask it nine times."""
+    """This is one test, because making the table takes longer than nine queries."""
     for choice, ids in CHOICES:
         assert sorted(row["id"] for row in chosen(silver, choice).collect()) == ids, choice
     with pytest.raises(PipelineError, match="where 'nonsense > 1'"):
@@ -47,7 +47,7 @@ async def test_events_are_chosen_by_every_condition(silver: DataFrame) -> None:
 async def test_a_replay_publishes_once_and_says_what_it_is(
     silver: DataFrame, store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second call stands for a run after a kill: whatever the first one published is not published again."""
+    """The second call stands for a run after a kill. It publishes nothing that the first one has published."""
     monkeypatch.setattr("durabus.pipeline.replay.FETCHED", 1)
     found = chosen(silver, Choice(types=("order.*",)))
     some = await replay(found.where("id < 5"), store, replay_id="again")
@@ -68,7 +68,7 @@ async def test_a_replay_publishes_once_and_says_what_it_is(
 
 
 async def test_a_rate_is_kept(silver: DataFrame, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a clock that only sleeping moves: two events a second, in parts of two."""
+    """Only sleeping moves the clock: two events a second, in parts of two."""
     slept: list[float] = []
 
     async def sleep(seconds: float) -> None:

@@ -33,13 +33,13 @@ async def test_rows_are_the_log(spark: SparkSession, url: str, store: EventStore
 
 
 def plain(row: Row) -> tuple[object, ...]:
-    """A row as the store gives it: instants as seconds."""
+    """Return a row as the store returns it, with instants as seconds."""
     values = [row[name] for name in COLUMNS]
     return tuple(value.timestamp() if hasattr(value, "timestamp") else value for value in values)
 
 
 def to_the_microsecond(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
-    """Rows of a store: its instants are finer than those of a table."""
+    """Return rows of a store with instants rounded to those of a table."""
     return [tuple(round(value, 6) if isinstance(value, float) else value for value in row) for row in rows]
 
 

@@ -1,4 +1,4 @@
-"""The same history through every store that others can see: the same log, the same tables, and no password anywhere."""
+"""The same history in every store that processes share: the same log, the same tables, and no password anywhere."""
 
 import asyncio
 import logging
@@ -32,12 +32,12 @@ PROJECTIONS = [hourly_counters(), latest_state("order"), journeys("order")]
 IDS = [str(uuid4()) for _ in range(12)]
 PLAIN = [name for name in COLUMNS if name not in ("position", "id", "event_id", "fence") and not name.endswith("at")]
 ENTRIES = 28
-"""Of the history that ``write_history`` writes."""
+"""The number of entries that ``write_history`` writes."""
 
 
 @pytest.fixture(scope="module")
 async def expected(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Digest:
-    """What SQLite gives."""
+    """The digest of the tables that SQLite gives."""
     folder = tmp_path_factory.mktemp("sqlite")
     url = f"sqlite:///{folder}/bus.db"
     await write_history(url)
@@ -65,7 +65,7 @@ async def test_the_same_history_is_the_same_log(
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Written by one clock, so that instants count too: no column is left out but the position."""
+    """One clock writes all of them, so instants count too: only the position is left out."""
     with caplog.at_level(logging.DEBUG, logger="durabus"):
         found = []
         for one in (url, other):
@@ -81,7 +81,7 @@ async def test_the_same_history_is_the_same_log(
 @pytest.mark.long
 @pytest.mark.parametrize("other", ["nats", "kafka"], indirect=True)
 async def test_a_broker_keeps_the_same_trails(spark: SparkSession, url: str, other: str) -> None:
-    """Its log has a clock and fences of its own, and every node goes by them: these are left out."""
+    """A broker's log has its own clock and fences, so these are left out."""
     for one in (url, other):
         async with opened(one) as store:
             await trade(store)
@@ -113,13 +113,13 @@ async def test_sqlite_and_postgresql_give_identical_silver_and_gold_tables(
 async def test_a_lake_behind_a_url_has_the_same_tables(
     spark: SparkSession, url: str, expected: Digest, tmp_path: Path
 ) -> None:
-    """As in a bucket: what is there, Spark says, not the file system."""
+    """As in a bucket, Spark lists the files, not the file system."""
     await write_history(url)
     assert digest(derived(spark, url, f"file://{tmp_path}/lake")) == expected
 
 
 async def write_history(url: str) -> None:
-    """With every kind of fate, a dead letter that lives again and a claim that hangs."""
+    """Write events with every outcome, a requeued dead letter and a claim that never ends."""
     async with history_in(url) as history:
         await history.varied()
         await history.store.requeue_dead_letters([3])
@@ -131,7 +131,7 @@ async def write_history(url: str) -> None:
 
 
 async def trade(store: EventStore) -> None:
-    """Twelve events in two batches: completed, with results, tried twice, dead, waiting."""
+    """Publish twelve events in two batches: completed, with results, tried twice, dead, waiting."""
     for start in (0, 6):
         await store.add_events(
             [
@@ -155,7 +155,7 @@ async def trade(store: EventStore) -> None:
 
 
 def trails(spark: SparkSession, url: str) -> dict[str, list[tuple[object, ...]]]:
-    """The entries of each event in their order, without what is each store's own."""
+    """Return the entries of each event in their order, without the fields that differ between stores."""
     rows = spark.read.format("durabus").option("url", url).option("rowsPerPartition", 20).load().orderBy("ordinal")
     found: dict[str, list[tuple[object, ...]]] = {}
     for event_id, *entry in rows.select("event_id", *PLAIN).collect():
@@ -173,7 +173,7 @@ async def opened(url: str) -> AsyncIterator[EventStore]:
 
 
 def derived(spark: SparkSession, url: str, place: str | Path) -> Lake:
-    """Every table of a store with this history."""
+    """Return every table of a store with this history."""
     lake = Lake(spark, place)
     pipeline = Pipeline(lake, url, PROJECTIONS)
     pipeline.run(PipelinePart.ARCHIVE)
@@ -183,7 +183,7 @@ def derived(spark: SparkSession, url: str, place: str | Path) -> Lake:
 
 
 def digest(lake: Lake) -> Digest:
-    """Rows, and the sum of their hashes, of each table that is made of the log. In one query."""
+    """Return the number of rows and the sum of their hashes for each derived table, in one query."""
     names = [name for name in lake.tables() if name.startswith(("silver.", "gold.")) or name == "bronze.event_log"]
     hashed = [
         rows.select(F.lit(name).alias("name"), F.xxhash64(*rows.columns).cast("decimal(38,0)").alias("hash"))
@@ -195,7 +195,7 @@ def digest(lake: Lake) -> Digest:
 
 
 def text_of(folder: Path) -> str:
-    """Whatever can be read in its files."""
+    """Return the text of all files."""
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file()).decode(errors="replace")
 
 

@@ -32,6 +32,6 @@ async def store(url: str) -> AsyncIterator[PostgreSQLStore]:
 
 @pytest.fixture
 def admin(postgresql_url: str, store: PostgreSQLStore, schema: str) -> Iterator[psycopg.Connection]:
-    """A connection of somebody with a SQL prompt, in our schema."""
+    """A connection of an administrator with a SQL prompt, in our schema."""
     with psycopg.connect(postgresql_url, autocommit=True, options=f"-c search_path={schema}") as connection:
         yield connection

@@ -13,7 +13,7 @@ OTHERS = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg
 
 
 def empty(connection: psycopg.Connection, schema: str) -> None:
-    """As it was made, if it was made yet."""
+    """Empty the tables of the schema, if it exists."""
     if connection.execute("SELECT to_regnamespace(%s)", [schema]).fetchone() != (None,):
         connection.execute("; ".join(f"DELETE FROM {schema}.{table}" for table in TABLES).encode())
 
@@ -40,5 +40,5 @@ class EmptiedDatabase:
         empty(self._connection, "durabus")
 
     def close(self) -> None:
-        """The server, and all in it, goes with the run."""
+        """Close the connection. The server and its databases end with the run."""
         self._connection.close()

@@ -1,4 +1,4 @@
-"""The plans that a server really used, of statements inside functions too, as its module auto_explain tells them."""
+"""The plans that a server really used, of statements inside functions too, as its module auto_explain logs them."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -29,7 +29,7 @@ class Plan(msgspec.Struct):
 
     @property
     def nodes(self) -> Iterator[dict[str, Any]]:
-        """All steps, the outermost first."""
+        """Yield all steps, the outermost first."""
         waiting = [self.tree]
         while waiting:
             node = waiting.pop(0)
@@ -37,14 +37,14 @@ class Plan(msgspec.Struct):
             waiting += node.get("Plans", [])
 
     def indexes(self, table: str) -> set[str]:
-        """The indexes by which it read a table; ``whole`` if it read all of it."""
+        """Return the indexes by which it read a table; ``whole`` if it read all of it."""
         read = [node for node in self.nodes if "Scan" in node["Node Type"] and node.get("Relation Name") == table]
         parts = [part for node in read for part in [node, *node.get("Plans", ())]]  # a bitmap names its index below
         whole = {"whole" for node in read if node["Node Type"] == "Seq Scan"}
         return whole | {part["Index Name"] for part in parts if "Index Name" in part}
 
     def rows(self, table: str) -> float:
-        """How many rows of a table it looked at."""
+        """Return how many rows of a table it read."""
         return float(
             sum(
                 (node.get("Actual Rows", 0) + node.get("Rows Removed by Filter", 0)) * node.get("Actual Loops", 1)
@@ -55,7 +55,7 @@ class Plan(msgspec.Struct):
 
 
 def plan_of(message: str) -> Plan | None:
-    """What a line of the server's log tells; None if it is about something else."""
+    """Return the plan in a line of the server's log, or None."""
     if not message.startswith("duration:"):
         return None
     told = msgspec.json.decode(message.partition("plan:\n")[2])
@@ -64,7 +64,7 @@ def plan_of(message: str) -> Plan | None:
 
 @asynccontextmanager
 async def plans_of(store: PostgreSQLStore) -> AsyncIterator[list[Plan]]:
-    """The plans of what a store with one connection does meanwhile."""
+    """Yield a list that collects the plans of what a store with one connection does in the context."""
     pool, plans = store._pool, list[Plan]()
     assert pool
 

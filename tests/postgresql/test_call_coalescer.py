@@ -1,4 +1,4 @@
-"""Calls of one verb that meet share one statement, and nobody's fate."""
+"""Calls of one verb that meet share one statement. An error or cancellation of one call does not affect the others."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from durabus.stores.postgresql.coalescer import MOST, CallCoalescer
 
 
 class Server:
-    """Answers with ten times what it was asked, when it is told to."""
+    """Returns ten times each number, once the test sets ``free``."""
 
     def __init__(self, *, error: Exception | None = None) -> None:
         self.statements: list[list[int]] = []

@@ -68,7 +68,7 @@ async def test_every_instant_is_returned_as_it_will_be_read(store: PostgreSQLSto
 
 
 async def test_a_claim_below_the_floor_is_found_again_as_soon_as_a_claim_is_not_full(store: PostgreSQLStore) -> None:
-    """When looking everywhere got dear, claims begin where the last one ended; nothing is lost by that."""
+    """When a full scan is slow, claims begin where the last one ended. No event is lost by that."""
     store._scans = Scans(always_whole=False)
     store._scans._whole_again["default"] = float("inf")
     await store.add_events([new_event("a") for _ in range(10)])

@@ -48,7 +48,7 @@ async def test_a_cut_connection_is_replaced_unnoticed(url: str, admin: psycopg.C
 
 
 async def again(call: Callable[[], Any]) -> Any:
-    """As a worker does: ask again when the store could not."""
+    """Repeat the call while the store is unavailable, as a worker does."""
     while True:
         try:
             return await call()
@@ -57,9 +57,9 @@ async def again(call: Callable[[], Any]) -> Any:
 
 
 class Cuts:
-    """Cuts the connections of the victims after every few steps that got on.
+    """Cuts the connections of the victims after every few steps that succeeded.
 
-    By steps, not by time: on a busy machine a login may take longer than any pause, and nobody would ever get on.
+    It counts steps, not time: on a busy machine a login may take longer than any pause, and no call would ever succeed.
     """
 
     def __init__(self, admin: psycopg.Connection) -> None:
@@ -79,7 +79,7 @@ class Cuts:
         self._thread.join()
 
     def step(self) -> None:
-        """A call did something that no later call does again."""
+        """Note that a call has succeeded."""
         self._steps.release()
 
     def _run(self) -> None:
@@ -135,7 +135,7 @@ async def test_nothing_is_lost_or_done_twice_while_connections_are_cut(
 
 
 async def test_a_commit_whose_reply_was_lost_is_repeated_without_effect(store: PostgreSQLStore) -> None:
-    """The connection is cut after the commit and before the answer: exactly what nobody can tell from not at all."""
+    """The connection is cut after the commit and before the reply: the client cannot know whether it committed."""
     await store.add_events([new_event("a") for _ in range(4)])
     first = await store.claim_next_events(request(2))
     losing = Losing(store)
@@ -156,7 +156,7 @@ async def test_a_commit_whose_reply_was_lost_is_repeated_without_effect(store: P
 
 
 class Losing:
-    """Loses the answer of the next statement, after it took effect."""
+    """Loses the reply to the next statement, after it took effect."""
 
     def __init__(self, store: PostgreSQLStore) -> None:
         self._store = store
@@ -187,7 +187,7 @@ class Losing:
 
 
 async def test_a_wait_for_work_that_is_cancelled_costs_no_connection(url: str, admin: psycopg.Connection) -> None:
-    """Each worker waits when it is stopped. Wherever in the wait that is, the connection can still be used."""
+    """Each worker waits when it is stopped. The connection stays usable, wherever in the wait that happens."""
     store = await open_store(f"{url}&application_name=waits&pool=1")
     await store.add_events([new_event("a", bus="other")])
     assert await store.wait_for_work("other", timeout=30.0)  # from now on it listens
@@ -209,7 +209,7 @@ async def test_a_wait_for_work_that_is_cancelled_costs_no_connection(url: str, a
 
 
 async def test_transactions_that_lose_against_each_other_are_run_again(store: PostgreSQLStore) -> None:
-    """Two batches that settle the same events in opposite order deadlock now and then; nobody is told of it."""
+    """Two batches that settle the same events in opposite order deadlock now and then; the callers get no error."""
     for _ in range(5):
         await store.add_events([new_event("a") for _ in range(20)])
         claims = await store.claim_next_events(request(20))

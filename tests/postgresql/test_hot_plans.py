@@ -1,6 +1,6 @@
-"""What is done for each event is never compiled, and finds its rows by the index that is meant for it.
+"""Statements that run for each event are never compiled, and find their rows by the index that is meant for them.
 
-On the embedded server and on the distribution's, whose `jit` is on: there, a plan that counts as expensive takes a
+The tests run on the embedded server and on the distribution's, whose `jit` is on: there, an expensive plan takes a
 second.
 """
 
@@ -51,14 +51,14 @@ INTENDED = {
 }
 """Words of a statement, and the index by which it reads the table of live events, whatever the table holds."""
 FEW = 1_000
-"""Rows. No step here is about more than twenty events."""
+"""The most rows that a step may read. No step here is about more than twenty events."""
 UNTIL_PLANS_ARE_KEPT = 6
 """How often a prepared statement runs before the server may keep one plan for all values."""
 
 
 @pytest.fixture(params=["embedded", "distribution"])
 def place(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The URL of a schema of its own on each of the servers."""
+    """The URL of a new schema on each of the servers."""
     if request.param == "embedded":
         yield from _schema(request.getfixturevalue("postgresql_url"))
     else:
@@ -109,7 +109,7 @@ def complaints(plans: list[Plan]) -> Iterator[str]:
 
 @pytest.mark.timeout(300)  # a million rows, on a machine that does other things too
 async def test_nothing_on_the_road_of_an_event_is_compiled_or_walks_another_index(place: str) -> None:
-    """Empty and with a million rows, before and after ANALYZE, by new plans and by those that were made before."""
+    """The tables are empty or have a million rows, before and after ANALYZE, with new plans and with kept ones."""
     schema = place.partition("schema=")[2].partition("&")[0]
     patient, found = PostgreSQLStore.from_url(place), list[str]()
     await patient.open()

@@ -28,7 +28,7 @@ async def wait_until_listening(store: PostgreSQLStore, connections: int = 1) -> 
 
 
 def looks_of(store: PostgreSQLStore) -> asyncio.Event:
-    """Set when somebody who waits has looked and found nothing."""
+    """Return an event that is set once a waiting worker has looked and found nothing."""
     looked, next_wakeup = asyncio.Event(), store._hints._next_wakeup
 
     async def look(bus: str) -> Any:
@@ -84,7 +84,7 @@ async def test_a_cut_listener_reconnects_and_wakes_workers_that_may_have_missed_
 async def test_a_listener_that_gets_no_sign_of_life_is_replaced(
     url: str, store: PostgreSQLStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A half-open connection: the server is gone, and nobody said so."""
+    """The connection is half open: the server is gone, and no packet said so."""
     monkeypatch.setattr(listening, "SIGN_OF_LIFE_EVERY", 0.1)
     monkeypatch.setattr(listening, "SIGN_OF_LIFE_WITHIN", 0.2)
     proxy = Proxy(store._address.host, store._address.port)

@@ -41,7 +41,7 @@ async def test_a_reader_sees_everything_once_while_eight_writers_commit_late(
     postgresql_url: str, store: PostgreSQLStore, turns: int, at_once: int, page: int
 ) -> None:
     async def write(number: int) -> None:
-        """Ids and positions are taken, then the transaction waits, while others take larger ones and commit."""
+        """Take ids and positions in a transaction, then wait while other transactions take larger ones and commit."""
         chance = random.Random(number)
         connection = await psycopg.AsyncConnection.connect(postgresql_url)
         async with connection:

@@ -1,4 +1,4 @@
-"""A transaction that is kept open holds the readers of the log up. Whoever looks is told so, and by whom."""
+"""A transaction that is kept open holds up the readers of the log. Doctor, metric and dashboard name its session."""
 
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -38,7 +38,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def idle(postgresql_url: str) -> Iterator[psycopg.Connection]:
-    """Somebody's session, which began something and does not end it."""
+    """A session of another program, with a transaction that stays open."""
     with psycopg.connect(postgresql_url, application_name="reports") as connection:
         connection.execute("SELECT pg_current_xact_id()")
         yield connection

@@ -68,7 +68,7 @@ async def test_what_waits_is_stored_before_the_store_is_closed(url: str, store: 
 
 
 async def test_an_error_of_one_round_leaves_no_call_of_the_next_waiting() -> None:
-    """Whatever it is that breaks."""
+    """This holds for any error."""
     rounds = 0
 
     async def send(new: Sequence[NewEvent]) -> list[Event]:

@@ -1,4 +1,4 @@
-"""What a statement costs does not depend on what else is stored: 20,000 events in all stages, and no table is read."""
+"""The cost of a statement does not depend on other rows: with 20,000 events in all stages, none reads a whole table."""
 
 import asyncio
 from collections.abc import Iterator
@@ -80,7 +80,7 @@ def filled(postgresql_url: str) -> Iterator[psycopg.Connection]:
 
 
 def scans(connection: psycopg.Connection, sql: str) -> set[str]:
-    """The tables that the plan reads from one end to the other."""
+    """Return the tables that the plan reads from one end to the other."""
     connection.execute("SET plan_cache_mode = force_generic_plan")
     connection.execute(f"PREPARE asked AS {sql}")
     types = connection.execute(COUNT_PARAMETERS).fetchone()
@@ -93,7 +93,7 @@ def scans(connection: psycopg.Connection, sql: str) -> set[str]:
 
 
 def large_tables(connection: psycopg.Connection) -> set[str]:
-    """Those with rows: the days of the log that are still empty may be read in any way."""
+    """Return the tables with rows. The empty partitions of the log may be read in any way."""
     rows = connection.execute(
         "SELECT relname FROM pg_class WHERE relnamespace = %s::regnamespace AND reltuples > 1000", [SCHEMA]
     )
@@ -185,7 +185,7 @@ async def test_a_claim_takes_no_more_than_its_limit_whatever_the_planner_does(st
 
 
 def test_a_function_with_planner_settings_is_never_compiled(filled: psycopg.Connection) -> None:
-    """What the planner is told not to do counts as endlessly expensive before PostgreSQL 18, if it must be done."""
+    """Before PostgreSQL 18, a plan that must use a disabled method counts as endlessly expensive."""
     rows = filled.execute(
         "SELECT proname, proconfig FROM pg_proc WHERE pronamespace = %s::regnamespace AND proconfig IS NOT NULL",
         [SCHEMA],

@@ -94,7 +94,7 @@ async def test_a_reader_reads_everything_and_writes_nothing(roles: dict[str, Pos
 async def test_a_reader_role_sees_which_session_holds_the_log_back(
     roles: dict[str, PostgreSQLStore], admin: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Others' sessions are mostly hidden from it, not their pids and names."""
+    """The role sees little of other sessions, but their pids and application names."""
     monkeypatch.setattr(log, "HELD_AFTER", 0.0)
     with admin.transaction():
         admin.execute("SET application_name = 'reports'; SELECT pg_current_xact_id()")

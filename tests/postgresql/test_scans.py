@@ -1,4 +1,4 @@
-"""Where claims begin to look, and how long the look everywhere may be put off."""
+"""Where claims begin to scan, and for how long they may put off a full scan."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 def look(known: Scans, watch: Watch, *, seconds: float) -> bool:
-    """Claim once, in that time, and find all that was asked for; returns whether it looked everywhere."""
+    """Make one claim that takes ``seconds`` and gets all it asks for. Returns whether it scanned everything."""
     scan, began = known.begin(REQUEST)
     watch.now += seconds
     known.end(REQUEST, scan, began, FULL)
@@ -62,7 +62,7 @@ def test_a_slow_look_everywhere_is_put_off_by_a_second_at_most(watch: Watch, sec
 async def test_an_abandoned_event_of_the_highest_priority_returns_a_second_after_a_slow_look(
     store: PostgreSQLStore, watch: Watch
 ) -> None:
-    """The store is busy with a long queue, so no claim ever looks everywhere by itself."""
+    """The store is busy with a long queue, so no claim makes a full scan by itself."""
     urgent, *_ = await store.add_events([new_event("urgent", priority=1000), *(new_event("a") for _ in range(5))])
     (lost,) = await store.claim_next_events(
         ClaimRequest(bus="default", worker_id="dead", token=new_token(), lease=1e-6)

@@ -32,7 +32,7 @@ def results(*handler_ids: str) -> tuple[HandlerResult, ...]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The statements that were sent."""
+    """Collect the statements that are sent."""
     sent: list[str] = []
     fetch = asyncpg.connection.Connection.fetch
 

@@ -1,4 +1,4 @@
-"""Claimers share the queue: what one has in its hands, in a transaction that is still open, the others pass by."""
+"""Claims share the queue: a claim skips events that another open transaction has locked."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ EVENTS = {
 
 @pytest.fixture
 def other(postgresql_url: str, schema: str) -> Iterator[psycopg.Connection]:
-    """A claimer whose transaction stays open."""
+    """A connection that claims in a transaction that stays open."""
     with psycopg.connect(postgresql_url, options=f"-c search_path={schema}") as connection:
         yield connection
         connection.rollback()
@@ -68,7 +68,7 @@ async def test_a_locked_event_is_not_waited_for_by_its_id(store: PostgreSQLStore
 
 
 async def lost_claims(store: PostgreSQLStore) -> list[int]:
-    """Of four events, whose leases are over."""
+    """Four claims with leases that are over."""
     events = [event.id for event in await store.add_events([new_event("a") for _ in range(4)])]
     assert await claimed(store, request(lease=1e-6)) == events
     return events

@@ -1,4 +1,4 @@
-"""What a URL may say, and what is said about one that is wrong. The password never is."""
+"""What a URL may contain, and the error for a wrong one, which never shows the password."""
 
 import pytest
 

@@ -26,14 +26,14 @@ def die_with_parent() -> None:
 
 
 def read(file: str, suffixes: list[str]) -> None:
-    """What a copy or a checksum does: open, read, close."""
+    """Open, read and close a file, as a copy or a checksum does."""
     for suffix in suffixes:
         with contextlib.suppress(FileNotFoundError):
             Path(f"{file}{suffix}").read_bytes()
 
 
 class Worker:
-    """Writes down in the ledger what the store has acknowledged, and nothing else."""
+    """Records in the ledger what the store has acknowledged, and nothing else."""
 
     def __init__(self, store: EventStore, ledger: str) -> None:
         self._store = store

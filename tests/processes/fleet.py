@@ -60,13 +60,13 @@ class Fleet:
             self.kill(worker)
 
     def lines(self, what: str) -> list[tuple[int, int, int]]:
-        """(event id, fence, pid) of every line of one kind; for "refused": (count so far, 0, pid)."""
+        """Return (event id, fence, pid) of every line of one kind; for "refused": (count so far, 0, pid)."""
         text = self.ledger.read_text() if self.ledger.exists() else ""
         found = (line.split() for line in text.splitlines() if line.startswith(what))
         return [(int(id_), int(fence), int(pid)) for _, id_, fence, pid in found]
 
     def refused(self) -> Counter[int]:
-        """How many claims each worker was told to have lost, by pid."""
+        """Return how many claims the store refused to each worker, by pid."""
         counts: Counter[int] = Counter()
         for count, _, pid in self.lines("refused"):
             counts[pid] = max(counts[pid], count)
@@ -94,7 +94,7 @@ class Verdict(msgspec.Struct):
     stale_writes_accepted: int = 0
     fences_not_rising: int = 0
     offenders: list[str] = []
-    """What the log tells of the first events that break the rules."""
+    """The log entries of the first events that break the rules."""
 
 
 async def judge(store: EventStore) -> Verdict:
@@ -134,7 +134,7 @@ async def judge(store: EventStore) -> Verdict:
 
 
 async def drained(store: EventStore) -> bool:
-    """Whether nothing waits or runs; a store that cannot be asked has not said so."""
+    """Return whether nothing waits or runs; False if the store is unavailable."""
     try:
         counts = await store.counts()
     except StoreUnavailableError:

@@ -25,7 +25,7 @@ def die_with_parent() -> None:
 
 
 class Ledger:
-    """One line each, appended in one write: the file has the order in which things happened."""
+    """A file with one line for each step, appended in one write, so its order is that of the steps."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)

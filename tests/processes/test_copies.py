@@ -45,7 +45,7 @@ class Crew:
             worker.communicate()
 
     def replace_one(self) -> None:
-        """The one that is the oldest. Whoever ended by itself had an error."""
+        """Kill and replace the oldest worker. A worker that ended by itself had an error."""
         assert [worker.poll() for worker in self._workers] == [None] * 4
         worker = self._workers.pop(0)
         worker.kill()
@@ -83,7 +83,7 @@ async def keep_killing(crew: Crew, end: float) -> None:
 
 
 async def keep_opening(file: Path, end: float) -> None:
-    """And closing, by the hand of durabus and of others: a process that is not seen would lose its log by this."""
+    """Open and close the file with durabus and with SQLite: a process whose locks are not seen would lose its log."""
     while monotonic() < end:
         await (await open_store(f"sqlite:///{file}")).close()
         sqlite3.connect(file).execute("SELECT count(*) FROM durabus_migrations").connection.close()

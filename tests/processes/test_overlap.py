@@ -49,7 +49,7 @@ class Workers:
         self._running.append(subprocess.Popen(command, stdin=subprocess.PIPE))
 
     def kill_one_at_work(self) -> None:
-        """kill -9 of a process that is inside a handler. The ledger says when it was dead for sure."""
+        """Kill a process with SIGKILL inside a handler. The ledger says when it was dead for sure."""
         busy = {line["pid"] for line in still_open(self.lines())}
         victim = next((worker for worker in self._running if worker.pid in busy), self._running[0])
         victim.kill()
@@ -81,7 +81,7 @@ def made() -> Iterator[list[Workers]]:
 
 
 async def run(workers: Workers, store: EventStore, new: list[NewEvent]) -> list[Event]:
-    """Three processes, two of which are killed inside a handler and replaced."""
+    """Run three processes; two of them are killed inside a handler and replaced."""
     for _ in range(3):
         workers.start()
     await workers.reach(3, "up")
@@ -98,7 +98,7 @@ async def run(workers: Workers, store: EventStore, new: list[NewEvent]) -> list[
 
 
 def still_open(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Handlers that began and neither ended nor died with their process."""
+    """Return the handlers that began and neither ended nor died with their process."""
     inside: dict[tuple[int, int], dict[str, Any]] = {}
     for line in lines:
         match line["what"]:
@@ -112,7 +112,7 @@ def still_open(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def overlaps(lines: list[dict[str, Any]], same: str | None) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """Pairs that were inside at once and have ``same`` in common; a child that its parent waits for is no such pair."""
+    """Return pairs of handlers with equal ``same`` that ran at once, without a parent and the child it waits for."""
     found = []
     for n, line in enumerate(lines):
         if line["what"] == "start":
@@ -151,7 +151,7 @@ async def test_handlers_of_parallel_mode_really_are(
 async def test_events_of_one_key_are_handled_one_at_a_time_and_in_order(
     url: str, store: EventStore, tmp_path: Path, made: list[Workers]
 ) -> None:
-    """The head of a key that fails, or whose worker is killed, holds up its key and nothing else."""
+    """The head of a key that fails, or whose worker is killed, delays its key and nothing else."""
     keys = [f"customer-{n % 6}" for n in range(60)]
     workers = Workers(url, tmp_path / "ledger", "parallel", "one")
     made.append(workers)

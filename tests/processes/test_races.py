@@ -1,4 +1,4 @@
-"""Real processes on one store: frozen, racing. Every store that processes can share."""
+"""Real processes on one store are frozen and race. The tests run on every store that processes can share."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def until_drained(store: EventStore, seconds: float) -> None:
 
 
 async def freeze(worker: subprocess.Popen[bytes], store: EventStore) -> None:
-    """Not in the middle of a write to a file: nobody else could write until it goes on."""
+    """Freeze a worker, but not in the middle of a write to a file: no other process could write until it goes on."""
     while True:
         worker.send_signal(signal.SIGSTOP)
         try:
@@ -61,7 +61,7 @@ async def freeze(worker: subprocess.Popen[bytes], store: EventStore) -> None:
 
 
 async def test_a_worker_frozen_past_its_lease_cannot_write(url: str, store: EventStore, tmp_path: Path) -> None:
-    """SIGSTOP longer than the lease, then SIGCONT: the other worker ends the events, the stale writes are refused."""
+    """A worker is stopped for longer than its lease: the other worker ends the events, the stale writes are refused."""
     await publish(store, 20)
     with Fleet(url, tmp_path / "ledger", handler_seconds=0.05, lease=1.5, concurrency=20) as fleet:
         frozen = fleet.start(handler_seconds=4.0)  # none of them ends before it is frozen, some do before it goes on
@@ -81,7 +81,7 @@ async def test_a_worker_frozen_past_its_lease_cannot_write(url: str, store: Even
 
 
 async def test_claims_racing_from_processes_never_overlap(url: str, store: EventStore, tmp_path: Path) -> None:
-    """Four workers racing for the same events: each event is started under one claim only when nobody dies."""
+    """Four workers race for the same events. If no worker dies, each event is started under one claim only."""
     with Fleet(url, tmp_path / "ledger", handler_seconds=0.002, lease=30.0, concurrency=4) as fleet:
         for _ in range(4):
             fleet.start()

@@ -1,4 +1,4 @@
-"""Events by the thousand, over many buses, through every way an event can go; what is left of them in keys.
+"""Runs thousands of events on many buses through every transition, and counts the keys that are left.
 
 ::
 
@@ -24,7 +24,7 @@ BUSES_PER_BATCH = 10
 
 
 def _settlement(claim: Claim) -> Settlement:
-    """Most are done at once; some have several handlers, some fail for good, some come back once."""
+    """Return a settlement: most events complete at once, some have several handlers, some fail or are retried."""
     number, ref = claim.event.payload["n"], claim.ref
     if number % 50 == 1:
         return Fail(ref, "no", None)
@@ -46,7 +46,7 @@ async def _work_off(store: RedisStore, bus: str) -> None:
 
 
 async def run_through(store: RedisStore, events: int) -> None:
-    """Publish and end them all, a thousand at a time, on ever new buses; then forget them."""
+    """Publish and end all events, a thousand at a time, each time on a new bus; then delete them."""
     for start in range(0, events, BATCH):
         buses = [f"bus-{start}-{number}" for number in range(BUSES_PER_BATCH)]
         await store.add_events(

@@ -15,7 +15,7 @@ from durabus.testing.servers.redis import RedisServer
 
 @pytest.fixture
 def url(redis_url: str) -> Iterator[str]:
-    """Nobody else's."""
+    """The URL of a store with a prefix of its own."""
     own = f"{redis_url}?prefix={uuid4().hex}"
     yield own
     forget_keys(own)
@@ -31,7 +31,7 @@ async def store(url: str) -> AsyncIterator[RedisStore]:
 
 @pytest.fixture
 def admin(url: str) -> Iterator[redis.Redis]:
-    """A connection of somebody with a prompt."""
+    """A connection of an administrator with a prompt."""
     with prompt(url) as server:
         yield server
 

@@ -10,18 +10,18 @@ from durabus.stores.redis.layout import key_names
 
 
 def prompt(url: str) -> redis.Redis:
-    """A plain client on the server of a store's URL."""
+    """Return a plain client on the server of a store's URL."""
     return redis.Redis.from_url(url.partition("?")[0])
 
 
 def run(admin: redis.Redis, *command: str | bytes | int) -> Any:
-    """A command that the client has no method for."""
+    """Run a command that the client has no method for."""
     answer: Any = admin.execute_command(*command)  # type: ignore[no-untyped-call]
     return answer
 
 
 def keys_of(admin: redis.Redis, prefix: str) -> set[str]:
-    """Every key of a store that is there."""
+    """Return every key of a store that exists."""
     return {str(name, "utf-8") for name in admin.scan_iter(f"{{{prefix}}}:*", count=1000)}
 
 
@@ -32,7 +32,7 @@ def forget_keys(url: str) -> None:
 
 
 async def publish_in_the_end(store: EventStore) -> None:
-    """The server is there again. A store that is told to be impatient may need a few tries on a busy machine."""
+    """Publish after the server is back. A store with short timeouts may need a few tries on a busy machine."""
     event = new_event("t")
     for left in reversed(range(20)):
         try:

@@ -24,7 +24,7 @@ HALF = 8192
 
 
 def cluster_node(folder: Path, bus_port: int) -> RedisServer:
-    """Its bus would listen 10,000 ports above its own, where clients' ports are; so it is given a free one."""
+    """Return a node. Its cluster bus gets a free port: by default it would use one of the ports of clients."""
     settings = {"cluster-enabled": "yes", "cluster-require-full-coverage": "no", "cluster-port": str(bus_port)}
     return installed(RedisServer(folder, settings=settings))
 

@@ -1,4 +1,4 @@
-"""``wait_for_work``: level-triggered, woken by the server, and healing."""
+"""``wait_for_work``: it is level-triggered, the server ends it, and it reconnects by itself."""
 
 import asyncio
 
@@ -16,11 +16,11 @@ from durabus.testing.servers.redis import RedisServer
 
 LONG = 60.0
 SOON = 20.0
-"""Seconds for what comes at once on a machine with time."""
+"""Seconds within which a hint comes, even on a busy machine."""
 
 
 async def soon(store: RedisStore, bus: str = "default") -> asyncio.Task[bool]:
-    """Somebody who waits, and has begun to."""
+    """Return a task that has begun to wait for work."""
     task = asyncio.create_task(store.wait_for_work(bus, timeout=LONG))
     listening = store._of_this_loop()[1]
     async with asyncio.timeout(SOON):
@@ -63,7 +63,7 @@ async def test_a_lost_connection_wakes_waiting_workers_and_the_next_wait_listens
 
 
 async def test_an_event_between_the_look_and_the_wait_is_not_missed(store: RedisStore) -> None:
-    """Many rounds of a publish that races with the beginning of a wait."""
+    """In many rounds, a publish races with the beginning of a wait."""
     for _ in range(50):
         waiting = asyncio.create_task(store.wait_for_work("default", timeout=LONG))
         await asyncio.sleep(0)

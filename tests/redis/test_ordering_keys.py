@@ -1,4 +1,4 @@
-"""Ordering keys: what they leave behind in the server, what a claim costs, and what damage does to a key."""
+"""Ordering keys: what they leave behind on the server, what a claim costs, and what a damaged event does to its key."""
 
 import pytest
 import redis
@@ -43,7 +43,7 @@ async def test_a_line_leaves_nothing_behind(url: str, store: RedisStore, admin: 
 async def test_the_cost_of_a_claim_does_not_depend_on_events_that_wait(
     url: str, store: RedisStore, admin: redis.Redis
 ) -> None:
-    """Behind one front ten thousand wait; what a claim then asks of the server does not depend on them."""
+    """Ten thousand events wait behind the first of a key. A claim runs as many commands as without them."""
 
     async def commands_of_a_claim() -> int:
         before = sum(one["calls"] for one in admin.info("commandstats").values())

@@ -1,4 +1,4 @@
-"""Leases by the server's own clock. All else about them is shown with a clock that is told, in tests/conformance."""
+"""Leases by the server's own clock. tests/conformance shows all else about them with a manual clock."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Opening, upgrading, verifying; what was damaged is told, not worked on."""
+"""Opening, upgrading and verifying. The store reports damaged data and does not change them."""
 
 import pytest
 import redis

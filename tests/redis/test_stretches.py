@@ -100,7 +100,7 @@ async def test_history_behind_many_live_events_is_found_and_trimmed(store: Redis
 
 
 async def test_the_log_is_counted_and_cut_right_over_many_blocks(store: RedisStore) -> None:
-    """Blocks of a thousand positions: full ones, thinned ones, and some that are gone."""
+    """The log has blocks of a thousand positions: full ones, thinned ones, and some that are gone."""
     for _ in range(3):
         await completed(store, 700)
         await store.add_events([new_event("live", delay=600.0) for _ in range(300)])

@@ -188,7 +188,7 @@ async def until_busy(admin: redis.Redis) -> None:
 
 
 async def test_a_busy_server_is_waited_for(own_server: RedisServer) -> None:
-    """A slow script of somebody else makes the server answer BUSY."""
+    """A slow script of another program makes the server reply BUSY."""
     async with opened(own_server.url) as store:
         with prompt(own_server.url) as admin:
             admin.config_set("busy-reply-threshold", "50")

@@ -1,4 +1,4 @@
-"""What may stand in the URL, and what is said about the rest before anything is sent."""
+"""What a URL may contain, and the errors for the rest, before anything is sent."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What both brokers must stand: restarts, junk, trimming, strangers. Subclass it with scripts of a plain client."""
+"""What the stores of both brokers must survive: restarts, junk, trimming, foreign clients. Subclass it."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def request(limit: int = 10, **options: Any) -> ClaimRequest:
 
 
 async def publish_for_certain(store: ReplicatedLogStore, new: list[NewEvent]) -> None:
-    """As the contract says: repeat the same call until it is answered."""
+    """Repeat the same publish until it succeeds, as the contract says."""
     while True:
         try:
             await store.add_events(new)
@@ -62,7 +62,7 @@ async def publish_for_certain(store: ReplicatedLogStore, new: list[NewEvent]) ->
 
 
 async def work(store: ReplicatedLogStore, done: list[int], total: int) -> None:
-    """Claim and complete until all are done; what is not answered is repeated."""
+    """Claim and complete until all events are done. Calls without a reply are repeated."""
     while len(done) < total:
         asked = request(lease=10.0)
         claims = None
@@ -83,7 +83,7 @@ async def work(store: ReplicatedLogStore, done: list[int], total: int) -> None:
 
 
 async def stop_reading(node: Node) -> None:
-    """As if the process did not run."""
+    """Keep the node from reading, as if its process did not run."""
     (reading,) = [task for task in node._tasks._tasks if getattr(task.get_coro(), "__name__", "") == "_read"]
     reading.cancel()
     await asyncio.wait([reading])
@@ -99,7 +99,7 @@ class BrokerTests:
     plain_reader: str
     plain_writer: str
     crashes: tuple[bool, ...] = (True, False)
-    """How the server goes down, each time: killed, or stopped."""
+    """How the server goes down each time: killed, or stopped."""
 
     @pytest.fixture
     def server_url(self) -> str:
@@ -107,7 +107,7 @@ class BrokerTests:
 
     @pytest.fixture
     def own_server(self) -> Server:
-        """One that may be restarted."""
+        """A server that a test may restart."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -244,7 +244,7 @@ class BrokerTests:
         assert len(await behind.claim_next_events(request(limit=200))) == 101
 
     def records_left(self, broker: Broker) -> int:
-        """How many records both lanes hold."""
+        """Return how many records both lanes hold."""
         raise NotImplementedError
 
     async def test_a_zombie_snapshotter_is_refused(self, broker: Broker) -> None:

@@ -16,7 +16,7 @@ from durabus.stores.replicated_log.store import ReplicatedLogStore
 
 
 async def told(store: ReplicatedLogStore, within: float = 20) -> str:
-    """What a stopped store says to whoever asks it."""
+    """Return the error that a stopped store raises."""
 
     async def ask_on() -> None:
         while True:  # the node may not have looked yet
@@ -30,7 +30,7 @@ async def told(store: ReplicatedLogStore, within: float = 20) -> str:
 
 
 class BrokerDamageTests:
-    """The methods that raise ``NotImplementedError`` do to the broker what must not be done."""
+    """Tests of damaged logs. A subclass implements the methods that damage the log of its broker."""
 
     @pytest.fixture
     def server_url(self) -> str:
@@ -38,7 +38,7 @@ class BrokerDamageTests:
 
     @pytest.fixture(autouse=True)
     def impatient(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """There is one server: it has no new leader that needs time."""
+        """Shorten the waits for a new leader: a single server has none."""
         monkeypatch.setattr("durabus.stores.replicated_log.records.SETTLED_WITHIN", 0.2)
         monkeypatch.setattr("durabus.stores.replicated_log.records.PRESENT_WITHIN", 0.2)
 

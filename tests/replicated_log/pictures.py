@@ -12,7 +12,7 @@ async def picture(replica: Replica) -> Picture:
 
 
 async def pictures(*stores: ReplicatedLogStore) -> list[Picture]:
-    """Of all of them, at the same place in the log."""
+    """Return the pictures of all replicas at the same position of the log."""
     for store in stores:
         await store.counts()
     positions = {store._node.replica.position for store in stores}

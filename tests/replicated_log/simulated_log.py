@@ -1,4 +1,4 @@
-"""A log in memory with the manners of a broker: it delays, repeats, loses replies, and gives every record one place."""
+"""A log in memory that behaves as a broker: it delays, repeats, loses replies, and gives every record one position."""
 
 import asyncio
 import random
@@ -21,7 +21,7 @@ POLL = 0.0005
 
 
 class SimulatedLog:
-    """What the broker holds. Shared by the nodes of any thread: appending to a list is one step."""
+    """What the broker holds. Nodes of several threads may share it, because appending to a list is one step."""
 
     def __init__(self, clock: Clock | None = None, *, largest: int = 2_000_000) -> None:
         self.clock = clock or SystemClock()
@@ -42,7 +42,7 @@ class SimulatedLog:
         return self.entries[reached + 1 - self.first :]
 
     def at(self, position: Position) -> list[BrokerRecord]:
-        """With what the reading begins after ``position``: the record there."""
+        """Return the record at ``position``, with which a reader after it begins."""
         if not position:
             return []
         if position[0] < self.first:

@@ -35,7 +35,7 @@ class ByKernel(ReplicatedLogCore):
 
 
 class Pair:
-    """Does everything on both, and compares."""
+    """Runs every command on both, and compares their states."""
 
     def __init__(self, max_history: int) -> None:
         self.clocks = [ManualClock(), ManualClock()]
@@ -64,7 +64,7 @@ class Pair:
 
 
 def comparable(answer: Any) -> Any:
-    """Two errors are never equal."""
+    """Return a reply in a form that can be compared: two errors are never equal."""
     if isinstance(answer, SettleAnswer):
         return [comparable(one) for one in answer.outcomes], answer.claims
     return str(answer) if isinstance(answer, LeaseLost) else answer

@@ -1,4 +1,4 @@
-"""Whoever waits when a node closes hears of it, whoever asked for the closing."""
+"""Every call that waits when a node closes gets an error, also if the caller of ``close`` is cancelled."""
 
 import asyncio
 import threading
@@ -14,7 +14,7 @@ from durabus.stores.replicated_log.transport import Position
 
 
 class Halting(SimulatedTransport):
-    """One of its calls does not come to an end until it is let go."""
+    """A transport of which one call does not end until the test sets ``go_on``."""
 
     def __init__(self, log: SimulatedLog, verb: str) -> None:
         super().__init__(log)

@@ -136,7 +136,7 @@ def test_an_invalid_skip_record_is_refused(place: str) -> None:
 
 
 async def read_on(store: ReplicatedLogStore) -> None:
-    """As after an interruption of the connection."""
+    """Let the node begin to read again, as after an interruption of the connection."""
     await store._node._own.run(stop_reading(store._node))
     await store._node._own.run(read_again(store._node))
 

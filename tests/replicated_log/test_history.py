@@ -75,7 +75,7 @@ async def test_what_is_asked_for_is_forgotten_all_the_same() -> None:
 
 
 class Backwards(dict[int, EventState]):
-    """Looked at from its end only."""
+    """A mapping that can be read from its end only."""
 
     def __iter__(self) -> Iterator[int]:
         raise AssertionError("the whole history was gone through")

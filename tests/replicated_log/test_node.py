@@ -1,4 +1,4 @@
-"""A node appends, reads back and answers; and says so when it cannot."""
+"""A node appends commands, reads them back and returns their outcomes, or raises an error."""
 
 import asyncio
 import logging
@@ -164,7 +164,7 @@ async def test_a_node_of_another_cluster_is_refused(first: str, second: object) 
 
 
 class Silent(SimulatedTransport):
-    """A broker that takes nothing, or takes it and lets nobody know."""
+    """A broker that takes no record, or takes it and does not reply."""
 
     taking = True
     answering = True

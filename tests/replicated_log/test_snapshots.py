@@ -1,4 +1,4 @@
-"""A node starts from a snapshot, the log is trimmed behind it, and who falls behind begins anew."""
+"""A node starts from a snapshot, the log is trimmed behind it, and a node that falls behind begins anew."""
 
 import asyncio
 
@@ -34,7 +34,7 @@ def log(clock: ManualClock) -> SimulatedLog:
 
 
 async def a_life(store: ReplicatedLogStore, clock: ManualClock) -> None:
-    """Something in every table."""
+    """Write something to every table."""
     await store.register_handlers("default", "n1", [HandlerInfo(handler_id="a", pattern="*")], kept_for=60)
     await store.stop_bus("default")
     await store.add_events([new_event("t", {"n": n}, idempotency_key=f"k{n}", delay=n * 10.0) for n in range(6)])
@@ -218,7 +218,7 @@ def test_a_damaged_snapshot_is_reported(damage: str) -> None:
 
 
 class Asked:
-    """A node whose commands are answered when the test says so."""
+    """A node whose commands return when the test says so."""
 
     session = "s"
 

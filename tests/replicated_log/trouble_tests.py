@@ -1,4 +1,4 @@
-"""What both brokers must stand on the way to them: a server that is slow, a network that is cut. Subclass it."""
+"""What the stores of both brokers must survive: a server that is slow, a network that is cut. Subclass it."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ BATCH = 10
 
 
 async def each_once(broker: Broker, trouble: Callable[[], Awaitable[None]]) -> None:
-    """Publish and complete on two nodes through the trouble, and again when it is over; then everything adds up."""
+    """Publish and complete on two nodes during the fault and after it; then check that each event completed once."""
     nodes = [await broker.open(timeout=10) for _ in range(2)]
     new = [[new_event("t", {"n": n + m}) for m in range(BATCH)] for n in range(0, EVENTS, BATCH)]
     done: list[int] = []

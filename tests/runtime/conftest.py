@@ -27,7 +27,7 @@ async def store(url: str) -> AsyncIterator[EventStore]:
 
 @pytest.fixture
 async def make_bus(store: EventStore) -> AsyncIterator[MakeBus]:
-    """Buses on one store; each is a node of its own. Shut down at the end."""
+    """Return a function that makes buses on one store. Each is a node of its own; all are shut down at the end."""
     async with AsyncExitStack() as stack:
 
         def make(**options: Any) -> EventBus:

@@ -14,7 +14,7 @@ SERIAL = ["bus-serial", "global-serial"]
 
 
 class Ledger:
-    """Who began and ended, in order."""
+    """The handlers that began and ended, in order."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -76,7 +76,7 @@ async def test_a_parent_given_by_hand_is_kept_and_none_is_none(make_bus: MakeBus
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_a_parent_completes_after_children_that_no_handler_awaits(make_bus: MakeBus, mode: str) -> None:
-    """At any depth, and its handler does not run again meanwhile."""
+    """This holds at any depth, and the handler of the parent does not run again in the meantime."""
     bus, release, calls = make_bus(mode=mode), asyncio.Event(), []
 
     async def parent(event: Event) -> None:
@@ -373,7 +373,7 @@ async def test_a_child_on_another_bus_does_not_keep_the_lock_of_a_parent_that_ga
 
 @pytest.mark.parametrize("mode", SERIAL)
 async def test_an_awaited_child_runs_on_the_node_that_has_its_handler(make_bus: MakeBus, mode: str) -> None:
-    """No deadlock: the parent holds the lock of the very bus that the child is on."""
+    """The parent holds the lock of the bus that the child is on, and there is no deadlock."""
     here, there = make_bus(mode=mode), make_bus(mode=mode)
 
     async def parent(event: Event) -> int:
@@ -470,7 +470,7 @@ async def test_a_child_behind_its_own_parent_is_refused(make_bus: MakeBus) -> No
 
 
 async def test_a_child_that_was_not_stored_is_not_forgotten(make_bus: MakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parent's attempt fails, and is repeated."""
+    """The attempt of its parent fails, and is repeated."""
     bus = make_bus(retry={"max_retries": 3, "base_delay": 0.0})
     add_events, lost = bus.store.add_events, 0
 

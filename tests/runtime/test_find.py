@@ -99,7 +99,7 @@ async def test_the_past_goes_before_the_future(make_bus: MakeBus) -> None:
 
 
 async def test_what_was_published_before_the_call_is_not_the_future(make_bus: MakeBus) -> None:
-    """Also if another search is on its way and its reader has not come so far."""
+    """This also holds if the reader of another search has not yet reached the event."""
     bus, other = await make_bus().start(), await make_bus().start()
     waits = asyncio.create_task(bus.find("never", past=False, future=SOON))
     await until(lambda: bool(bus._finder))

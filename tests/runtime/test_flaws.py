@@ -21,7 +21,7 @@ async def test_a_bus_with_its_defaults_takes_any_number_of_events(make_bus: Make
 
 
 async def test_a_shutdown_ends_every_wait(make_bus: MakeBus) -> None:
-    """There, whoever awaited a queued event of a stopped bus waited for ever."""
+    """There, a caller that awaited a queued event of a stopped bus waited for ever."""
     bus, never = make_bus(concurrency=1), asyncio.Event()
 
     async def stuck(event: Event) -> None:

@@ -12,7 +12,7 @@ from durabus import ConfigurationError, Event, EventBus, EventStatus, EventStore
 
 
 class Seen:
-    """Which bus handled what."""
+    """The events that each bus handled."""
 
     def __init__(self) -> None:
         self.names: list[str] = []

@@ -1,4 +1,4 @@
-"""How much a bus keeps, and what becomes of buses that nobody serves any more."""
+"""How much a bus keeps, and what becomes of buses that no node serves any more."""
 
 import asyncio
 
@@ -98,7 +98,7 @@ async def test_a_bus_is_stopped_until_a_node_says_otherwise(make_bus: MakeBus, s
 
 
 async def test_buses_that_come_and_go_leave_nothing_behind(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is used once. Those that stopped are forgotten by who leaves a day later."""
+    """Each bus is used once. A node that stops a day later deletes the buses that have stopped."""
     monkeypatch.setattr(history, "ARCHIVE_EVERY", 0.0)
     clock = ManualClock()
     store = await open_store(url, clock=clock)

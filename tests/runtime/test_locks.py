@@ -1,4 +1,4 @@
-"""Locks of one's own, across whatever opens the same store."""
+"""Locks of a user's program, shared by all processes that open the same store."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from durabus.model.claim import LockClaim
 
 
 async def lose(store: EventStore, lock: LockClaim) -> None:
-    """As if its lease had been over, and another process had come."""
+    """Give the lock to another holder, as if its lease had ended."""
     await store.release_lock(lock)
     taken = await store.claim_lock(lock.key, worker_id="other", token="other", lease=60)
     assert taken is not None

@@ -13,7 +13,7 @@ Handler = Callable[[Event], object]
 
 
 class Overlap:
-    """How many are inside at once. Nobody leaves before `expected` of them were."""
+    """Counts handlers that run at once. A handler does not return before `expected` handlers have begun."""
 
     def __init__(self, *, expected: int) -> None:
         self.now = self.most = self.entered = 0
@@ -44,7 +44,7 @@ def answering(value: object, *, after: asyncio.Event | None = None) -> Handler:
     ("mode", "side_by_side"), [("parallel", True), ("bus-serial", False), ("global-serial", False)]
 )
 async def test_events_overlap_in_parallel_mode_alone(make_bus: MakeBus, mode: str, *, side_by_side: bool) -> None:
-    """Of two nodes that serve one bus."""
+    """Two nodes serve one bus."""
     inside, buses = Overlap(expected=2 if side_by_side else 1), [make_bus(mode=mode), make_bus(mode=mode)]
     for bus in buses:
         bus.subscribe("job", inside.handler, id="h")

@@ -27,7 +27,7 @@ async def test_publish_stores_a_delayed_event_and_does_not_wait_for_it(make_bus:
 async def test_a_delayed_event_of_a_handler_is_no_child_and_does_not_delay_its_parent(
     make_bus: MakeBus, mode: str, how: str
 ) -> None:
-    """As a cron made by hand: every run publishes the next."""
+    """The handler works as a cron job: every run publishes the next."""
     bus = make_bus(mode=mode)
 
     async def tick(event: Event, ctx: Context) -> None:

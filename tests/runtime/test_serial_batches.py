@@ -14,7 +14,7 @@ COMPLETED, PENDING = EventStatus.COMPLETED, EventStatus.PENDING
 
 
 class Ledger:
-    """Who is inside, and who was, in order."""
+    """The handlers that run, and those that have begun, in order."""
 
     def __init__(self) -> None:
         self.inside: list[str] = []
@@ -36,7 +36,7 @@ def ledger() -> Ledger:
 
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches grow and stay, however busy the machine is."""
+    """Let batches grow and stay large, however busy the machine is."""
     monkeypatch.setattr(serial, "QUICK", 60.0)
     monkeypatch.setattr(serial, "OVERDUE", 60.0)
 
@@ -44,7 +44,7 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 async def as_one_batch(
     bus: EventBus, store: EventStore, *kinds: str, keys: bool = False, other: EventBus | None = None
 ) -> list[Event]:
-    """Events that ``bus`` claims together: they are stored while another one holds the lock."""
+    """Store events that ``bus`` claims together: another holder has the lock while they are stored."""
     held, go_on = asyncio.Event(), asyncio.Event()
 
     async def hold(event: Event) -> None:
@@ -67,7 +67,7 @@ async def as_one_batch(
 
 
 async def claimed_together(store: EventStore, events: list[Event]) -> list[list[int]]:
-    """The payloads of events that were claimed for the first time in one step, in order."""
+    """Return the payloads of events that were claimed for the first time in one step, in order."""
     steps: dict[float, list[int]] = {}
     for event in events:
         picked = next(entry for entry in await store.read_event_log(event.id) if entry.action is Action.PICKED)

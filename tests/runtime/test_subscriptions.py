@@ -1,4 +1,4 @@
-"""What a bus is subscribed to, and not any more."""
+"""Subscriptions of a bus, and how they end."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Hooks for tracing: they see everything, and can spoil nothing."""
+"""Hooks for tracing: they see every call, and their errors change nothing."""
 
 import asyncio
 import contextvars
@@ -46,7 +46,7 @@ class Tracer:
 
 
 class Broken(Tracer):
-    """Fails whenever it is asked."""
+    """A tracer that fails at every call."""
 
     def publishing(self, event_type: str) -> Mapping[str, Any]:
         raise RuntimeError("no")

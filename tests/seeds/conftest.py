@@ -63,7 +63,7 @@ async def timed_store(store_url: str, clock: ManualClock) -> AsyncIterator[Event
 
 @pytest.fixture
 async def sqlite_store(sqlite_url: str, clock: ManualClock) -> AsyncIterator[EventStore]:
-    """The store on disk, for what is seen with SQL."""
+    """The store on disk, for tests that read it with SQL."""
     store = await open_store(sqlite_url, clock=clock)
     yield store
     await store.close()

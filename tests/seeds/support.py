@@ -13,7 +13,7 @@ ONCE = RetryPolicy(max_retries=0)
 
 
 class Recorder:
-    """A handler that keeps what it was given, fails as often as it is told to, and lets a test wait for its calls."""
+    """A handler that keeps its events, fails as often as the test says, and lets the test wait for its calls."""
 
     def __init__(self, *, failures: int = 0, error: Exception | None = None) -> None:
         self.events: list[Event] = []
@@ -37,7 +37,7 @@ class Recorder:
         return [event.type for event in self.events]
 
     async def called(self, times: int = 1) -> None:
-        """Wait until it was called so often."""
+        """Wait until the handler was called ``times`` times."""
         async with self._called:
             await self._called.wait_for(lambda: self.calls >= times)
 
@@ -62,7 +62,7 @@ class Gate:
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what a store shows; the test's own deadline ends it."""
+    """Wait until the condition holds. The deadline of the test ends the wait."""
     while not await condition():  # noqa: ASYNC110  (a store has no event to wait for)
         await asyncio.sleep(0.005)
 
@@ -78,7 +78,7 @@ async def until_status(store: EventStore, ref: int | str, *statuses: EventStatus
 
 
 async def stored(store: EventStore, ref: int | str) -> Event:
-    """The event as the store holds it; it must exist."""
+    """Return the event as the store holds it. It must exist."""
     event = await store.get_event(ref)
     assert event is not None
     return event
@@ -89,18 +89,18 @@ async def status_of(store: EventStore, ref: int | str) -> EventStatus:
 
 
 async def ending_of(store: EventStore, ref: int | str) -> LogEntry:
-    """The newest line of the event's log."""
+    """Return the newest entry of the event's log."""
     return (await store.read_event_log(ref))[-1]
 
 
 async def delays_of(store: EventStore, ref: int | str) -> list[float]:
-    """The waits between the attempts of an event, in seconds, as the log has them."""
+    """Return the seconds between the attempts of an event, as the log has them."""
     entries = await store.read_event_log(ref)
     return [round(e.next_retry_ts - e.at_ts, 3) for e in entries if e.next_retry_ts is not None]
 
 
 def rows(url: str, query: str, *values: Any) -> list[Any]:
-    """What an administrator sees with SQL on the file behind ``url``."""
+    """Return what an administrator sees with SQL in the file behind ``url``."""
     path = url.removeprefix("sqlite:///")
     with closing(sqlite3.connect(path)) as connection:
         return connection.execute(query, values).fetchall()

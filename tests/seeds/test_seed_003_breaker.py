@@ -1,4 +1,4 @@
-"""Seed 003: a handler that keeps failing is left alone for a while, then asked once."""
+"""Seed 003: a handler that keeps failing is not called for a while, then probed once."""
 
 import asyncio
 
@@ -35,7 +35,7 @@ def bus(timed_store: EventStore) -> EventBus:
 
 
 async def break_it(bus: EventBus, handler: Recorder, kind: str = "user.created") -> None:
-    """Four events fail, and the breaker of the handler opens."""
+    """Let four events fail, so that the breaker of the handler opens."""
     before = handler.calls
     for _ in range(4):
         await bus.publish(kind)

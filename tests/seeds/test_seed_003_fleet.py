@@ -10,7 +10,7 @@ from durabus import Event, EventBus, EventQueue, EventStatus, EventStore
 
 @pytest.fixture(autouse=True)
 def _short_rests(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events for other nodes rest 0.05 s instead of 1 s."""
+    """Let events for other nodes rest 0.05 s instead of 1 s."""
     monkeypatch.setattr("durabus.worker.missing_handlers.REMOTE_DELAY", 0.05)
 
 

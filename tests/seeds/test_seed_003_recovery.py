@@ -1,4 +1,4 @@
-"""Seed 003: what a crash left behind is taken up again, and a claim that lives is nobody else's."""
+"""Seed 003: events that a crash left behind run again, and no other worker gets an event with a valid claim."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ SHORT_LEASE = 1.5
 
 
 async def left_behind(store: EventStore, count: int = 1, *, lease: float = 30.0) -> list[Event]:
-    """Events that a worker claimed before it died."""
+    """Store events that a worker claimed before it died."""
     queue = EventQueue(store)
     for n in range(count):
         await queue.publish("user.created", {"n": n})
@@ -121,7 +121,7 @@ async def test_events_and_their_errors_survive_the_bus(sqlite_url: str) -> None:
 
 @asynccontextmanager
 async def rival(store: EventStore, url: str, begin: threading.Event) -> AsyncIterator[list[Event]]:
-    """Another process, here a thread with a loop of its own: from ``begin`` on it takes whatever may be taken."""
+    """A thread with its own loop in place of another process: from ``begin`` on it claims all it can."""
     stolen: list[Event] = []
     stop = threading.Event()
 

@@ -44,7 +44,7 @@ PARTS = {
 
 
 def file_of(name: str) -> Path:
-    """A name without a folder is a file beside this one."""
+    """Return the path of a test file. A name without a folder is a file beside this one."""
     if name.startswith("durabus/"):
         return ROOT / "src" / name
     return ROOT / name if "/" in name else FOLDER / name
@@ -60,7 +60,7 @@ def cells(line: str) -> list[str]:
 
 
 def tables(text: str) -> Iterator[tuple[str, str, list[list[str]]]]:
-    """Number of the seed, heading, and rows of each table."""
+    """Return the number of the seed, the heading and the rows of each table."""
     seed = heading = ""
     rows: list[list[str]] = []
     for line in [*text.splitlines(), "## end"]:

@@ -12,7 +12,7 @@ S = TypeVar("S", bound=Server)
 
 
 def installed(server: S) -> S:
-    """The server, if its binary is there. Without it a laptop skips the test; `make` and CI have it or fail."""
+    """Return the server if its binary is there. Without it a laptop skips the test; `make` and CI fail."""
     if not server.installed():
         if os.environ.get("CI") or os.environ.get("DURABUS_REQUIRE_SERVERS"):
             pytest.fail(server.missing())

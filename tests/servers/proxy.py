@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 GREETINGS = (b"+OK", b"-ERR Unknown subcommand", b"INFO ", b"PONG")
-"""How Redis and NATS begin: nothing was asked yet."""
+"""Replies of Redis and NATS to the greeting of a client, which is no request yet."""
 
 
 class Proxy:
-    """Passes everything on, until it is told to swallow answers, to cut, or to stand still."""
+    """Passes everything on, until the test lets it swallow replies, cut connections, or stand still."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -20,9 +20,9 @@ class Proxy:
         self._writers: list[asyncio.StreamWriter] = []
         self._serving: set[asyncio.Task[None] | None] = set()
         self.swallow_answers = 0
-        """So many connections are cut, each when its next request was passed on and before its answer is."""
+        """The number of connections to cut, each after its next request was passed on and before the reply."""
         self.still = False
-        """Nothing is passed on any more, and nobody is told."""
+        """Whether the proxy passes nothing on, without closing a connection."""
         self.connections = 0
 
     @property
@@ -42,7 +42,7 @@ class Proxy:
             await asyncio.gather(*(task for task in self._serving if task is not None))
 
     def cut(self) -> None:
-        """Every connection, now."""
+        """Cut every connection now."""
         for writer in self._writers:
             writer.close()
         self._writers.clear()

@@ -38,7 +38,7 @@ time.sleep(600)
 
 
 def shared_memory(pid: int) -> set[str]:
-    """What a server keeps outside its folder and its processes: System V segments, and POSIX ones by their file."""
+    """Return the System V and POSIX shared memory, which a server keeps outside its folder and its processes."""
     rows = [line.split() for line in Path("/proc/sysvipc/shm").read_text().splitlines()[1:]]
     files = re.findall(r"/dev/shm/\S+", Path(f"/proc/{pid}/maps").read_text())  # noqa: S108  (looked at only)
     return {*files, *(row[1] for row in rows if row[4] == str(pid))}
@@ -50,7 +50,7 @@ def left_of(segments: set[str]) -> set[str]:
 
 
 def below(folder: Path) -> list[str]:
-    """Command lines of processes that have ``folder`` in them, or work below it."""
+    """Return the command lines of processes that name ``folder``, or work below it."""
     found: list[str] = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -132,7 +132,7 @@ def test_a_kept_folder_moves_to_another_port_if_its_own_is_taken(tmp_path: Path)
 def test_a_port_that_was_taken_before_the_start_is_left_to_its_owner(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody may take the port between our look and the start of the server."""
+    """Another program may take the port between our look and the start of the server."""
     with installed(make_server("nats", tmp_path / "owner")) as owner:
         taken = int(owner.url.rpartition(":")[2])
         answers = iter([[taken], [taken]])

@@ -1,4 +1,4 @@
-"""What whoever opens a store is told when that fails: one clear error, nothing left behind, and a second try works."""
+"""A store that cannot be opened raises one clear error and leaves nothing behind, and a second try works."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ WRONG = "n0tThePassword"
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left_behind() -> AsyncIterator[None]:
-    """No error that nobody asked for. Sockets that nobody closed are warnings, and warnings are errors here."""
+    """Fail on errors that no caller gets and on sockets that stay open: warnings are errors here."""
     reported: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(str(context)))
     yield
@@ -41,7 +41,7 @@ def server_url(request: pytest.FixtureRequest) -> str:
 
 
 def at(url: str, *options: str, port: int | None = None, password: str | None = None) -> str:
-    """The URL with another port or password, and more options."""
+    """Return the URL with another port or password, and more options."""
     parts = urlsplit(url)
     who, _, where = parts.netloc.rpartition("@")
     if password is not None:
@@ -68,7 +68,7 @@ async def test_a_wrong_password_is_reported_at_once_and_not_shown(server_url: st
 
 
 class KafkaWithPassword(KafkaServer):
-    """Whoever connects must be the user durabus."""
+    """A broker on which every client must log in as the user durabus."""
 
     password = "open-sesame"
 

@@ -33,9 +33,9 @@ FLOORS = {
     "stale writes refused": 0.5,
     "dead letters": 1.0,
 }
-"""How often each must happen, for each seed on average: less would prove little."""
+"""How often each fault must happen in a seed on average: less would prove little."""
 FEW = 100
-"""Below so many seeds the floors are not asked for."""
+"""The floors hold only for runs with at least so many seeds."""
 SHOWN = 5
 COMMAND = ".venv/bin/python -m tests.simulation"
 FOLDER = Path("build/simulation")

@@ -16,7 +16,7 @@ CHUNK = 10
 def verdicts(
     seeds: Iterable[int], *, store: str | None, jobs: int | None = None, start: str = "fork"
 ) -> Iterator[Verdict]:
-    """One for each seed, in their order. Processes that are spawned, and not forked, share nothing with this one."""
+    """Yield a verdict for each seed, in order. Spawned processes share nothing with this one, unlike forked ones."""
     with ProcessPoolExecutor(jobs or os.cpu_count() or 1, get_context(start)) as pool:
         yield from pool.map(partial(_verdict, store), seeds, chunksize=CHUNK)
 

@@ -24,7 +24,7 @@ PLACES: dict[str, MakePlace] = {"replicated_log": ReplicatedLogPlace, "memory": 
 
 
 class Verdict(msgspec.Struct, kw_only=True):
-    """Of one run, small enough to be sent between processes."""
+    """The verdict on one run, small enough to be sent between processes."""
 
     scenario: Scenario
     wrong: list[Violation]
@@ -33,7 +33,7 @@ class Verdict(msgspec.Struct, kw_only=True):
 
 
 def store_of(seed: int) -> str:
-    """Which store a seed is about, if nobody asks for another."""
+    """Return the store that a seed runs on by default."""
     if seed % 10 == 5:
         return "sqlite"
     return "replicated_log" if seed % 10 == 0 else "memory"
@@ -45,7 +45,7 @@ def scenario_of(seed: int, store: str | None = None) -> Scenario:
 
 @contextmanager
 def batches_of(scenario: Scenario) -> Iterator[None]:
-    """Handlers are long here: on two of three seeds, serial workers take many events at once all the same."""
+    """Let serial workers claim many events at once on two of three seeds, although handlers are long here."""
     if scenario.seed % 3 == 0:
         yield
         return
@@ -55,7 +55,7 @@ def batches_of(scenario: Scenario) -> Iterator[None]:
 
 
 def judge(scenario: Scenario, history: str | None = None) -> Verdict:
-    """Run it, check it, count what happened in it; ``history`` names a file for its lines."""
+    """Run a scenario, check it, and count what happened in it. ``history`` names a file for its lines."""
     try:
         with batches_of(scenario):
             outcome = simulate(scenario, PLACES[scenario.store])

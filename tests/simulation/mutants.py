@@ -18,12 +18,12 @@ from tests.simulation.planted_bugs import PLANTED, PlantedBug
 
 SEEDS = 500
 TOGETHER = 32
-"""Seeds tried before it is looked at what they found, at most."""
+"""The most seeds that run before their results are looked at."""
 CORES = os.cpu_count() or 1
 
 
 def caught(name: str, seed: int) -> str | None:
-    """By which checks; None if by none."""
+    """Return the checks that caught the bug, or None."""
     bug = next(bug for bug in PLANTED if bug.what == name)
     with bug.plant():
         wrong = judge(scenario_of(seed, bug.store)).wrong
@@ -31,7 +31,7 @@ def caught(name: str, seed: int) -> str | None:
 
 
 def first_seed(bug: PlantedBug, pool: ProcessPoolExecutor) -> tuple[int, str] | None:
-    """The first seed that catches it, and the checks that did."""
+    """Return the first seed that catches the bug, and the checks that did."""
     start, together = 1, CORES
     while start <= SEEDS:
         seeds = range(start, min(start + together, SEEDS + 1))

@@ -1,6 +1,6 @@
-"""The classic bugs of queues, planted at run time: each must be caught, or the checks prove nothing.
+"""The classic bugs of queues, planted at run time. The checks must catch each of them, or they prove nothing.
 
-Each is a context in which durabus has that bug. Nothing in durabus knows of them.
+Each bug is a context in which durabus has it. A docstring describes the buggy behaviour. durabus knows nothing of them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Rule = Callable[[EventState, Any, float], Applied | Refused]
 
 
 class PlantedBug(msgspec.Struct, frozen=True):
-    """``store`` is where it lives."""
+    """A bug, and the ``store`` that it is planted in."""
 
     what: str
     plant: Callable[[], AbstractContextManager[Any]]
@@ -63,7 +63,7 @@ def rule(command: type, changed: Callable[[Rule], Rule]) -> AbstractContextManag
 
 
 def with_current_claim(original: Rule) -> Rule:
-    """Whoever writes is taken for the holder."""
+    """The store takes every writer for the holder."""
 
     def unfenced(state: EventState, command: Any, now: float) -> Applied | Refused:
         if state.event.status is EventStatus.PROCESSING and state.token is not None:
@@ -75,7 +75,7 @@ def with_current_claim(original: Rule) -> Rule:
 
 @contextmanager
 def rescue_without_state_guard() -> Iterator[None]:
-    """The rescuer acts on what it saw when the lease was given: renewed and ended since, it does not look."""
+    """The store takes back events by the lease that it granted first. It ignores renewals and the end of the event."""
 
     def due(self: BusQueue, now: float) -> Iterator[int]:
         while self._leases and self._leases[0][0] <= now:
@@ -94,7 +94,7 @@ def rescue_without_state_guard() -> Iterator[None]:
 
 @contextmanager
 def lease_by_worker_clock() -> Iterator[None]:
-    """The worker says until when, by its own clock."""
+    """The worker's own clock decides when its lease ends."""
     ahead: dict[str, float] = {}
     born = Host.__init__
 
@@ -122,7 +122,7 @@ def ignored_renew_error() -> AbstractContextManager[Any]:
 
 
 def identity_by_host_and_pid() -> AbstractContextManager[Any]:
-    """Requests are told apart by host, pid and a counter: after a restart on the same pid they are the old ones."""
+    """A token is host, pid and a counter: after a restart with the same pid a worker repeats its old tokens."""
     asked: Counter[Host] = Counter()
 
     def token() -> str:
@@ -133,7 +133,7 @@ def identity_by_host_and_pid() -> AbstractContextManager[Any]:
 
 
 def liveness_by_worker_row() -> AbstractContextManager[Any]:
-    """A claim lasts as long as somebody is registered under the worker's name."""
+    """A claim lasts as long as a node is registered under the worker's name."""
 
     def expire(
         self: MemoryCore, queue: BusQueue, max_attempts: int | None, now: float, limit: int | None = None
@@ -178,7 +178,7 @@ def attempt_counted_at_failure() -> Iterator[None]:
 
 @contextmanager
 def wake_only_on_notify() -> Iterator[None]:
-    """No poll behind the hints, and who comes after the shout has not heard it."""
+    """Workers do not poll, and a worker that begins to wait after a hint misses it."""
 
     async def deaf(self: MemoryStore, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109
         hint = self._waiting.add(bus)
@@ -200,7 +200,7 @@ def wake_only_on_notify() -> Iterator[None]:
 
 
 def settle_again_without_request_key() -> AbstractContextManager[Any]:
-    """Whose answer was lost is refused when it asks again."""
+    """The store refuses the repeat of a settlement whose reply was lost."""
     return patch.object(transition, "_repeat", lambda state, ref, actions: Refused(NOT_YOURS))
 
 
@@ -217,7 +217,7 @@ def publish_again_without_request_key() -> AbstractContextManager[Any]:
 
 
 def cursor_by_event_id() -> AbstractContextManager[Any]:
-    """``WHERE id > last``: what is logged late of an earlier event is never read."""
+    """A reader uses ``WHERE id > last`` and misses entries of earlier events that are logged late."""
     original = MemoryLog.page
 
     def page(self: MemoryLog, after: str, until: str | None, limit: int) -> LogPage:
@@ -230,7 +230,7 @@ def cursor_by_event_id() -> AbstractContextManager[Any]:
 
 
 def broker_ack_as_truth() -> AbstractContextManager[Any]:
-    """The broker has the record, so it has taken effect."""
+    """A node takes a settlement for applied because the broker has the record."""
     original = ReplicatedLogStore.settle_events
 
     async def settle(self: ReplicatedLogStore, settlements: Any, **options: Any) -> SettleAnswer:
@@ -320,7 +320,7 @@ def timeout_counted_as_success() -> Iterator[None]:
 
 
 def lease_counted_from_the_answer() -> AbstractContextManager[Any]:
-    """A claim that was answered late is worked on all the same."""
+    """A worker runs events of a claim whose reply came late."""
     return patch.object(ClaimTable, "came_late", lambda self, deadline, claims: False)
 
 
@@ -336,7 +336,7 @@ def deadline_behind_a_cancelled_call() -> AbstractContextManager[Any]:
 
 @contextmanager
 def deadline_noticed_a_beat_later() -> Iterator[None]:
-    """Deadlines are looked at when it is time to renew, and who is past one is allowed one more try."""
+    """The heartbeat checks deadlines only when it renews, and gives a claim past its deadline one more try."""
     original = Heartbeat._give_up
 
     def give_up(self: Heartbeat[Any], held: Any, reason: str) -> None:
@@ -350,12 +350,12 @@ def deadline_noticed_a_beat_later() -> Iterator[None]:
 
 
 def lock_counted_from_the_answer() -> AbstractContextManager[Any]:
-    """A lock that was answered late is worked under all the same."""
+    """A holder works under a lock whose reply came late."""
     return patch.object(durabus.queue.locks, "SAFETY", float("inf"))
 
 
 def late_settlement_after_a_newer_grant() -> AbstractContextManager[Any]:
-    """Whoever had the event last but one is taken for the holder, as if nobody had claimed it since."""
+    """The store takes the last holder but one for the holder, as if no worker had claimed the event since."""
 
     def overtaken(original: Rule) -> Rule:
         def complete(state: EventState, command: Complete, now: float) -> Applied | Refused:
@@ -385,7 +385,7 @@ def late_success_leaves_its_error() -> AbstractContextManager[Any]:
 
 
 def abandoned_claim_renewed() -> AbstractContextManager[Any]:
-    """A claim that was taken away is told that it holds, and is not taken back."""
+    """The store replies that it renewed an abandoned claim, and leaves the event in the queue."""
 
     def renewed(original: Rule) -> Rule:
         def renew(state: EventState, command: Renew, now: float) -> Applied | Refused:

@@ -40,13 +40,13 @@ SNAPSHOT_EVERY = 60
 
 
 class Broker:
-    """The server's verbs on what it holds. One sequence for both lanes, as a NATS stream has it."""
+    """The verbs of the server. Both lanes share one sequence, as in a NATS stream."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._log = SimulatedLog(WorldClock(loop), largest=LARGEST)
         self._changed: list[asyncio.Future[None]] = []
         self.damages = 0
-        """How many of the next records that are read are handed out with a changed byte: their copies are damaged."""
+        """How many of the next records that are read have a changed byte: their copies are damaged."""
 
     async def append(self, records: Sequence[tuple[str | None, Mapping[str, str], bytes]]) -> None:
         for record in records:
@@ -60,7 +60,7 @@ class Broker:
         return self._log.head
 
     async def read(self, after: Position, first: bool) -> list[BrokerRecord]:
-        """What is new, after a wait if nothing is; who begins to read gets the record before it, too."""
+        """Return new records; wait a while if there are none. A ``first`` read also returns the record at ``after``."""
         if not self._log.after(after):
             waiting = asyncio.get_running_loop().create_future()
             self._changed.append(waiting)
@@ -205,7 +205,7 @@ class SimulatedLoopThread:
 
 
 class ReplicatedLogPlace(StorePlace):
-    """Faults befall what goes between a node and the broker."""
+    """A place where faults hit the messages between a node and the broker."""
 
     def __init__(self, loop: VirtualLoop, scenario: Scenario) -> None:
         broker, waits = Broker(loop), frozenset({"read"})

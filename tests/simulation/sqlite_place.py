@@ -1,7 +1,7 @@
 """The SQLite store on a real file, its two threads replaced: each call runs at once, when it is delivered.
 
-Left out is what those threads add: commits shared by many calls, the wait for the lock of other processes, wake-ups by
-the kernel. Those have tests of their own.
+This leaves out what those threads add: commits shared by many calls, the wait for the lock of other processes, and
+wake-ups by the kernel. These have tests of their own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HINT_EVERY = 0.3
 
 
 class Everything(Container[str]):
-    """Every verb is answered by a task: also an answer at once comes through the loop."""
+    """Contains every verb, so that a task runs each call: even an immediate reply comes through the loop."""
 
     def __contains__(self, verb: object) -> bool:
         return True
@@ -57,7 +57,7 @@ def read_now(self: SQLiteReader, operation: Operation) -> None:
 
 
 class InlineStore(SQLiteStore):
-    """Opened here and now, without a thread."""
+    """A SQLite store that opens without a thread."""
 
     def __init__(self, address: SQLiteAddress, clock: WorldClock) -> None:
         super().__init__(address, clock)

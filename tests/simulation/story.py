@@ -1,4 +1,4 @@
-"""A small history that keeps every promise: told by hand, for tests that break one promise after the other.
+"""A small history that keeps every promise, written by hand, for tests that break one promise after the other.
 
 Event 1 is claimed by ``a``, which freezes; ``b`` takes it over and completes it; what ``a`` writes then is refused.
 Events 2 and 3 share a key: 2 fails once, waits, is completed; then comes 3. A reader follows the log.

@@ -67,7 +67,7 @@ async def test_a_child_that_was_not_stored_gives_its_parent_no_attempt_beyond_th
 
 
 class AnswersLate(MemoryStore):
-    """The first claim is granted at once and answered when its lease is nearly over."""
+    """Grants the first claim at once, and replies when its lease is nearly over."""
 
     late = True
 
@@ -94,7 +94,7 @@ async def test_a_claim_that_arrives_after_its_deadline_goes_back_unworked() -> N
 
 
 class HoldsOnToCancelledRenewals(MemoryStore):
-    """Renewals are never answered, and a cancelled one takes long to end; what was claimed is not claimed again."""
+    """Never replies to renewals, and a cancelled one takes long to end. A claimed event is not granted again."""
 
     claimed = False
 
@@ -131,7 +131,7 @@ async def test_a_handler_is_stopped_at_its_deadline_whatever_the_store_does_with
 
 
 class LocksLate(MemoryStore):
-    """The first lock is granted at once and answered when its lease is nearly over."""
+    """Grants the first lock at once, and replies when its lease is nearly over."""
 
     late = True
 
@@ -149,7 +149,7 @@ async def test_a_lock_that_arrives_after_its_deadline_is_not_used() -> None:
 
 
 class LooksInVain(MemoryStore):
-    """Tells of work at once, and answers no question that is asked for a moment only."""
+    """Gives a hint of work at once, and does not reply to calls with a short timeout."""
 
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109  (the contract's name)
         await asyncio.sleep(0.001)
@@ -170,7 +170,7 @@ async def test_a_worker_polls_in_time_although_no_hint_leads_to_an_event() -> No
 async def test_a_worker_that_gets_events_only_other_nodes_can_finish_lets_them_claim_first(
     delay: float,
 ) -> None:
-    """Its clock may be a little early, and then it would always be the first."""
+    """Otherwise the worker whose clock runs slightly ahead would claim first every time."""
     asks = asyncio.Event()
     waiting = Poller(LooksInVain(), "b", poll_interval=POLL, wake=asks.set, nodes=lambda: 1)
     waiting.nudge()

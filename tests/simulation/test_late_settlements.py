@@ -14,7 +14,7 @@ LOST = "lease expired (worker a)"
 def late(
     *, abandoned: float = 3.1, since: list[Line] | None = None, errors: tuple[str, ...] = (), fence: int = 1
 ) -> list[Line]:
-    """Event 1 is claimed by ``a``, is put back when its lease is over, and is completed by ``a`` all the same."""
+    """Return a history: ``a`` claims event 1, the store takes it back after the lease, and ``a`` still completes it."""
     return [
         RunSettings(handlers=("mail",)),
         Invoke("p#1", 0.0, "p", "add_events", (Subject(event_id="event-1", delay=0.0, bus="orders"),)),

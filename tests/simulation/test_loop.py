@@ -1,4 +1,4 @@
-"""The virtual loop: time that jumps, processes that die without a word, and no way out of its one thread."""
+"""The virtual loop: time jumps, processes die without cleanup, and nothing leaves its one thread."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What goes through a recorded store is written down, with its outcome."""
+"""A recorded store records every call with its outcome."""
 
 import asyncio
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Of a serial bus: one claim at a time, however many events it has, and one event at a time in handlers."""
+"""The check of a serial bus: one claim at a time, however many events it has, and one event at a time in handlers."""
 
 from msgspec.structs import replace
 from tests.simulation.story import BUS, COMPLETED, LEASE, PROCESSING, entry, final
@@ -22,7 +22,7 @@ def ran(host: str, id_: int, begin: float, end: float) -> list[Line]:
 
 
 def batches(*, second: float = 1.3, third: float = 2.1, token: str = "t1") -> list[Line]:
-    """``a`` has events 1 and 2 together, ``b`` then has 3. ``second`` is when a handler begins with 2."""
+    """Return a history: ``a`` claims events 1 and 2 together, then ``b`` claims 3. ``second``: when 2 begins to run."""
     picked = [entry(4, 1.0, Action.PICKED, 1, PROCESSING, 1, 1), entry(5, 1.0, Action.PICKED, 2, PROCESSING, 1, 1)]
     done = [entry(6, 1.5, Action.COMPLETED, 1, COMPLETED, 1, 1), entry(7, 1.6, Action.COMPLETED, 2, COMPLETED, 1, 1)]
     next_one = entry(8, 2.0, Action.PICKED, 3, PROCESSING, 1, 1)

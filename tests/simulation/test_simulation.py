@@ -51,7 +51,7 @@ def test_a_planted_bug_is_caught_within_a_few_seeds(name: str) -> None:
 
 def test_a_failing_scenario_is_cut_down_to_what_it_takes() -> None:
     def fails(scenario: Scenario) -> bool:
-        """As if event 2 and one crash were the cause."""
+        """Return whether the scenario has event 2 and a crash, as if these were the cause."""
         return 2 in scenario.events and any(one.what == "crash" for one in scenario.disturbances)
 
     whole = next(

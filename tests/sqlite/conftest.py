@@ -24,7 +24,7 @@ async def store(file: Path) -> AsyncIterator[SQLiteStore]:
 
 @pytest.fixture
 def admin(store: SQLiteStore, file: Path) -> Iterator[sqlite3.Connection]:
-    """A connection of somebody with a SQL prompt."""
+    """A connection of an administrator with a SQL prompt."""
     connection = sqlite3.connect(file, isolation_level=None)
     yield connection
     connection.close()

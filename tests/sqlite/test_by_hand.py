@@ -1,4 +1,4 @@
-"""What somebody with a SQL prompt may see, do and break."""
+"""What an administrator with a SQL prompt may see, do and break."""
 
 import sqlite3
 from pathlib import Path

@@ -136,7 +136,7 @@ async def test_finalize_and_effect_are_one_commit(store: SQLiteStore, file: Path
 async def test_a_bus_that_was_not_started_publishes_without_waiting_for_the_transaction(
     store: SQLiteStore, file: Path, library: Any
 ) -> None:
-    """To announce its handlers, it would have to write, which the caller's transaction does not allow."""
+    """A bus would have to write to announce its handlers, which the caller's transaction does not allow."""
     bus = EventBus(f"sqlite:///{file}")
     bus.subscribe("order.*", lambda _: None)
     async with library(file) as mine:

@@ -97,7 +97,7 @@ async def test_finalize_and_effect_are_one_commit(store: SQLiteStore, mine: sqli
 async def test_an_effect_under_a_claim_that_was_taken_over_is_refused(
     store: SQLiteStore, mine: sqlite3.Connection, *, ended: bool
 ) -> None:
-    """Also when the event has ended meanwhile: somebody else's effect is there already."""
+    """This also holds if the event has ended in the meantime: another worker's effect is there already."""
     slow, quick = EventQueue(store), EventQueue(store)
     await slow.publish("order.placed")
     event = await slow.poll()
@@ -270,7 +270,7 @@ async def test_every_isolation_level_that_begins_by_itself_works(
 
 
 class Modern(sqlite3.Connection):
-    """What Python 3.12 adds, for those before it."""
+    """A connection with the ``autocommit`` of Python 3.12, for older versions."""
 
     autocommit = -1
 

@@ -1,4 +1,4 @@
-"""The numbers of a bus are kept with every write, and are those that counting would find."""
+"""Every write updates the counts of its bus, and they equal what counting the rows gives."""
 
 import sqlite3
 from pathlib import Path
@@ -19,7 +19,7 @@ SELECT bus, sum(live), sum(completed), sum(completed_with_errors), sum(failed) F
 
 
 def kept(admin: sqlite3.Connection) -> list[tuple[object, ...]]:
-    """What is noted, which must be what there is."""
+    """Return the stored counts, which must equal the counted rows."""
     noted: list[tuple[object, ...]] = admin.execute("SELECT * FROM event_counts ORDER BY bus").fetchall()
     assert noted == admin.execute(COUNTED).fetchall()
     return noted

@@ -1,4 +1,4 @@
-"""Rows that somebody damaged by hand: the event says so, the others go on."""
+"""Rows that an administrator damaged by hand: the event shows it, other events go on."""
 
 import asyncio
 import sqlite3

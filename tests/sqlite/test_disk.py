@@ -1,4 +1,4 @@
-"""Disks that are full, read-only or slow to be freed, and what the callers are told."""
+"""Disks that are full, read-only or slow to be freed, and the errors that callers get."""
 
 import asyncio
 import fcntl
@@ -206,7 +206,7 @@ async def test_damage_is_reported_as_damage(file: Path) -> None:
 
 
 def damage(file: Path) -> None:
-    """Everything but the first page, which says that it is a database."""
+    """Damage everything but the first page, which says that the file is a database."""
     size = file.stat().st_size
     with file.open("r+b") as raw:
         raw.seek(4096)

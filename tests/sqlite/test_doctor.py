@@ -25,7 +25,7 @@ async def findings(url: str) -> dict[str, tuple[Level, str]]:
 
 @pytest.fixture(autouse=True)
 def on_a_local_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the system says of its file_identity, for tests to change."""
+    """The mount table of the system, with a local disk. Tests change it."""
     table = tmp_path / "mountinfo"
     table.write_text("22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw\n")
     monkeypatch.setattr(file_identity, "MOUNTS", table)

@@ -47,7 +47,7 @@ ON_LINUX = pytest.mark.skipif(not file_locks.supported(), reason="no locks that 
 
 @contextmanager
 def publisher(file: Path, *read: Path) -> Iterator[subprocess.Popen[str]]:
-    """Has the store open, has published ten events and read those files."""
+    """A process that has the store open, has published ten events and has read those files."""
     command = [sys.executable, "-c", PUBLISHER, str(file), *map(str, read)]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout
@@ -69,7 +69,7 @@ def names(folder: Path) -> list[str]:
 
 
 def open_and_close(file: Path) -> None:
-    """By the hand of SQLite in a process without durabus."""
+    """Open and close the file with SQLite in a process without durabus."""
     subprocess.run([sys.executable, "-c", CLOSER, str(file)], check=True, capture_output=True, timeout=30)
 
 

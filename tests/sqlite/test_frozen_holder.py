@@ -73,7 +73,7 @@ async def holder(file: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[H
 
 
 async def in_time(call: Any) -> Any:
-    """Far more than the limit above, far less than for ever. The event loop goes on meanwhile."""
+    """Await a call, for far longer than the limit above. The event loop must go on in the meantime."""
     async with asyncio.timeout(30):
         return await call
 

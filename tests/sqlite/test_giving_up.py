@@ -1,4 +1,4 @@
-"""A search that nobody waits for any more ends, and the calls behind it get their turn."""
+"""A search ends when its caller gives up, and the calls behind it get their turn."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ ENDLESS = "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n
 
 @pytest.fixture
 def searching(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Set as soon as a search for the type ``endless`` runs, which finds nothing for ever."""
+    """An event that is set once a search for the type ``endless`` runs, which never ends by itself."""
     begun, find = threading.Event(), events.find
 
     def find_for_ever(tx: Transaction, query: EventQuery) -> Any:

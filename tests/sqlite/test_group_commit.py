@@ -1,4 +1,4 @@
-"""Everything that waits shares one commit, and nobody pays for a neighbour's mistake."""
+"""All waiting calls share one commit, and an error of one call does not affect the others."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from durabus.stores.sqlite.store import SQLiteStore
 
 @asynccontextmanager
 async def writer_held(store: SQLiteStore) -> AsyncIterator[None]:
-    """What is asked meanwhile waits together."""
+    """Hold the writer, so that the calls made in the context wait together."""
     begun, go_on = threading.Event(), threading.Event()
 
     def hold(_: object) -> None:

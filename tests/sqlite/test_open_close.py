@@ -1,4 +1,4 @@
-"""Opening and closing at odd moments: nothing stays behind, and nobody gets half a store."""
+"""Opening and closing at odd moments: nothing stays behind, and no caller gets half a store."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ def threads() -> list[threading.Thread]:
 
 
 def descriptors() -> Counter[str]:
-    """What is open, by kind; but for the folder that is being listed."""
+    """Return the open descriptors by kind, without the one of the listed folder."""
     return Counter(
         re.sub(r"\[\d+\]", "", str(path.readlink())) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()
     )
@@ -33,9 +33,9 @@ def descriptors() -> Counter[str]:
 
 @pytest.fixture
 async def nothing_left() -> Any:
-    """After the test: no thread of a store, and no descriptor more than before.
+    """Fail if the test leaves a thread of a store, or more descriptors than before.
 
-    What earlier tests of this process left may end meanwhile, and what others keep open in it is theirs.
+    Descriptors that earlier tests of this process left may end in the meantime.
     """
     gc.collect()
     before, others = descriptors(), threads()

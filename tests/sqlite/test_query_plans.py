@@ -1,4 +1,4 @@
-"""What a statement costs does not depend on what else is stored."""
+"""The cost of a statement does not depend on other rows."""
 
 import re
 import sqlite3
@@ -88,7 +88,7 @@ class Meter:
 
 
 def cost_of_a_cycle(db: sqlite3.Connection, tx: Transaction, tags: tuple[str, ...]) -> int:
-    """Publish 10, claim 100, fail one, complete the rest, find a page."""
+    """Return the cost of a cycle: publish 10, claim 100, fail one, complete the rest, find a page."""
     with Meter(db) as meter:
         add_events(tx, [new_event("order.placed", tags=["eu"]) for _ in range(10)])
         request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=100, tags=tags)
@@ -134,7 +134,7 @@ def test_a_small_bus_is_found_without_reading_a_large_one(db: sqlite3.Connection
 
 @pytest.fixture
 def stretch(monkeypatch: pytest.MonkeyPatch) -> int:
-    """Ids that one read looks at."""
+    """The number of ids that one read looks at."""
     monkeypatch.setattr(events, "LOOKED_AT", 500)
     return 500
 

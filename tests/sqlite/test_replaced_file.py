@@ -136,7 +136,7 @@ async def test_a_file_with_two_names_is_refused_and_left_alone(file: Path) -> No
 
 
 async def test_a_file_that_is_mounted_alone_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As ``docker run -v /data/bus.db:/app/bus.db`` does: the log in the container is not that of the host."""
+    """``docker run -v /data/bus.db:/app/bus.db`` does this: the log in the container is not that of the host."""
     file = tmp_path / "my app" / "bus.db"
     file.parent.mkdir()
     await (await opened(file)).close()

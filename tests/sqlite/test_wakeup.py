@@ -1,4 +1,4 @@
-"""Sleeping for work, woken by whoever makes some."""
+"""A worker that sleeps wakes when another process or thread makes work for it."""
 
 import asyncio
 import subprocess
@@ -37,7 +37,7 @@ def request(bus: str = "default") -> ClaimRequest:
 
 
 class Publisher:
-    """Another process."""
+    """Another process, which publishes."""
 
     def __init__(self, file: Path) -> None:
         self._process = subprocess.Popen(

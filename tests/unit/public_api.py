@@ -39,7 +39,7 @@ def described(name: str, thing: Any) -> Iterator[str]:
 
 
 def members_by_class(thing: type) -> dict[str, list[str]]:
-    """The members of a class, and of the bases that a user cannot import by name; overridden ones stand once."""
+    """Return the members of a class and of bases that a user cannot import. An overridden member comes once."""
     found: dict[str, list[str]] = {}
     seen: set[str] = set()
     for owner in thing.__mro__:

@@ -1,4 +1,4 @@
-"""Who names no store: one rule for the bus, the store, the command line and the server."""
+"""The default store: one rule for the bus, the store, the command line and the server."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The error tree, and what each error tells."""
+"""The error tree, and what each error says."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ VOLATILE = Features(
 
 
 def drawn_tree() -> Iterator[tuple[str, str]]:
-    """Each class of the drawing in the docstring, with the one it hangs from."""
+    """Return each class of the drawing in the docstring, with its base class there."""
     path: list[str] = []
     for line in (errors.__doc__ or "").splitlines():
         found = DRAWN.match(line)

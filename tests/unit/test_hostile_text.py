@@ -1,4 +1,4 @@
-"""Whatever text comes in as a position of the log or as tags, it is understood or refused, and nothing else happens."""
+"""Every text for a log position or for tags is either understood or refused; no other error occurs."""
 
 import asyncio
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def test_a_position_is_one_or_is_refused(log: tuple[asyncio.Runner, EventStore],
 
 
 def slowly(text: str) -> tuple[str, ...] | None:
-    """The rule in words: names between commas, spaces around them do not count, each once, not too many or too long."""
+    """Parse tags step by step: names between commas, without spaces around them, each once, within the limits."""
     found: list[str] = []
     for part in text.split(",") if text else ():
         name = part.strip(" ")

@@ -68,14 +68,14 @@ async def filled(store: MemoryStore, count: int = 1, kind: str = "user.created",
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for what has no event of its own."""
+    """Wait until the condition holds, by asking again and again."""
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110  (it has none)
             await asyncio.sleep(0.002)
 
 
 class WatchedStore(MemoryStore):
-    """Counts calls. Can be told to fail calls before they take effect, or to lose the answer after they did."""
+    """Counts calls. A test can make calls fail before they take effect, or lose the reply after they did."""
 
     def __init__(self) -> None:
         super().__init__()

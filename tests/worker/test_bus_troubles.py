@@ -1,4 +1,4 @@
-"""What users do to a bus, and what must not come of it."""
+"""Mistakes of users, and the damage that a bus must prevent."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ async def test_a_bus_that_only_publishes_keeps_no_handles() -> None:
 
 
 class SlowTrimmer(MemoryStore):
-    """Finds what there is to trim, and then takes its time."""
+    """Finds what there is to trim, and then waits for the test."""
 
     def __init__(self) -> None:
         super().__init__()

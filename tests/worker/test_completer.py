@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(60)
 
 
 class SlowStore(WatchedStore):
-    """Others share it, so the worker halves its batches; answers to settlements come when the test says so."""
+    """Other processes share it, so the worker halves its batches. It replies to settlements when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ LEASE = 60.0
 
 
 async def crash(store: EventStore, clock: ManualClock, times: int) -> int:
-    """Lose the event's worker so many times. A process that does not know the handlers' limit takes the event back."""
+    """Lose the event's worker several times. A process that does not know the handlers' limit takes the event back."""
     for _ in range(times):
         (claim,) = await store.claim_next_events(
             ClaimRequest(bus="default", worker_id="host:1", token=new_token(), lease=LEASE, max_attempts=ATTEMPTS)
@@ -21,7 +21,7 @@ async def crash(store: EventStore, clock: ManualClock, times: int) -> int:
 
 
 async def processed(clock: ManualClock, crashes: int) -> tuple[Event, list[Event]]:
-    """The event after one step of a manager, and the events that its handler got."""
+    """Return the event after one step of a manager, and the events that its handler got."""
     store = await open_store("memory://", clock=clock)
     queue, ran = EventQueue(store), list[Event]()
 

@@ -1,4 +1,4 @@
-"""What a bus, a queue and a manager ask of their store when nobody has told them otherwise."""
+"""What a bus, a queue and a manager ask of their store with default options."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from durabus.worker.worker import Worker
 
 
 class AskedStore(MemoryStore):
-    """Remembers for how long it was asked to do things."""
+    """Remembers the durations that callers asked for."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A bus belongs to the event loop it was started on; calls from elsewhere are refused and harm nobody."""
+"""A bus belongs to the event loop it was started on. It refuses calls from other loops and threads, without harm."""
 
 import asyncio
 import threading

@@ -1,4 +1,4 @@
-"""Who is cancelled, or shut down, while the store has not answered yet: nothing is left hanging, nothing is held."""
+"""A call that is cancelled or shut down before the store has replied leaves no task and no claim behind."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.timeout(20)
 
 
 class LateStore(MemoryStore):
-    """Answers one verb only when it is told to; what was asked for has been done."""
+    """Runs every call at once, but returns from one verb only when the test sets ``answer``."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -127,7 +127,7 @@ async def test_a_store_is_closed_whatever_the_shutdown_meets(monkeypatch: pytest
 
 
 async def test_a_child_that_was_claimed_for_a_handler_whose_time_is_over_goes_back() -> None:
-    """Without that it would rest until its lease is over, and have lost an attempt."""
+    """Otherwise the child would rest until its lease is over, and lose an attempt."""
     store, child = LateStore(), Recorder()
     store.late = "claim by name"
     async with EventBus(store, mode="bus-serial", retry=ONCE) as bus:
@@ -147,7 +147,7 @@ async def test_a_child_that_was_claimed_for_a_handler_whose_time_is_over_goes_ba
 
 
 class Withdrawing(MemoryStore):
-    """A parent on another node gives up in the very moment in which its child is claimed."""
+    """Lets the parent on another node give up at the moment in which its child is claimed."""
 
     word: LockClaim | None = None
 

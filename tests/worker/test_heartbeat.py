@@ -154,7 +154,7 @@ async def test_a_claim_that_is_long_over_its_time_is_reported_once_and_not_renew
 
 
 class Waiting(HeldClaim):
-    """Claimed, and not begun."""
+    """A claimed event that has not begun."""
 
     @property
     def has_begun(self) -> bool:
@@ -193,7 +193,7 @@ async def test_a_store_that_hangs_does_not_keep_a_claim_past_its_deadline(time: 
 
 
 async def test_a_claim_past_its_deadline_gets_one_more_try(bench: Bench) -> None:
-    """The machine slept, and nobody took the event meanwhile."""
+    """The machine slept, and no other worker took the event in the meantime."""
     await bench.claim()
     bench.time.now += LEASE * 10
     await bench.beat()
@@ -257,7 +257,7 @@ async def test_stop_before_start_is_harmless() -> None:
 
 
 async def heartbeats() -> int:
-    """How many beat in this process."""
+    """Return the number of heartbeats in this process."""
 
     async def count() -> int:
         return sum(task.get_name() == "durabus-heartbeat" for task in asyncio.all_tasks())
@@ -325,7 +325,7 @@ def test_the_heartbeat_ends_with_the_event_loop_of_its_worker() -> None:
 
 
 def until(condition: Callable[[], bool]) -> bool:
-    """Blocks its thread until then, and with it an event loop that runs there."""
+    """Block this thread until the condition holds, and with it an event loop that runs there."""
     for _ in range(1000):
         if condition():
             return True
@@ -334,7 +334,7 @@ def until(condition: Callable[[], bool]) -> bool:
 
 
 class Rival:
-    """Another process: a thread with an event loop of its own that takes whatever may be taken."""
+    """A thread with its own event loop in place of another process. It claims all it can."""
 
     def __init__(self, store: MemoryStore) -> None:
         self.begin = threading.Event()

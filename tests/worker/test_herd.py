@@ -1,4 +1,4 @@
-"""Many idle workers and one event: a hint that all of them hear must not make all of them ask."""
+"""Many idle workers and one event: all of them get the hint, but few of them may claim."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -21,11 +21,11 @@ EVENTS = 3
 LONGEST_STAGGER = 2.0
 """Eight times as long as it is: turns are milliseconds, and a busy machine stands still for longer."""
 STORES = {"memory": 1, "sqlite": 5, "postgresql": 5, "redis": 5}
-"""How many stores the workers share: each hears the hints of its server, or of the file, by itself."""
+"""How many stores the workers share. Each store gets the hints of its server or file by itself."""
 
 
 class Claims:
-    """Counts how often the workers ask for events."""
+    """Counts how often the workers claim."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -80,7 +80,7 @@ async def test_few_workers_ask_at_once() -> None:
 
 
 class Telling(WatchedStore):
-    """Says that there is work, whenever it is asked."""
+    """Gives a hint of work at every wait."""
 
     async def wait_for_work(self, bus: str, *, timeout: float) -> bool:  # noqa: ASYNC109
         return True

@@ -40,7 +40,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def ignore(_event: Event) -> None:
-    """A handler: a bus without one has no worker."""
+    """Handle an event: do nothing. A bus without a handler has no worker."""
 
 
 @asynccontextmanager
@@ -68,7 +68,7 @@ RUNNERS = pytest.mark.parametrize("runner", [worker_command, server])
 
 
 async def lose(store: EventStore, clock: ManualClock) -> int:
-    """An event of another bus whose worker is gone."""
+    """Store an event of another bus whose worker is gone."""
     (event,) = await store.add_events([new_event("a", bus="elsewhere")])
     await store.claim_next_events(ClaimRequest(bus="elsewhere", worker_id="host:1", token=new_token(), lease=60.0))
     clock.advance(61)

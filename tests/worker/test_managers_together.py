@@ -24,7 +24,7 @@ Open = Callable[[], Awaitable[EventStore]]
 
 @pytest.fixture(params=EVERYWHERE)
 async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Open]:
-    """Opens the same queue again, over connections of its own where the store has some."""
+    """Open the same queue again, over connections of its own where the store has some."""
     memory = MemoryStore()
     url = fresh_url(request.param, request, tmp_path)
     async with AsyncExitStack() as stack:
@@ -38,7 +38,7 @@ async def open_one(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
 
 
 class Notes:
-    """What was called, and by whom."""
+    """The calls of handlers, with the manager that made each."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, int]] = Counter()

@@ -1,4 +1,4 @@
-"""Handlers that are registered and that no live node has: their events wait in place, and say for what."""
+"""Handlers that are registered but that no live node has: their events wait in place, and the log says for what."""
 
 import asyncio
 import re

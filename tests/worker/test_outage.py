@@ -1,4 +1,4 @@
-"""A store that is away: few questions, few lines, and a worker that still stops."""
+"""A store that is away: few calls, few log lines, and a worker that still stops."""
 
 import asyncio
 import logging

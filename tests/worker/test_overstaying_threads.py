@@ -88,7 +88,7 @@ async def test_an_event_timeout_waits_for_the_end_of_the_function_too(store: Eve
 
 
 async def test_a_claim_that_was_lost_does_not_let_the_function_run_beside_itself(store: EventStore, slow: Slow) -> None:
-    """Neither on the node that lost it nor on another one of the same process."""
+    """This holds on the node that lost the claim and on another node of the same process."""
     async with EventBus(store, poll_interval=0.02) as one, EventBus(store, poll_interval=0.02) as two:
         for bus in (one, two):
             bus.subscribe("job", slow, id="slow")
@@ -148,7 +148,7 @@ async def test_a_step_of_a_manager_that_is_cancelled_leaves_the_event_to_its_lea
 
 @pytest.mark.parametrize("mode", ["parallel", "bus-serial"])
 def test_a_wait_for_another_event_ends_with_the_timeout_of_the_function(mode: str) -> None:
-    """Otherwise the event would wait for its function, and the function for a child that nobody runs."""
+    """Otherwise the event would wait for its function, and the function for a child that no worker runs."""
     told: list[str] = []
     with SyncEventBus("memory://", retry={"max_retries": 0}, mode=mode) as bus:
 

@@ -15,7 +15,7 @@ from durabus.stores.memory.store import MemoryStore
 
 
 class FailingStore(MemoryStore):
-    """Fails calls that it is told to fail."""
+    """Fails the calls that the test names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ async def store() -> FailingStore:
 
 
 async def finish(store: MemoryStore) -> None:
-    """One more event that has ended."""
+    """Store one more event that has ended."""
     queue = EventQueue(store)
     await queue.publish("foo")
     event = await queue.poll()

@@ -23,7 +23,7 @@ from durabus.worker.children.waiting import AwaitedChildren
 
 
 class SharedStore(WatchedStore):
-    """Says that other processes may end our events."""
+    """A store whose features say that other processes may end our events."""
 
     features = replace(FEATURES, shared_between_processes=True)
 
@@ -149,7 +149,7 @@ async def test_an_end_in_another_process_is_noticed_behind_many_that_run_here(
 async def test_many_ends_in_other_processes_are_caught_up_with(
     store: SharedStore, publisher: Publisher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All in one round: the second one is an hour away."""
+    """The publisher sees all of them in one round: the second one is an hour away."""
     monkeypatch.setattr(publisher_module, "LOOK_EVERY", 0.5)
     handles = send(publisher, 5 * publisher_module.LOOK_AT_ONCE)
     await publisher.flush()

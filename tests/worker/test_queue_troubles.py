@@ -1,4 +1,4 @@
-"""A queue worked by hand does not keep events that nobody got."""
+"""A queue that is polled by hand does not keep events that no caller got."""
 
 import asyncio
 import sqlite3
@@ -14,7 +14,7 @@ from durabus.model.claim import Claim, ClaimRequest
 
 
 class SlowStore(WatchedStore):
-    """Answers a claim when it is told to."""
+    """Replies to a claim when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ async def test_a_step_of_a_manager_that_is_cancelled_puts_its_event_back() -> No
 
 
 async def test_claims_finalized_in_callers_transactions_are_forgotten(tmp_path: Path) -> None:
-    """Nobody tells the queue that a transaction was committed."""
+    """The queue does not learn that a transaction was committed."""
     store = await open_store(f"sqlite:///{tmp_path}/bus.db")
     queue = EventQueue(store, abandoned_after=0.01)
     await queue.publish("order.placed")

@@ -1,4 +1,4 @@
-"""What a node knows of the handlers of others, and others of its own."""
+"""What a node knows of the handlers of other nodes, and they of its own."""
 
 import asyncio
 
@@ -153,7 +153,7 @@ async def test_a_forgotten_bus_leaves_nothing_in_memory() -> None:
 
 
 class OfShards(MemoryStore):
-    """Its list has another revision than each of its claims, as in a store of several shards."""
+    """A store whose list has another revision than each claim, as in a store of several shards."""
 
     looks = 0
 

@@ -1,4 +1,4 @@
-"""Taking events from a worker takes them from nobody else."""
+"""Releasing a worker takes no event from another worker."""
 
 from durabus.model.claim import Claim, ClaimRequest, new_token
 from durabus.model.event import new_event
@@ -13,7 +13,7 @@ async def claim(store: MemoryStore, worker: str, limit: int = 1) -> list[Claim]:
 
 
 class Restless(MemoryStore):
-    """The first event changes hands as soon as somebody has seen who holds it."""
+    """Gives the first event to another worker right after a caller has listed its holder."""
 
     taken: Claim | None = None
 

@@ -15,7 +15,7 @@ from durabus.worker.serial import OVERDUE, QUICK, SerialBatch
 
 
 class Watch:
-    """A clock that is told what it shows."""
+    """A clock that the test sets."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -103,7 +103,7 @@ def test_what_ends_between_batches_changes_nothing(watch: Watch) -> None:
 
 
 class Noting(WatchedStore):
-    """Notes what claims brought that came with a settlement."""
+    """Notes the results of claims that came with a settlement."""
 
     def __init__(self) -> None:
         super().__init__()

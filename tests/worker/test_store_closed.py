@@ -1,4 +1,4 @@
-"""A worker that ends without having been stopped: everybody who waits for it is told."""
+"""If a worker ends without having been stopped, every waiting caller gets an error."""
 
 import asyncio
 from collections.abc import AsyncIterator

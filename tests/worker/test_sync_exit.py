@@ -36,7 +36,7 @@ begun.wait(10)
 
 
 def run(folder: Path, script: str, *, doing: str = "pass", patience: float = 0.2) -> subprocess.CompletedProcess[str]:
-    """A program that imports the module ``app``."""
+    """Run a program that imports the module ``app``."""
     (folder / "app.py").write_text(MODULE.format(url=f"sqlite:///{folder}/bus.db", doing=doing, patience=patience))
     (folder / "program.py").write_text(script)
     done = subprocess.run(

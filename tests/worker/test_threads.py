@@ -28,7 +28,7 @@ def threads() -> Iterator[HandlerThreads]:
 
 @pytest.fixture
 async def release() -> AsyncIterator[threading.Event]:
-    """Lets every function go that ``Busy`` holds; at the end of the test at the latest."""
+    """An event that frees every function that ``busy`` holds, at the end of the test at the latest."""
     release = threading.Event()
     yield release
     release.set()
@@ -39,7 +39,7 @@ def alive() -> list[threading.Thread]:
 
 
 async def busy(threads: HandlerThreads, release: threading.Event) -> None:
-    """One thread is kept until ``release``."""
+    """Keep one thread busy until ``release``."""
     begun = threading.Event()
 
     def hold() -> None:
@@ -65,7 +65,7 @@ async def test_there_are_as_many_threads_as_needed_and_no_more_than_allowed() ->
 
 
 async def test_a_thread_that_is_done_takes_the_next_call() -> None:
-    """It tells its result before it is free again, so now and then a call still gets a new one."""
+    """A thread returns its result before it is free again, so now and then a call still gets a new one."""
     threads = HandlerThreads(40, "test-threads")
     for _ in range(40):
         await asyncio.wrap_future(threads.submit(int))

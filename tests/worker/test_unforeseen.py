@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(20)
 
 
 class OddStore(MemoryStore):
-    """Fails in a way that nobody thought of, as often as it is told to."""
+    """Fails with an error that no store should raise, as often as the test says."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ SERIAL = ["bus-serial", "global-serial"]
 
 
 class PlainStore(MemoryStore):
-    """One that cannot claim an event by its name."""
+    """A store that cannot claim an event by its ``event_id``."""
 
     features = replace(MemoryStore.features, claims_by_event_id=False)
 

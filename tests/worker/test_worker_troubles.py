@@ -246,7 +246,7 @@ async def test_a_settlement_callback_that_fails_does_not_stop_the_others(
 
 
 class PausedStore(WatchedStore):
-    """Holds back the answer of a claim that holds something, until it is told to let it go, or to lose it."""
+    """Holds back the reply to a claim that got events, until the test lets it go or loses it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -300,7 +300,7 @@ async def test_a_claim_that_is_granted_during_a_shutdown_is_given_back(paused: P
 async def test_a_claim_without_a_reply_is_repeated_even_if_there_is_no_other_reason(
     paused: PausedStore,
 ) -> None:
-    """Not by a new request: that would leave the first one's events to their leases."""
+    """A new request would leave the events of the first one claimed until their leases end."""
     calls = Calls()
     dispatcher = Dispatcher()
     dispatcher.add(make_handler(calls))
@@ -365,7 +365,7 @@ async def test_a_settlement_that_the_store_cannot_take_does_not_keep_the_others_
 
 
 async def test_what_is_done_is_settled_although_its_deadline_passed_meanwhile(store: WatchedStore) -> None:
-    """Nobody has taken it over, so the store takes the result."""
+    """No other worker has claimed the event, so the store takes the result."""
     told: list[EventStatus] = []
 
     async def handler(event: Event) -> None:

@@ -67,15 +67,15 @@ class EventGraph:
         return len(self._parts)
 
     def start(self) -> int:
-        """Just published."""
+        """Return the state of an event that was just published."""
         return 0
 
     def check(self, number: int) -> None:
-        """Rules about a state by itself."""
+        """Check the rules about a state by itself."""
         self.model.check(self._parts[number])
 
     def moves(self, number: int) -> list[tuple[str, int]]:
-        """Every step from this state, for a walk through the graph itself."""
+        """Return every step from this state, for a walk through the graph itself."""
         return [(name, after) for name, after, _ in self.steps(number)]
 
     def steps(self, number: int) -> Sequence[Step]:
@@ -97,7 +97,7 @@ class EventGraph:
 
 
 class MergedGraph:
-    """A graph in which states that no lock can tell apart are one: the coarsest such merging, by refinement.
+    """A graph in which states that no lock can distinguish are one: the coarsest such merging, by refinement.
 
     Two states stay together if both are live or both are not, and if every step of one has a step of the other that
     does the same to the lock and leads to the same class. Steps within a class that leave the lock alone do not count:
@@ -123,7 +123,7 @@ class MergedGraph:
         return len(self._examples)
 
     def steps(self, number: int) -> Sequence[Step]:
-        """Every step from this class, by the example of one of its states."""
+        """Return every step from this class, by the example of one of its states."""
         found = self._graph.steps(self._examples[number])
         distinct = {(self.class_of[after], effect): name for name, after, effect in found}
         return [(name, after, effect) for (after, effect), name in distinct.items()]
@@ -150,11 +150,11 @@ class BusModel:
         self._known: dict[tuple[LockState | None, Effect, str, str], LockState | Refused | None] = {}
 
     def start(self) -> Pair:
-        """Both just published, the lock never taken."""
+        """Return the first state: both events are just published, the lock was never taken."""
         return (0, 0, None)
 
     def check(self, pair: Pair) -> None:
-        """Never two valid claims, and none without the lock."""
+        """Check that there are never two valid claims, and none without the lock."""
         *numbers, lock = pair
         valid = [str(at) for at, number in enumerate(numbers) if isinstance(number, int) and self._events.live(number)]
         if len(valid) > 1:
@@ -163,7 +163,7 @@ class BusModel:
             raise Broken("a valid claim goes without its lock")
 
     def moves(self, pair: Pair) -> list[tuple[str, Pair]]:
-        """Every step of either event that the lock lets happen."""
+        """Return every step of either event that the lock allows."""
         first, second, lock = pair
         found: list[tuple[str, Pair]] = []
         for name, after, effect in self._events.steps(first):
@@ -173,7 +173,7 @@ class BusModel:
         return found
 
     def _locks(self, lock: LockState | None, effect: Effect, owner: str) -> list[LockState | None]:
-        """The lock after the step; nothing if the lock forbids it. A request may be the late double of a lost one."""
+        """Return the lock after the step, unless it forbids it. A request may be the late double of a lost one."""
         if effect is Effect.NONE:
             return [lock]
         tokens = [NEW]
@@ -214,7 +214,7 @@ class BusModel:
                 return lock
 
     def _taken(self, lock: LockState | None, owner: str, token: str) -> LockState | Refused:
-        """A lock that the token has already, from a claim it lost, must be renewed to last as long as the new claim."""
+        """Return the lock, taken or renewed: a token may have it from a lost claim, but needs it for the new one."""
         took = handlers.claim_lock(lock, key=KEY, worker_id="w", token=token, lease=LEASE, fence=FENCE + 1, now=NOW)
         if isinstance(took, Refused):
             return took

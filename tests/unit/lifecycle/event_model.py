@@ -80,12 +80,12 @@ class EventModel:
         return self._trying or next((handler.trying for handler in self._handlers if handler.trying), "")
 
     def start(self) -> Part:
-        """Just published."""
+        """Return the state of an event that was just published."""
         new = new_event("order.placed", max_attempts=MAX_ATTEMPTS if self._own_limit else None)
         return Part(transition.publish(new, 1, NOW).state, None, False, frozenset())
 
     def check(self, part: Part) -> None:
-        """Rules about a state by itself."""
+        """Check the rules about a state by itself."""
         check_state(part.state)
         valid = [row.result.handler_id for row in part.state.handlers if live_handler_claim(row)]
         if self._serial and len(valid) > 1:
@@ -94,11 +94,11 @@ class EventModel:
             raise Broken(f"the valid claim on {valid} goes without its lock")
 
     def moves(self, part: Part) -> list[tuple[str, Part]]:
-        """Every step that changes something."""
+        """Return every step that changes something."""
         return [(move.name, move.after) for move in self.effects(part)]
 
     def effects(self, part: Part) -> list[Move]:
-        """Every step that changes something, with what it means for a lock that goes with the claim."""
+        """Return every step that changes something, with what it means for a lock that goes with the claim."""
         state = part.state
         found: list[Move] = []
         for name, command in self._commands:
@@ -156,7 +156,7 @@ class EventModel:
                 return False
 
     def _worker_would_not(self, state: EventState, command: Fail | Release) -> bool:
-        """Nobody runs a handler that succeeded; where the event has no limit, the worker minds its own."""
+        """Return whether no worker sends the command: it repeats a success, or exceeds the worker's attempt limit."""
         used_up = state.event.attempts >= MAX_ATTEMPTS and not self._own_limit
         if isinstance(command, Fail) and command.delay is not None and used_up:
             return True

@@ -20,8 +20,8 @@ from durabus.model.statuses import DEAD_LETTER, SETTLED, TERMINAL, Action, Event
 MAX_ATTEMPTS = 2
 
 HELD, LATE, REPEATED, STALE = "held", "late", "repeated", "stale"
-"""What a claim is that a command shows: the current one, the one that was abandoned and that nobody followed, the one
-that settled last, or none of them."""
+"""How the claim of a command relates to the event: it is the current one, the one that was abandoned and is still the
+newest, the one that settled last, or none of them."""
 _KINDS = {
     Complete: (Action.COMPLETED, Action.COMPLETED_WITH_ERRORS),
     Fail: (Action.FAILED,),
@@ -38,7 +38,7 @@ _ERRORS_SHORT_OF_ATTEMPTS = {
 
 
 class Folded(NamedTuple):
-    """An event as its log tells it."""
+    """An event as its log describes it."""
 
     status: EventStatus
     attempts: int
@@ -99,7 +99,7 @@ def check_step(before: EventState, command: EventCommand, applied: Applied, how:
 
 
 def check_state(state: EventState) -> None:
-    """The rules about a state by itself."""
+    """Check the rules about a state by itself."""
     event = state.event
     if (state.token is None) is (event.status is EventStatus.PROCESSING):
         raise Broken(f"a token and PROCESSING belong together, not {state.token} and {event.status}")
@@ -116,7 +116,7 @@ def check_state(state: EventState) -> None:
 
 
 def fold(folded: Folded, entry: LogEntry) -> Folded:
-    """The event after ``entry``, told from the action; the entry's own fields must tell the same."""
+    """Return the event after ``entry``, derived from its action. The entry's own fields must agree."""
     status, attempts, generation, fence = folded
     match entry.action:
         case Action.PICKED:
@@ -143,7 +143,7 @@ def fold(folded: Folded, entry: LogEntry) -> Folded:
 
 
 def told_by(state: EventState) -> Folded:
-    """What a fold of the whole log must give."""
+    """Return what a fold of the whole log must give."""
     event = state.event
     return Folded(event.status, event.attempts, event.generation, event.fence)
 

@@ -8,7 +8,7 @@ them as a store does: a claim takes its lock in the same step, is renewed only t
 or forget may matter: in every state the network delivers every message that any worker could ever have sent, in any
 order, once, twice or never. So each state is tried with the current claim, with the one that was settled last (its
 repeat, after a lost reply), with claims that were lost long ago, with an old grant under the current token (a request
-that was delivered twice), and with forged mixtures of token and fence. A crash is a worker of whom no message comes
+that was delivered twice), and with forged mixtures of token and fence. A crashed worker is one that sends no message
 any more. This covers two workers and every larger number of them.
 
 **Time** stands still at ``NOW``; that a lease ends, or a retry falls due, is a step that may happen at any moment. A
@@ -24,7 +24,7 @@ a fence only rises, an attempt counts one, the log folds to the state.
 with two (parallel and serial) is walked state by state; workers that also say ``start`` are walked with up to one
 handler, because it doubles the states and touches no handler. Two events with two handlers each have some hundred
 million states, but share nothing except the lock: ``bus_model`` first merges the states of one event that no lock can
-tell apart, then walks all pairs of the merged ones. That the merging loses no pair is itself tested, on events without
+distinguish, then walks all pairs of the merged ones. That the merging loses no pair is itself tested, on events without
 handlers, whose pairs are walked both ways.
 """
 
@@ -63,7 +63,7 @@ class Violation(AssertionError):
 
 
 class Model(Protocol[State]):
-    """Something to walk."""
+    """A model that can be walked."""
 
     @property
     def trying(self) -> str:
@@ -84,13 +84,13 @@ class Model(Protocol[State]):
 
 
 class Tally:
-    """What happened on a walk, so that a test can tell that it was not a walk through nothing."""
+    """What happened on a walk, so that a test can check that the walk met every kind of step."""
 
     def __init__(self) -> None:
         self.applied: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.seen: Counter[str] = Counter()
-        """Takeovers, stale writes, dead letters and the like."""
+        """The number of takeovers, stale writes, dead letters and the like."""
 
 
 class Walk(Generic[State]):
@@ -115,7 +115,7 @@ class Walk(Generic[State]):
 
     @property
     def states(self) -> AbstractSet[State]:
-        """All of them."""
+        """Return all states."""
         return self._came_from.keys()
 
     def _next(self, frontier: list[State]) -> list[State]:

@@ -56,7 +56,7 @@ class HandlerModel:
         self._writes = [(claim, self._all_writes(claim)) for claim in map(self._claim, SHAPES)]
 
     def check_untouched(self, part: Part, state: EventState) -> None:
-        """What must hold for the handler over every step that is not a grant of it."""
+        """Check what must hold for the handler over every step that is not a grant of it."""
         row, old = find_row(state, self._id), find_row(part.state, self._id)
         if row is not None and row.result.fence < self._floor(part):
             raise Broken(f"the fence of {self._id} went down")
@@ -67,7 +67,7 @@ class HandlerModel:
             raise Broken(f"{self._id} had succeeded and does not any more")
 
     def moves(self, part: Part) -> list[Move]:
-        """Everything that workers may do with the handler, and the end of its lease."""
+        """Return everything that workers may do with the handler, and the end of its lease."""
         row = find_row(part.state, self._id)
         found: list[Move] = []
         for name, request in self._requests:
@@ -88,7 +88,7 @@ class HandlerModel:
         return found
 
     def _all_requests(self) -> list[tuple[str, HandlerClaimRequest]]:
-        """By tokens new and old under the current claim on the event; by a new one under any other claim on it."""
+        """Return requests by new and old tokens under the event's current claim, and by a new one under others."""
         tokens = (NEW, CURRENT, SETTLED_LAST, LOST) if self._serial else (NEW, CURRENT, SETTLED_LAST)
         asked = [(token, SHAPES[0]) for token in tokens]
         asked += [(NEW, shape) for shape in SHAPES[1:]]
@@ -154,7 +154,7 @@ class HandlerModel:
             raise Broken(f"a grant of {self._id} must count one attempt")
 
     def _lock_taken(self, lock: LockState | None, token: str) -> LockState | Refused:
-        """The lock, for as long as the claim: one that the token has already is renewed with it."""
+        """Return the lock for as long as the claim. A lock that the token has already is renewed with it."""
         took = handlers.claim_lock(
             lock, key=LOCK_KEY, worker_id="w", token=token, lease=LEASE, fence=FENCE + 1, now=NOW
         )
@@ -163,7 +163,7 @@ class HandlerModel:
         return handlers.renew_lock(took, lock_claim(token, took.fence, LOCK_KEY), LEASE, NOW)
 
     def _check_refused(self, state: EventState, writes: list[tuple[str, str, Write]]) -> None:
-        """The bulk of all messages: those without the current claim. A repeat is answered, but writes nothing."""
+        """Check that messages without the current claim are refused. A repeat is accepted and writes nothing."""
         for self.trying, verb, write in writes:
             outcome = write(state)
             if isinstance(outcome, Refused):
@@ -191,7 +191,7 @@ class HandlerModel:
         return [Move(name, renamed(part._replace(state=outcome.state, lock=lock)))]
 
     def _lock_after(self, lock: LockState | None, claim: HandlerClaim, verb: str) -> LockState | Refused | None:
-        """A renewal needs the lock still; whatever ends the claim frees it, if it is still the claim's."""
+        """Return the lock after a step. A renewal needs it; the end of the claim frees it if the claim still has it."""
         shown = lock_claim(claim.token, FENCE, LOCK_KEY)
         if verb == "renew_handler":
             kept = handlers.renew_lock(lock, shown, LEASE, NOW)

@@ -1,4 +1,4 @@
-"""A lock resource by itself: claimed, renewed, released and lost by anybody at any time."""
+"""A lock resource by itself: any worker may claim, renew, release or lose it at any time."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class LockModel:
         self.trying = ""
 
     def start(self) -> LockState | None:
-        """Nobody ever asked for it."""
+        """Return the first state: no worker has claimed the lock yet."""
         return None
 
     def check(self, lock: LockState | None) -> None:
-        """Never two valid claims: of all that may be out there only the holder's is accepted."""
+        """Check that there are never two valid claims: of all possible claims only the holder's is accepted."""
         accepted = [
             (token, fence)
             for token in TOKENS
@@ -37,7 +37,7 @@ class LockModel:
             raise Broken(f"several claims on one lock are accepted: {accepted}")
 
     def moves(self, lock: LockState | None) -> list[tuple[str, LockState | None]]:
-        """Claims by a new token and by repeated ones, renewals and releases by right and wrong claims, expiry."""
+        """Return claims by new and repeated tokens, renewals and releases by right and wrong claims, and expiry."""
         found: list[tuple[str, LockState | None]] = []
         for token in ("new", *TOKENS):
             found += self._claim(lock, token)
@@ -114,15 +114,15 @@ class LockModel:
 
 
 def alive(lock: LockState | None) -> bool:
-    """Whether somebody holds the lock and the lease is not over."""
+    """Return whether a worker holds the lock and its lease is not over."""
     return lock is not None and lock.token is not None and lock.expires_ts > NOW
 
 
 def lock_claim(token: str, fence: int, key: str = KEY) -> LockClaim:
-    """A claim as a worker would show it."""
+    """Return a claim as a worker would send it."""
     return LockClaim(key=key, worker_id="w", token=token, fence=fence, expires_ts=NOW + LEASE)
 
 
 def renamed_lock(lock: LockState, token: str = "now") -> LockState:
-    """The holder is called ``token`` and the newest fence ``FENCE``."""
+    """Return the lock with the holder renamed to ``token`` and the newest fence to ``FENCE``."""
     return replace(lock, fence=FENCE, token=None if lock.token is None else token)

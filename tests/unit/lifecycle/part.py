@@ -14,7 +14,7 @@ from durabus.model.claim import ClaimRef
 from durabus.model.statuses import EventStatus, ResultStatus
 
 NEW, CURRENT, SETTLED_LAST, LOST = "new", "now", "before", "other"
-"""Tokens: of a request made just now, of the claim that is held or was abandoned with nobody after it, of the one
+"""Tokens: of a request made just now, of the claim that is held, or was abandoned and is still the newest, of the one
 settled last, of any older one."""
 
 SHAPES = (
@@ -43,7 +43,7 @@ class Part(NamedTuple):
     lock: LockState | None
     """The lock between serial handlers."""
     ended: bool
-    """This generation has its terminal entry."""
+    """Whether this generation has its terminal entry."""
     fenced: frozenset[str]
     """Handlers that were granted once: their fence may not begin again."""
 
@@ -68,29 +68,29 @@ class Move(NamedTuple):
 
 
 def event_claim(token: str, fence: int) -> ClaimRef:
-    """What a worker shows of a claim on the event."""
+    """Return what a worker sends of a claim on the event."""
     return ClaimRef(1, token, fence)
 
 
 def alive(expires_ts: float | None) -> bool:
-    """Whether a lease is not over."""
+    """Return whether a lease is not over."""
     return expires_ts is not None and expires_ts > NOW
 
 
 def live_claim(state: EventState) -> tuple[str | None, int] | None:
-    """Token and fence of the claim on the event, if its lease is not over."""
+    """Return token and fence of the claim on the event, if its lease is not over."""
     processing = state.event.status is EventStatus.PROCESSING
     return (state.token, state.event.fence) if processing and alive(state.event.expires_ts) else None
 
 
 def live_handler_claim(row: HandlerState) -> tuple[str | None, int] | None:
-    """Token and fence of the claim on a handler, if its lease is not over."""
+    """Return token and fence of the claim on a handler, if its lease is not over."""
     processing = row.result.status is ResultStatus.PROCESSING
     return (row.token, row.result.fence) if processing and alive(row.result.expires_ts) else None
 
 
 def find_row(state: EventState, handler_id: str) -> HandlerState | None:
-    """What the store holds of a handler."""
+    """Return what the store holds of a handler."""
     for row in state.handlers:
         if row.result.handler_id == handler_id:
             return row
@@ -98,7 +98,7 @@ def find_row(state: EventState, handler_id: str) -> HandlerState | None:
 
 
 def renamed(part: Part) -> Part:
-    """The same situation under canonical names."""
+    """Return the same situation under canonical names."""
     state, lock = part.state, part.lock
     if lock is not None and lock.token is not None:
         holder = next((row.result.handler_id for row in state.handlers if row.token == lock.token), None)
@@ -112,7 +112,7 @@ def renamed(part: Part) -> Part:
 
 
 def _order(part: Part, handler_id: str) -> tuple[object, ...]:
-    """Handlers are interchangeable: of two situations that differ by their names only, one is enough."""
+    """Return a sort key of handlers. They are interchangeable: one of two situations that differ by names is enough."""
     row = find_row(part.state, handler_id)
     holds_lock = part.lock is not None and part.lock.token == f"{handler_id}/{CURRENT}"
     if row is None:

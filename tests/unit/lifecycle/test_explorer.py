@@ -1,4 +1,4 @@
-"""Every reachable state keeps every rule, and no planted bug goes unnoticed. What is walked is told in ``explorer``."""
+"""Every reachable state keeps every rule, and no planted bug goes unnoticed. ``explorer`` describes what is walked."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ TABLE: dict[str, dict[str, str]] = {
     "requeue": dict.fromkeys(["with errors", "failed", "failed by expiry"], "PENDING: REQUEUED"),
     "reset": dict.fromkeys(PROCESSING, "PENDING: RESET"),
 }
-"""What is not listed is refused."""
+"""The expected outcomes. A command that is not listed is refused."""
 
 
 def told(before: EventState, outcome: Applied | Refused) -> str:
@@ -134,7 +134,7 @@ def apply(state: EventState, command: EventCommand, now: float = NOW) -> Applied
 
 
 def logged(action: Action, event: Event, **fields: Any) -> LogEntry:
-    """The entry of a transition that left ``event`` behind."""
+    """Return the entry of a transition that led to ``event``."""
     return LogEntry(
         action=action,
         id=7,
@@ -152,7 +152,7 @@ def logged(action: Action, event: Event, **fields: Any) -> LogEntry:
 
 
 def logged_end(event: Event, **fields: Any) -> LogEntry:
-    """The entry of a transition that ended the event: it stands alone."""
+    """Return the entry of a transition that ended the event, with all that a reader needs."""
     return logged(
         Action(event.status.value),
         event,
@@ -167,7 +167,7 @@ def logged_end(event: Event, **fields: Any) -> LogEntry:
 
 
 def pending(event: Event, **changes: Any) -> Event:
-    """``event`` back in the queue."""
+    """Return ``event`` as it is when it is back in the queue."""
     free = dict.fromkeys(["worker_id", "picked_ts", "started_ts", "expires_ts"])
     return replace(event, **({"status": EventStatus.PENDING, "updated_ts": NOW, "due_ts": NOW} | free | changes))
 

@@ -1,4 +1,4 @@
-"""What a publisher hands over is checked before anything is stored."""
+"""``new_event`` checks the values of a publisher before anything is stored."""
 
 from __future__ import annotations
 

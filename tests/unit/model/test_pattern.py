@@ -24,7 +24,7 @@ NAMES = st.text("ab.*", max_size=12)
 
 
 def slowly(pattern: str, event_type: str) -> bool:
-    """The same by regular expressions."""
+    """Match the pattern by a regular expression."""
     if pattern == "*":
         return True
     segments = ("[^.]*" if segment == "*" else re.escape(segment) for segment in pattern.split("."))

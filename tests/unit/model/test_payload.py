@@ -47,7 +47,7 @@ class OrderDict(TypedDict):
 
 
 class Unknown:
-    """Neither a dataclass nor anything else that says which fields it has."""
+    """A class that does not say which fields it has."""
 
 
 TYPED: dict[str, Callable[..., Any]] = {"dataclass": OrderData, "struct": OrderStruct, "pydantic": OrderModel}
