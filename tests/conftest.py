@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 from durabus.store.connect import DEFAULT_URL
 
 # A slow machine must not fail a property; the timeout catches what hangs. Every run tries the same examples: one that
-# fails today would fail for whoever comes next, too. `make fuzz` tries others, and more.
+# fails today would fail for the next developer, too. `make fuzz` tries others, and more.
 _STEADY = settings(parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("durabus", parent=_STEADY, derandomize=True)
 settings.register_profile("fuzz", parent=_STEADY, max_examples=5000)

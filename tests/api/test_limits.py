@@ -29,7 +29,7 @@ def raw(server: Server, *parts: bytes, timeout: float = 30.0) -> bytes:
             for part in parts:
                 connection.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it has heard enough
+            pass  # the server has closed the connection
         return read_all(connection)
 
 

@@ -32,7 +32,7 @@ def server(store_url: str) -> Iterator[Server]:
 async def browser() -> AsyncIterator[Browser]:
     path = chromium()
     async with async_playwright() as playwright:
-        # Tests may run as root, for whom Chromium has no sandbox; they open no page but ours.
+        # Tests may run as root, where Chromium has no sandbox; they open no page but ours.
         launched = await playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield launched
         await launched.close()

@@ -184,7 +184,7 @@ async def test_the_queue_is_shown_as_it_was_at_one_moment(store: EventStore, mon
     monkeypatch.setattr(store, "counts", counts)
     found = await count_queue(store, BUS)
     assert (found.counts.pending, found.counts.processing, found.oldest) == (0, 3, None)
-    answers += [stale] * 10  # emptied by somebody at every look
+    answers += [stale] * 10  # other workers empty the queue at every look
     found = await count_queue(store, BUS)
     assert (found.counts.pending, found.oldest) == (3, None)
 

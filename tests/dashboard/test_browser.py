@@ -58,7 +58,7 @@ async def test_a_failed_event_is_found_understood_retried_and_seen_to_complete(
     await expect(page.locator("h1 .badge")).to_have_text("pending")
     till.mended = True
     async with open_bus(store_url, bus, till):
-        # Nobody presses anything: the page sees it by itself.
+        # The user presses nothing: the page updates by itself.
         await expect(page.locator("h1 .badge")).to_have_text("completed")
     await expect(page.locator(".timeline")).to_contain_text("requeued from the dead letters")
 

@@ -61,7 +61,7 @@ async def test_the_pictures_show_the_shop(browser: Browser, shop: str) -> None:
         await page.goto("/dashboard/dead-letters?type=mail.requested")
         await page.locator("table a.row").nth(1).click()
         await expect(page.locator("pre.traceback")).to_be_visible()
-        # Where this machine keeps the code is nobody's business.
+        # The pictures must not show where this machine keeps the code.
         await page.locator("pre.traceback").evaluate(
             "(one, path) => one.textContent = one.textContent.replaceAll(path, '/app')", str(ROOT / "src")
         )

@@ -30,7 +30,7 @@ class Prefixes:
 
     def _change(self) -> None:
         if self._used:
-            # Not waited for: nobody uses the names again, and the broker takes its time.
+            # This does not wait: no test uses the names again, and the broker takes its time.
             self._admin.delete_topics([name for prefix in self._used for name in lanes(prefix)])
             self._used.clear()
         self._fresh = [f"t{uuid4().hex}" for _ in range(PREFIXES_AT_ONCE)]

@@ -86,7 +86,7 @@ LIFECYCLE = (
         "generation=state.event.generation + 1",
         "generation=state.event.generation",
         f"{MEMORY}a_requeued_dead_letter_begins_again",
-        "Two lives of one event cannot be told apart in the log.",
+        "Two lives of one event cannot be distinguished in the log.",
     ),
     Mutant(
         "lifecycle: fence of a grant",

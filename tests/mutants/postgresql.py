@@ -123,7 +123,7 @@ POSTGRESQL = (
         "A purge of old dead letters takes the new ones.",
     ),
     Mutant(
-        "PostgreSQL: the log waits for who writes late",
+        "PostgreSQL: the log waits for late writers",
         f"{SQL}log.sql",
         """    SELECT {log_columns} FROM {schema}.event_log
     WHERE (tx, position) > ($1::text::xid8, $2::bigint) AND (tx, position) <= ($3::text::xid8, $4::bigint)

@@ -173,7 +173,7 @@ SQLITE = (
         "            self._identity.check_committed()\n",
         "",
         "tests/sqlite/test_foreign_close.py::test_a_commit_into_a_log_that_was_removed_meanwhile_is_not_confirmed",
-        "A commit into a file that nobody can find is acknowledged.",
+        "A commit into a deleted file is acknowledged.",
     ),
     Mutant(
         "SQLite: a restore is alone",

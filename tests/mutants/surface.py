@@ -57,7 +57,7 @@ SURFACE = (
         "self._has_request() and not self.cycle.more_body and",
         "self._has_request() and",
         f"{CONNECTIONS}a_full_server_closes_whatever_waits_for_its_client[half a body]",
-        "Whoever sends a thousand half bodies stops everybody.",
+        "A client that sends a thousand half bodies stops all others.",
     ),
     Mutant(
         "HTTP: an unread response holds a connection",
@@ -65,7 +65,7 @@ SURFACE = (
         " and not self.flow.write_paused",
         "",
         f"{CONNECTIONS}a_full_server_drops_a_response_that_its_client_does_not_read",
-        "Whoever does not read a thousand responses stops everybody.",
+        "A client that does not read a thousand responses stops all others.",
     ),
     Mutant(
         "HTTP: long polls of many peers",
@@ -97,7 +97,7 @@ SURFACE = (
         "return scope in self.scopes or Scope.ADMIN in self.scopes",
         "return bool(self.scopes)",
         f"{ACCESS}a_scope_opens_its_routes_and_no_other",
-        "Whoever may publish may purge.",
+        "A token that may publish may purge.",
     ),
     Mutant(
         "HTTP: tokens end",
@@ -121,7 +121,7 @@ SURFACE = (
         "if not hmac.compare_digest(_hash(secret), expected) or known is None",
         "if known is None",
         f"{ACCESS}the_secret_of_a_token_counts_and_not_its_id",
-        "Who has seen the id of a token gets in.",
+        "A client that has seen the id of a token gets in.",
     ),
     Mutant(
         "HTTP: tags of a token",

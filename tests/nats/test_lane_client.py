@@ -54,7 +54,7 @@ async def test_messages_arrive_in_order_with_their_headers_and_the_last_gets_a_r
     assert got[-1] == ({"Number": "a  b c", "Text": "d e"}, b"")
     replies = await asyncio.gather(*(client.ask(one, within=20) for one in sent[:50]))
     assert [reply.data for reply in replies] == [b"%d came" % n for n in range(502, 552)]
-    await plain.drain()  # the server knows of it; of a connection that is closed it hears at some time
+    await plain.drain()  # the server knows of a drain at once; it learns of a closed connection later
     with pytest.raises(NoRespondersError):
         await client.ask(last, within=20)
     await client.close()

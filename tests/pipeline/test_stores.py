@@ -125,7 +125,7 @@ async def write_history(url: str) -> None:
         await history.store.requeue_dead_letters([3])
         await history.claim("host:dead", lease=3600.0)
         # PostgreSQL shows an entry when no older transaction runs any more.
-        while (shown := await history.store.log_lag("")) < ENTRIES:  # noqa: ASYNC110  (nobody tells)
+        while (shown := await history.store.log_lag("")) < ENTRIES:  # noqa: ASYNC110  (there is no signal)
             await asyncio.sleep(0.01)
         assert shown == ENTRIES
 

@@ -242,7 +242,7 @@ async def test_a_store_serves_calls_from_other_threads_and_loops(store: PostgreS
     assert not any(isinstance(one, LeaseLost) for one in renewed)
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # nobody can close a socket politely whose loop is gone
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a socket cannot be closed cleanly after its loop is gone
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_store_may_be_opened_used_and_closed_on_three_loops(url: str) -> None:
     store = PostgreSQLStore.from_url(url)

@@ -34,7 +34,7 @@ async def test_settings_that_lose_events_are_found(store: PostgreSQLStore, url: 
 async def test_every_needed_setting_is_looked_at(
     store: PostgreSQLStore, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The server runs as it should, so the doctor is told to want the opposite.
+    # The server runs as it should, so the test makes the doctor want the opposite.
     other = {name: ("other", level, advice) for name, (_, level, advice) in checks.NEEDED.items()}
     monkeypatch.setattr(checks, "NEEDED", other)
     assert await findings(url) == dict.fromkeys(

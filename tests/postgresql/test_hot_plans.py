@@ -114,7 +114,7 @@ async def test_nothing_on_the_road_of_an_event_is_compiled_or_walks_another_inde
     patient, found = PostgreSQLStore.from_url(place), list[str]()
     await patient.open()
     with psycopg.connect(place.partition("?")[0], autocommit=True, options=f"-c search_path={schema}") as admin:
-        admin.execute("ALTER TABLE events SET UNLOGGED")  # a million rows that nobody needs after a crash
+        admin.execute("ALTER TABLE events SET UNLOGGED")  # a million rows that no test needs after a crash
         for stage, change in (
             *(("empty", "SELECT 1"), ("empty, analyzed", "VACUUM ANALYZE")),
             *(("full", FILL), ("full, analyzed", "VACUUM ANALYZE")),

@@ -146,7 +146,7 @@ async def test_a_replica_is_refused_and_a_failover_found(own_server: RedisServer
         with prompt(own_server.url) as primary:
             assert primary.wait(1, 20_000) == 1
     async with opened(replica.url + "?timeout=40") as store:
-        # it has data and functions, and even answers what only reads; a write waits for a promotion
+        # a replica has data and functions, and even serves reads; a write waits for a promotion
         assert await store.get_event(event.id) == event
         waiting = asyncio.create_task(store.add_events([new_event("t")]))
         await asyncio.sleep(0.2)

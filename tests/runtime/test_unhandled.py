@@ -70,7 +70,7 @@ async def test_an_unhandled_event_may_stay_in_the_queue_until_a_handler_is_there
     bus.subscribe("order.placed", lambda event: None)
     await bus.start()
     kept = await bus.emit("order.plcaed", 7).stored()
-    await bus.publish("order.placed")  # claimed after the first, which holds up nobody
+    await bus.publish("order.placed")  # claimed after the first, which delays no other event
     await comes_true(lambda: has_ended_a_claim(store, kept.id))
     event = await store.get_event(kept.id)
     assert event is not None
@@ -104,7 +104,7 @@ async def test_an_event_that_is_kept_waits_in_place_and_a_handler_that_any_node_
         return (await actions())[1:] == ["PICKED", "RELEASED", "PICKED"]
 
     await comes_true(is_claimed_again)
-    await here.publish("order.placed")  # it holds up nobody, in a serial mode either
+    await here.publish("order.placed")  # it delays no other event, even in a serial mode
     assert await is_claimed_again()
     assert here.metrics.snapshot().unhandled == {"order.plcaed": 1}
 

@@ -31,7 +31,7 @@ async def test_the_loop_polls_at_the_configured_interval_when_no_hint_comes(
     await manager.queue.publish("foo", delay=3600)
     loop = asyncio.create_task(manager.run_process_loop())
     await asyncio.sleep(0)
-    clock.advance(3600)  # nobody tells the loop
+    clock.advance(3600)  # the loop gets no hint of this
     await handler.called()
     manager.stop()
     await loop

@@ -100,7 +100,7 @@ async def test_a_handler_of_a_node_that_just_joined_is_known_at_once(store: Even
     there = Recorder()
     async with EventBus(store) as one:
         one.subscribe("a", Recorder(), id="a")
-        await one.publish("b")  # nobody handles it: it is done, and the first node has looked who does
+        await one.publish("b")  # no handler: it is done, and the first node knows all handlers
         async with EventBus(store, poll_interval=0.01) as two:
             two.subscribe("b", there, id="b")
             await announced(store, two, "b")

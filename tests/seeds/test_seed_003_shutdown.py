@@ -169,7 +169,7 @@ async def test_a_plain_function_that_does_not_end_does_not_delay_shutdown(store:
     handle = bus.emit("user.created")
     await asyncio.to_thread(entered.wait, 10)
     await bus.shutdown()
-    # A thread cannot be stopped, so nobody may begin beside it before the lease is over.
+    # A thread cannot be stopped, so no worker may begin beside it before the lease is over.
     assert await status_of(store, handle.event_id) is EventStatus.PROCESSING
     release.set()
 

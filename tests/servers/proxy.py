@@ -59,7 +59,7 @@ class Proxy:
         self.connections += 1
         try:
             far_reader, far_writer = await asyncio.open_connection(*self._target)
-        except OSError:  # it is down, and that is what its client is told
+        except OSError:  # the server is down: close the connection of its client
             writer.close()
             return
         self._writers += [writer, far_writer]

@@ -197,7 +197,7 @@ async def test_a_call_that_fails_as_its_caller_is_cancelled_is_not_reported_as_f
     waiting = asyncio.create_task(in_time(call(), 60.0))
     await asyncio.sleep(0.01)
     answered.set()
-    await asyncio.sleep(0)  # the call has failed, and whoever waits for it does not know yet
+    await asyncio.sleep(0)  # the call has failed, and its caller does not know yet
     waiting.cancel()
     await asyncio.wait({waiting})
     assert waiting.cancelled()

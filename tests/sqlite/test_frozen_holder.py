@@ -52,7 +52,7 @@ class Holder:
         return rf"bus\.db-durabus\.lock: process {self.process.pid} \(which is stopped\).*kill -CONT"
 
     async def go_on(self) -> None:
-        self._limits.undo()  # others hear of the free lock a moment later
+        self._limits.undo()  # other processes learn of the free lock a moment later
         os.kill(self.process.pid, signal.SIGCONT)
         assert await self.process.wait() == 0
 
@@ -191,7 +191,7 @@ async def test_a_group_that_is_written_one_by_one_gives_up_together(
     refused = [answer for answer in answers if isinstance(answer, StoreUnavailableError)]
     assert len(refused) > 100
     assert (await store.counts()).pending == len(answers) - len(refused)
-    monkeypatch.undo()  # the usual limit again: the writer hears of the free lock a moment later
+    monkeypatch.undo()  # the usual limit again: the writer learns of the free lock a moment later
     frozen.join()
     lock.close()
     await in_time(store.add_events([new_event("order.placed")]))

@@ -144,7 +144,7 @@ async def test_an_open_that_is_cancelled_at_its_end_leaves_nothing(file: Path) -
     opening = asyncio.create_task(store.open())
     await asyncio.sleep(0)
     assert store._opening is not None
-    store._opening._thread.join()  # done, but the task has not been told yet
+    store._opening._thread.join()  # done, but the task does not know yet
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening

@@ -63,7 +63,7 @@ async def test_an_error_that_means_to_end_the_program_is_a_failed_attempt_with_i
         bus.subscribe("job", in_thread, id="in_thread")
         bus.subscribe("next", lambda event: None)
         job = bus.emit("job")
-        async with asyncio.timeout(10):  # a lease is 30 s: nobody waits for it
+        async with asyncio.timeout(10):  # a lease is 30 s: the bus does not wait for it
             await bus.publish("next")
             ended = await job
     assert ended.status is EventStatus.FAILED

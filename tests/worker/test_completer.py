@@ -58,7 +58,7 @@ async def test_half_a_batch_is_settled_while_the_other_half_is_under_way() -> No
     async with working(store, calls, concurrency=20):
         await until(lambda: len(store.held) == 2)
         assert len(calls.numbers) == 20  # both halves ran, and both calls ask for their successors
-        store.held[1].set()  # answers may come in any order
+        store.held[1].set()  # replies may come in any order
         await until(lambda: len(store.held) == 3)
         assert store.most_unfinished == 2
         store.answer_all()
@@ -115,7 +115,7 @@ async def test_an_event_that_comes_back_by_the_other_call_is_not_taken_for_lost(
     soon = RetryPolicy(max_retries=1, base_delay=0.02, jitter=0.0)
     async with working(store, handler, concurrency=20, retry=soon):
         await until(lambda: len(store.held) == 2)
-        store.held[1].set()  # the first call gave three events back, and is not answered
+        store.held[1].set()  # the first call gave three events back, and has no reply yet
         await until(lambda: len(store.held) == 3)
         store.held[2].set()
         await until(lambda: numbers.count(0) == 2)

@@ -306,7 +306,7 @@ async def test_stop_does_not_wait_for_a_reply_of_the_store() -> None:
             raise AssertionError
 
     store = HangingStore()
-    held = HeldClaim(ClaimRef(1, "t", 1), monotonic() + 1000)  # the answer has time until then
+    held = HeldClaim(ClaimRef(1, "t", 1), monotonic() + 1000)  # the reply has time until then
     beating = Heartbeat(store, lease=2000, held=lambda: [held], **UNBOUND)
     beating._tick = 0.01
     beating.start()

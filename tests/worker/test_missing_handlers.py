@@ -73,7 +73,7 @@ async def test_an_event_for_a_handler_that_no_live_node_has_waits_in_place_and_s
 async def test_the_handler_gets_the_event_when_a_node_has_it_again(
     store: EventStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("durabus.worker.registry.REFRESH", LIVE / 2)  # a node that lives is heard of in time
+    monkeypatch.setattr("durabus.worker.registry.REFRESH", LIVE / 2)  # a node that lives announces itself in time
     new, old = Recorder(), Recorder()
     async with EventBus(store, poll_interval=0.02) as bus, EventBus(store, poll_interval=0.02) as back:
         bus.subscribe("job", new, id="new")
