@@ -52,7 +52,7 @@ GUARANTEES = Guarantees(
             *SHOWN_BY["unknown_outcome"],
         ),
         "clock": (f"{BROKER}::test_a_lease_ends_by_the_brokers_clock_and_its_holder_is_refused",),
-        "wake_up": (f"{SUITE}::test_a_publish_wakes_who_waits",),
+        "wake_up": (f"{SUITE}::test_a_publish_wakes_waiting_workers",),
         "limits": SHOWN_BY["limits"],
         "not_for": (
             f"{SUITE}::test_events_become_claimable_with_the_callers_commit",

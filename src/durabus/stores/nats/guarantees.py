@@ -53,7 +53,7 @@ GUARANTEES = Guarantees(
         "wake_up": (f"{SUITE}::test_a_publish_wakes_waiting_workers",),
         "limits": (
             *SHOWN_BY["limits"],
-            f"{BROKER}::test_a_full_stream_is_told_at_once",
+            f"{BROKER}::test_a_full_stream_is_reported_at_once",
         ),
         "not_for": (
             f"{SUITE}::test_events_become_claimable_with_the_callers_commit",

@@ -34,7 +34,7 @@ from durabus.stores.replicated_log.wire import wire, wire_ref
 
 SHOWN_BY: dict[str, tuple[str, ...]] = {
     "unknown_outcome": (
-        "replicated_log/test_node.py::test_a_call_that_gets_no_answer_says_that_its_outcome_is_unknown",
+        "replicated_log/test_node.py::test_a_call_without_a_reply_raises_that_its_outcome_is_unknown",
         "replicated_log/test_node.py::test_what_was_given_up_is_void_however_late_it_comes",
     ),
     "limits": (

@@ -263,7 +263,7 @@ class RepeatTests:
     """The outcome of a call is unknown, so the caller repeats it, perhaps on another node."""
 
     @pytest.mark.parametrize("prepare", ANSWERED_ALIKE, ids=spoken)
-    async def test_a_repeat_answers_as_the_first_time_did(
+    async def test_a_repeat_returns_what_the_first_call_returned(
         self, lab: Lab, other_node: EventStore, prepare: Preparation
     ) -> None:
         """Every call is safe to repeat with the same arguments after a lost reply: it either takes effect once, or
