@@ -9,11 +9,27 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+CANCEL_AGAIN = 5.0
+"""Seconds after which a task that goes on is cancelled once more."""
+
+
+async def cancel_until_ended(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel tasks and wait for their end.
+
+    A task can lose a cancellation: ``asyncio.wait_for`` of Python 3.11 drops one that comes together with the result,
+    and drivers use it. Such a task goes on, so it is cancelled again.
+    """
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        left = (await asyncio.wait(left, timeout=CANCEL_AGAIN))[1]
 
 
 class LoopThread:
@@ -114,9 +130,7 @@ class LoopThread:
         try:
             loop.run_forever()
             while left := asyncio.all_tasks(loop):  # callers that wait for a task must learn that it ended
-                for task in left:
-                    task.cancel()
-                loop.run_until_complete(asyncio.wait(left))
+                loop.run_until_complete(cancel_until_ended(left))
             loop.run_until_complete(loop.shutdown_asyncgens())
         finally:
             loop.close()

@@ -1,6 +1,7 @@
 """Every call that waits when a node closes gets an error, also if the caller of ``close`` is cancelled."""
 
 import asyncio
+import contextlib
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ from tests.replicated_log.simulated_store import FEATURES
 
 from durabus.errors import StoreClosedError, StoreUnavailableError
 from durabus.stores.replicated_log.options import Options
+from durabus.stores.replicated_log.snapshot import Snapshotter
 from durabus.stores.replicated_log.store import ReplicatedLogStore
 from durabus.stores.replicated_log.transport import Position
 
@@ -81,3 +83,22 @@ async def test_closing_continues_after_its_caller_is_cancelled() -> None:
     transport.go_on.set()
     await store.close()
     assert transport.ended
+
+
+async def test_close_ends_a_snapshotter_that_lost_its_cancellation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``asyncio.wait_for`` of Python 3.11, which drivers use, drops a cancellation that comes with the result."""
+    monkeypatch.setattr("durabus.loop_thread.CANCEL_AGAIN", 0.05)
+    begun = threading.Event()
+
+    async def deaf(_self: Snapshotter) -> None:
+        begun.set()
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Snapshotter, "run", deaf)
+    store = ReplicatedLogStore(SimulatedTransport(SimulatedLog()), Options(), FEATURES)
+    await store.open()
+    assert await asyncio.to_thread(begun.wait, 10)
+    async with asyncio.timeout(10):
+        await store.close()

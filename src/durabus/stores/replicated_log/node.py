@@ -14,7 +14,7 @@ from typing import Any
 
 from durabus.clock import monotonic
 from durabus.errors import DurabusError, SchemaError, StoreClosedError, StoreError, StoreUnavailableError
-from durabus.loop_thread import LoopThread
+from durabus.loop_thread import LoopThread, cancel_until_ended
 from durabus.model.event import Event, NewEvent
 from durabus.stores.replicated_log.callers import CLOSED, Barriers, Inbox, PendingCall, Replies, Sender
 from durabus.stores.replicated_log.commands import Join, Written, encode_command
@@ -51,9 +51,7 @@ class NodeTasks:
     async def cancel_all(self) -> None:
         """Cancel the tasks and wait for their end."""
         while self._tasks:  # a task that ends may have begun another
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(self._tasks)
+            await cancel_until_ended(self._tasks)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -170,8 +168,7 @@ class Node:
     async def _finish(self) -> None:
         deadline = monotonic() + self._timeout
         if self._snapshotting is not None:
-            self._snapshotting.cancel()
-            await asyncio.wait([self._snapshotting])
+            await cancel_until_ended([self._snapshotting])
         while not self._sender.idle and monotonic() < deadline and not self._broken:  # noqa: ASYNC110  (once, at the end)
             await asyncio.sleep(CLOSE_EVERY)
         await self._tasks.cancel_all()
