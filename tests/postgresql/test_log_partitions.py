@@ -6,10 +6,12 @@ import psycopg
 import pytest
 
 from durabus.clock import ManualClock
+from durabus.maintenance.services import Partitions
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import Event, new_event
 from durabus.model.settlement import Complete, Fail
 from durabus.model.statuses import EventStatus
+from durabus.stores.postgresql import core
 from durabus.stores.postgresql.store import PostgreSQLStore
 
 DAY = 86_400.0
@@ -50,6 +52,33 @@ async def test_the_next_days_are_there_in_advance(store: PostgreSQLStore, admin:
     await ended(store, EventStatus.COMPLETED)
     assert admin.execute("SELECT count(*) FROM event_log_20231114").fetchone() == (2,)
     assert admin.execute("SELECT count(*) FROM event_log_rest").fetchone() == (0,)
+
+
+async def test_a_fleet_that_only_reads_has_the_days_it_will_need(
+    store: PostgreSQLStore, admin: psycopg.Connection, clock: ManualClock
+) -> None:
+    clock.advance(30 * DAY)
+    await Partitions(store).run_once()
+    days = {name for (name,) in admin.execute(DAYS)}
+    assert days >= {f"event_log_202312{day}" for day in range(14, 22)}
+    assert await store.make_log_partitions() == 0
+    clock.advance(DAY)
+    assert await store.make_log_partitions() == 1
+
+
+async def test_a_call_makes_no_partitions_while_maintenance_does(
+    store: PostgreSQLStore, admin: psycopg.Connection, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "ADD_UP_EVERY", 1)
+    store._partitions_until = 0.0
+    await store.make_log_partitions()
+    before = {name for (name,) in admin.execute(DAYS)}
+    clock.advance(DAY)
+    await store.log_head()
+    assert {name for (name,) in admin.execute(DAYS)} == before
+    store._partitions_until = 0.0
+    await store.log_head()
+    assert {name for (name,) in admin.execute(DAYS)} > before
 
 
 async def test_a_day_without_a_table_of_its_own_loses_nothing(

@@ -11,13 +11,15 @@ import pytest
 
 from durabus import Event, EventBus, EventStore, ManualClock, new_event, open_store
 from durabus.cli.worker import worker
-from durabus.errors import StoreUnavailableError
+from durabus.errors import ConfigurationError, StoreUnavailableError
 from durabus.http import Settings, create_app
 from durabus.maintenance import services
-from durabus.maintenance.services import Expiry, HorizonWatch, MaintenanceService
+from durabus.maintenance.services import Expiry, HorizonWatch, MaintenanceService, Partitions, Retention
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.log_entry import LogHold
-from durabus.model.statuses import EventStatus
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Complete
+from durabus.model.statuses import EventStatus, ResultStatus
 
 OFTEN = 0.001
 
@@ -37,6 +39,7 @@ def clock() -> ManualClock:
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(services, "EVERY", OFTEN)
+    monkeypatch.setattr(services, "PARTITIONS_EVERY", OFTEN)
 
 
 async def ignore(_event: Event) -> None:
@@ -110,6 +113,77 @@ async def test_each_runner_watches_the_horizon_of_the_log(
     running: AbstractAsyncContextManager[None] = runner(store)
     async with asyncio.timeout(10), running:
         await asked.wait()
+
+
+@RUNNERS
+async def test_each_runner_makes_log_partitions(
+    store: EventStore, runner: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "durabus.maintenance")
+    missing, passes = 8, 0
+    ready = asyncio.Event()
+
+    async def make_log_partitions() -> int:
+        nonlocal missing, passes
+        made, missing, passes = missing, 0, passes + 1
+        if passes > 1:
+            ready.set()
+        return made
+
+    monkeypatch.setattr(store, "make_log_partitions", make_log_partitions)
+    running: AbstractAsyncContextManager[None] = runner(store)
+    async with asyncio.timeout(10), running:
+        await ready.wait()
+    assert [text for text in caplog.messages if "partitions" in text] == ["log partitions made: 8"]
+
+
+@RUNNERS
+async def test_no_runner_deletes_the_results_of_completed_events(
+    store: EventStore, clock: ManualClock, runner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (event,) = await store.add_events([new_event("a", bus="elsewhere")])
+    request = ClaimRequest(bus="elsewhere", worker_id="host:1", token=new_token(), lease=60.0)
+    (claim,) = await store.claim_next_events(request)
+    result = HandlerResult(handler_id="h", status=ResultStatus.SUCCEEDED, value_json="7")
+    await store.settle_events([Complete(claim.ref, (result,))])
+    clock.advance(86_400)
+    passes, looked = 0, asyncio.Event()
+
+    async def log_hold() -> LogHold | None:
+        nonlocal passes
+        passes += 1
+        if passes == 3:
+            looked.set()
+        return None
+
+    monkeypatch.setattr(store, "log_hold", log_hold)
+    running: AbstractAsyncContextManager[None] = runner(store)
+    async with asyncio.timeout(10), running:
+        await looked.wait()
+    assert await store.list_results(event.id) == [result]
+
+
+@pytest.mark.parametrize("kind", [Expiry, HorizonWatch, Partitions, Retention])
+async def test_a_service_stops_before_its_start_and_as_often_as_it_is_asked(
+    store: EventStore, kind: type[MaintenanceService]
+) -> None:
+    before = asyncio.all_tasks()
+    service = kind(store)
+    await service.stop()
+    service.start()
+    task = service.task
+    service.start()
+    assert service.task is task
+    await service.stop()
+    await service.stop()
+    assert asyncio.all_tasks() == before
+    await service.run_once()
+
+
+@pytest.mark.parametrize("every", [0, -1.0, float("nan"), "often"])
+async def test_an_interval_must_be_a_positive_duration(store: EventStore, every: Any) -> None:
+    with pytest.raises(ConfigurationError, match="every="):
+        Partitions(store, every=every)
 
 
 @RUNNERS

@@ -1,7 +1,4 @@
-"""Services that look after a store: they take back orphans, watch the log's horizon, and delete old handler states.
-
-PostgreSQL makes its log partitions itself, during its calls. The calls of these services are enough for that.
-"""
+"""Services that look after a store: orphans, the partitions and the horizon of the log, old handler states."""
 
 from __future__ import annotations
 
@@ -13,12 +10,15 @@ from weakref import WeakKeyDictionary
 
 from durabus.clock import monotonic
 from durabus.errors import StoreClosedError, StoreError
+from durabus.model.limits import Duration, seconds
 from durabus.store.contract import EventStore
 
 logger = logging.getLogger("durabus.maintenance")
 
 EVERY = 10.0
 """Seconds between two passes, unless a server's settings say otherwise."""
+PARTITIONS_EVERY = 1800.0
+"""Half the time after which a call of a PostgreSQL store makes the partitions itself, so that no call has to."""
 STOP_WITHIN = 2.0
 """Seconds that ``stop`` waits for a pass that it cancelled: a store that is away may not let it end."""
 TAKEN_AT_ONCE = 1_000
@@ -39,9 +39,9 @@ class MaintenanceService:
     _begun: ClassVar[WeakKeyDictionary[EventStore, dict[type[MaintenanceService], float]]] = WeakKeyDictionary()
     """When the last pass of each service began, by the local clock."""
 
-    def __init__(self, store: EventStore, *, every: float) -> None:
+    def __init__(self, store: EventStore, *, every: Duration = EVERY) -> None:
         self._store = store
-        self._every = every
+        self._every = seconds(every, "every", allow_zero=False)
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -107,8 +107,27 @@ class HorizonWatch(MaintenanceService):
         await self._store.log_hold()
 
 
+class Partitions(MaintenanceService):
+    """Makes the log partitions of the next days, also while the whole fleet only reads. Users drop old ones."""
+
+    doing = "making log partitions"
+
+    def __init__(self, store: EventStore, *, every: Duration = PARTITIONS_EVERY) -> None:
+        super().__init__(store, every=every)
+
+    async def run_once(self) -> None:
+        """Make those that are missing."""
+        made = await self._store.make_log_partitions()
+        if made:
+            logger.info("log partitions made: %d", made)
+
+
 class Retention(MaintenanceService):
-    """Deletes the handler states of COMPLETED events."""
+    """Deletes the handler states of COMPLETED events of every bus, however young they are.
+
+    Only ``EventManager`` runs it. ``durabus worker`` and a server do not, because results are read after the end: by a
+    handle in another process, by ``durabus events show``, by the page of an event. They are deleted with their event.
+    """
 
     doing = "deleting old handler states"
 
@@ -138,6 +157,7 @@ class Maintenance:
         self.services: Sequence[MaintenanceService] = (
             Expiry(store, every=expire_every or EVERY),
             HorizonWatch(store, every=EVERY),
+            Partitions(store, every=PARTITIONS_EVERY),
         )
 
     def start(self) -> None:

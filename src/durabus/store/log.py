@@ -57,6 +57,13 @@ class Log(Protocol):
         """
         ...
 
+    async def make_log_partitions(self) -> int:
+        """Make the log partitions of the next days, and return how many were made.
+
+        Any process may call this at any time: a repeat makes none. A store whose log has no partitions returns 0.
+        """
+        ...
+
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         """Return the entries of one event, oldest first. The list is empty if the event is unknown."""
         ...

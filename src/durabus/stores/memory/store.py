@@ -181,6 +181,10 @@ class MemoryLogVerbs(MemoryCore):
         self._check_open()
         return None
 
+    async def make_log_partitions(self) -> int:
+        self._check_open()
+        return 0
+
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         with self._lock:
             self._check_open()

@@ -16,6 +16,7 @@ from durabus.stores.postgresql.address import PostgreSQLAddress
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
 from durabus.stores.postgresql.publishing import known_events
+from durabus.stores.postgresql.schema import DAYS_AHEAD, PARTITIONS_EVERY
 from durabus.stores.sql.changes import in_parts
 from durabus.stores.sql.rows import Row, entry_of
 
@@ -100,6 +101,11 @@ class PostgreSQLLog(PostgreSQLCore):
         hold = LogHold(**dict(rows[0])) if rows else None
         self._holds.note(hold)
         return hold
+
+    async def make_log_partitions(self) -> int:
+        made = int((await self._ask("make_log_partitions", self._clock_argument(), DAYS_AHEAD))[0][0])
+        self._partitions_until = monotonic() + PARTITIONS_EVERY
+        return made
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         async def read(session: PostgreSQLSession) -> list[LogEntry]:

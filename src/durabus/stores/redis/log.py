@@ -177,6 +177,10 @@ class RedisLog(RedisCore):
         self._check_open()
         return None
 
+    async def make_log_partitions(self) -> int:
+        self._check_open()
+        return 0
+
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         _, *records = await self._call("read_event_log", known_ref(ref))
         return LogRecords(records).entries()

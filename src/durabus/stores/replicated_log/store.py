@@ -266,6 +266,9 @@ class ReplicatedLogLog(ReplicatedLogCalls):
     async def log_hold(self) -> LogHold | None:
         return await (await self._current()).log_hold()
 
+    async def make_log_partitions(self) -> int:
+        return await (await self._current()).make_log_partitions()
+
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         return await (await self._current()).read_event_log(ref)
 

@@ -76,6 +76,9 @@ class ShardedLog(ShardedCore):
         held = [hold for hold in await self._all(lambda shard, _: shard.log_hold()) if hold is not None]
         return max(held, key=lambda hold: hold.waiting, default=None)
 
+    async def make_log_partitions(self) -> int:
+        return sum(await self._all(lambda shard, _: shard.make_log_partitions()))
+
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         """See ``Log``. From such a position, a reader reads the other shards from their beginning."""
         number = self._numbers.of_ref(ref)

@@ -80,6 +80,10 @@ class SQLiteLog(SQLiteCore):
         self._check_open()
         return None
 
+    async def make_log_partitions(self) -> int:
+        self._check_open()
+        return 0
+
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
         def read(tx: Transaction) -> list[LogEntry]:
             event = get_event(tx, ref)

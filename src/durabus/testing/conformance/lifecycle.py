@@ -60,6 +60,7 @@ CALLS: dict[str, VerbCall] = {
     "log_head": lambda store: store.log_head(),
     "log_lag": lambda store: store.log_lag(""),
     "log_hold": lambda store: store.log_hold(),
+    "make_log_partitions": lambda store: store.make_log_partitions(),
     "read_event_log": lambda store: store.read_event_log(1),
     "save_position": lambda store: store.save_position("r", "", lock=LOCK),
     "read_position": lambda store: store.read_position("r"),

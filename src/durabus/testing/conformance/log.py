@@ -83,6 +83,17 @@ class LogTests:
         await lab.publish(2)
         assert await lab.store.log_hold() is None
 
+    async def test_log_partitions_are_made_once_and_change_no_entry(self, lab: Lab, other_node: EventStore) -> None:
+        """Make the log partitions of the next days, and return how many were made.
+
+        Any process may call this at any time: a repeat makes none. A store whose log has no partitions returns 0.
+        """
+        await lab.publish(2)
+        entries = await lab.log()
+        await lab.store.make_log_partitions()
+        assert await other_node.make_log_partitions() == 0
+        assert await lab.log(other_node) == entries
+
     async def test_every_entry_has_a_position_of_its_own_and_both_nodes_agree(
         self, lab: Lab, other_node: EventStore
     ) -> None:
