@@ -42,6 +42,48 @@ CLOCK_REASON = re.compile(r"#\s*clock:\s*\S")
 NAMELESS_ACTOR = re.compile(r"\b(?:somebody|whoever|nobody|anybody|is\s+told|lately)\b", re.IGNORECASE)
 QUOTED = re.compile(r"`[^`]*`")  # names of code and texts for users keep their own words
 
+SHOWING = ["cli", "http/dashboard", "http/metrics.py"]
+"""What shows a store to people and monitors. It reads through durabus.views, so that all of it shows the same."""
+STORE_WRITES = {
+    "add_events",
+    "archive_buses",
+    "claim_lock",
+    "claim_next_events",
+    "claim_next_handler_result",
+    "cleanup_excess_events",
+    "cleanup_results",
+    "close",
+    "complete_event_if_done",
+    "complete_handler_result",
+    "expire_events",
+    "make_log_partitions",
+    "open",
+    "purge_dead_letters",
+    "purge_dead_letters_by_id",
+    "register_handlers",
+    "release_handler_claim",
+    "release_lock",
+    "remove_event",
+    "renew_event_claims",
+    "renew_handler_claims",
+    "renew_lock",
+    "requeue_dead_letters",
+    "reset_event",
+    "save_position",
+    "settle_events",
+    "start_events",
+    "stop_bus",
+    "trim_event_history",
+    "trim_log",
+    "unregister_handler",
+}
+NOT_SHOWN = {"now", "verify", "wait_for_work"}
+"""The clock, the schema and a wait: they return nothing of what is stored."""
+ALLOWED_READS = {
+    ("cli/events.py", "log_head"),  # the position must be known before the command says that it follows the log
+    ("http/dashboard/events_page.py", "find"),  # one page of a search, with the time limit of the page
+}
+
 # Assembled from parts so that this file does not break its own rule.
 MACHINE_PATH = re.compile(rb"(?<![\w.~<])/(?:" + b"|".join([b"work", b"root", b"opt"]) + rb")(?![\w-])")
 REGISTRY_HOST = re.compile(rb"\b(?:" + rb"|".join([rb"pypi\.", rb"pythonhosted\."]) + rb")org\b")
@@ -145,6 +187,74 @@ def test_only_the_clock_module_reads_the_local_clock() -> None:
         for line, name in clock_readings(module.read_text(encoding="utf-8"))
     ]
     assert not offences, "\n".join(offences)
+
+
+def store_verbs() -> set[str]:
+    """Every method of the contract."""
+    return {
+        verb.name
+        for module in (PACKAGE / "store").glob("*.py")
+        for node in ast.parse(module.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        and any(isinstance(base, ast.Name) and base.id == "Protocol" for base in node.bases)
+        for verb in node.body
+        if isinstance(verb, ast.AsyncFunctionDef)
+    }
+
+
+def is_store(node: ast.expr | None, names: set[str]) -> bool:
+    """Whether an expression is a store by its name: `store`, `api.store`, `self._store`, or another name for one."""
+    if isinstance(node, ast.Name):
+        return node.id in names
+    return isinstance(node, ast.Attribute) and node.attr in {"store", "_store"}
+
+
+def store_reads(source: str, verbs: set[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of each of these verbs that is used on a store."""
+    tree, names = ast.parse(source), {"store"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg) and isinstance(node.annotation, ast.Name) and node.annotation.id == "EventStore":
+            names.add(node.arg)
+        elif isinstance(node, ast.Assign) and is_store(node.value, names):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr in verbs and is_store(node.value, names):
+            yield node.lineno, node.attr
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "async def look(store):\n    return await store.find(query)",
+        "async def look(api):\n    return await api.store.find(query)",
+        "async def look(request):\n    return await api_of(request).store.find(query)",
+        "async def look(self):\n    return await in_time(self._store.find, 1.0)",
+        "async def look(opened: EventStore) -> None:\n    await opened.find(query)",
+        "found = api.store\nfound.find(query)",
+    ],
+)
+def test_a_direct_read_of_a_store_is_recognised(source: str) -> None:
+    assert list(store_reads(source, {"find"})) == [(2, "find")]
+
+
+@pytest.mark.parametrize("source", ["text.find('a')", "bus.find(query)", "store.requeue_dead_letters([1])"])
+def test_other_calls_are_not_taken_for_a_read_of_a_store(source: str) -> None:
+    assert list(store_reads(source, {"find"})) == []
+
+
+def test_command_line_dashboard_and_metrics_read_a_store_through_the_views() -> None:
+    unknown = (STORE_WRITES | NOT_SHOWN) - store_verbs()
+    assert not unknown, f"the contract has no such verbs: {unknown}"
+    reads = store_verbs() - STORE_WRITES - NOT_SHOWN
+    found = {
+        (module.relative_to(PACKAGE).as_posix(), verb): line
+        for module in MODULES
+        if any(module.is_relative_to(PACKAGE / place) for place in SHOWING)
+        for line, verb in store_reads(module.read_text(encoding="utf-8"), reads)
+    }
+    offences = [f"{name}:{line}: {verb}" for (name, verb), line in found.items() if (name, verb) not in ALLOWED_READS]
+    assert not offences, "give durabus.views a function with a typed result for these:\n" + "\n".join(offences)
+    assert found.keys() == ALLOWED_READS, f"remove these from the list: {ALLOWED_READS - found.keys()}"
 
 
 def test_no_module_is_a_home_for_leftovers() -> None:

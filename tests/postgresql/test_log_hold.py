@@ -3,6 +3,7 @@
 import logging
 from collections.abc import AsyncIterator, Iterator
 
+import msgspec
 import psycopg
 import pytest
 
@@ -18,6 +19,7 @@ from durabus.store.log import START
 from durabus.stores.postgresql import checks, log
 from durabus.stores.postgresql.log import Holds
 from durabus.stores.postgresql.store import PostgreSQLStore
+from durabus.views.stats import StoreMetrics
 
 LONG = HELD_AFTER + 1.0
 
@@ -164,8 +166,8 @@ async def test_the_doctor_names_the_holder(
 def test_metric_and_dashboard_show_the_holder() -> None:
     hold = LogHold(pid=7, application="reports", age=90.0, waiting=60.0)
     metrics = HttpMetrics()
-    counts = Counts()
-    assert b"durabus_log_held_seconds 60.0" in metrics.text("default", counts, hold)
-    assert b"durabus_log_held_seconds 0.0" in metrics.text("default", counts, None)
+    found = StoreMetrics(bus="default", counts=Counts(), log_hold=hold, missing_handlers=0)
+    assert b"durabus_log_held_seconds 60.0" in metrics.text(found)
+    assert b"durabus_log_held_seconds 0.0" in metrics.text(msgspec.structs.replace(found, log_hold=None))
     assert "pid 7 (reports), open for 90 s" in held(hold)[0].text
     assert held(None) == []

@@ -16,6 +16,8 @@ from durabus.model.limits import seconds
 from durabus.model.statuses import DEAD_LETTER
 from durabus.queue.dead_letters import DAY, DLQInspector, dead_letter_ids, purge_older, requeue_still_dead
 from durabus.store.contract import EventStore
+from durabus.views.dead_letters import count_dead_letters, dead_letters_named
+from durabus.views.events import read_event_details
 
 dlq = App(name="dlq", help="Dead letters: list, show, retry, purge.")
 
@@ -59,12 +61,12 @@ async def show(
     """
     ref = event_ref(event)
     async with opened_store(common) as store:
-        found = await store.get_event(ref)
-        if found is None:
-            raise EventNotFound(ref)
-        if found.status not in DEAD_LETTER:
-            raise NotADeadLetter(ref, found.status)
-        await print_event(store, found, as_json=common.json)
+        found = await read_event_details(store, ref)
+    if found is None:
+        raise EventNotFound(ref)
+    if found.event.status not in DEAD_LETTER:
+        raise NotADeadLetter(ref, found.event.status)
+    print_event(found, as_json=common.json)
 
 
 @dlq.command(usage="Usage: durabus dlq retry [OPTIONS] [EVENT...]")
@@ -144,18 +146,11 @@ async def _retry_all(store: EventStore, bus: str | None) -> list[Event]:
 
 async def _purge_named(store: EventStore, named: tuple[str, ...]) -> int:
     """Purge the named dead letters. Checks all names first, so that a wrong name deletes nothing."""
-    ids: list[int] = []
-    for ref in map(event_ref, named):
-        found = await store.get_event(ref)
-        if found is None:
-            raise EventNotFound(ref)
-        if found.status not in DEAD_LETTER:
-            raise NotADeadLetter(ref, found.status)
-        ids.append(found.id)
+    ids = await dead_letters_named(store, map(event_ref, named))
     return len(await store.purge_dead_letters_by_id(ids))
 
 
 async def _purge_old(store: EventStore, bus: str | None, days: float) -> int:
-    total = (await store.list_dead_letters(bus=bus, limit=0)).total
+    total = await count_dead_letters(store, bus)
     with progress_bars("events", quiet=total <= AT_ONCE) as bars, bars.step("purge", None) as moved:
         return await purge_older(store, bus, days * DAY, at_once=AT_ONCE, moved=moved)

@@ -35,9 +35,9 @@ from durabus.model.log_entry import LogEntry
 from durabus.model.pattern import matches
 from durabus.model.query import EventQuery
 from durabus.model.statuses import EventStatus
-from durabus.store.contract import EventStore
 from durabus.store.events import EventRef
 from durabus.store.log import START
+from durabus.views.events import EventDetails, find_events, follow_log, read_event_details
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -82,21 +82,20 @@ async def list_events(
     """
     query = EventQuery(bus=bus, statuses=status, type=event_type, tags=tag, before_id=before, limit=check_batch(limit))
     async with opened_store(common) as store:
-        page, now = await store.find(query), await store.now()
-        reasons = {event.id: await _reason(store, event) for event in page.events}
+        found = await find_events(store, query)
     if common.json:
-        found = [{**event_document(event), "reason": reasons[event.id]} for event in page.events]
-        print_json({"events": found, "next_before_id": page.next_before_id})
+        documents = [{**event_document(event), "reason": found.reasons[event.id]} for event in found.events]
+        print_json({"events": documents, "next_before_id": found.next_before_id})
         return
-    if not page.events:
+    if not found.events:
         say(
             "no events"
             + (" match" if query != EventQuery(limit=limit) else ": publish one with `durabus publish TYPE`")
         )
         return
-    print_events(page.events, now, reasons)
-    if page.next_before_id is not None:
-        say(f"more: --before {page.next_before_id}")
+    print_events(found.events, found.at_ts, found.reasons)
+    if found.next_before_id is not None:
+        say(f"more: --before {found.next_before_id}")
 
 
 @events.command
@@ -116,36 +115,35 @@ async def show(
     """
     ref = event_ref(event)
     async with opened_store(common) as store:
-        found = await store.get_event(ref)
+        found = await read_event_details(store, ref)
         if found is None and lake is not None:
             from durabus.cli.pipeline import show_archived
 
             show_archived(ref, lake, as_json=common.json)
             return
-        if found is None:
-            raise EventNotFound(ref)
-        await print_event(store, found, as_json=common.json)
+    if found is None:
+        raise EventNotFound(ref)
+    print_event(found, as_json=common.json)
 
 
-async def print_event(store: EventStore, found: Event, *, as_json: bool) -> None:
+def print_event(found: EventDetails, *, as_json: bool) -> None:
     """Print one event with its handlers' results and its audit trail."""
-    trail, results = await store.read_event_log(found.id), await store.list_results(found.id)
     if as_json:
         print_json(
             {
-                "event": event_document(found),
-                "log": [entry_document(entry) for entry in trail],
-                "results": [result_document(result) for result in results],
+                "event": event_document(found.event),
+                "log": [entry_document(entry) for entry in found.trail],
+                "results": [result_document(result) for result in found.results],
             }
         )
         return
     out = console()
-    out.print(pairs(_facts(found)))
-    if results:
+    out.print(pairs(_facts(found.event)))
+    if found.results:
         out.print()
-        out.print(_result_table(results))
+        out.print(_result_table(found.results))
     out.print()
-    out.print(_trail_table(trail, found.created_ts))
+    out.print(_trail_table(found.trail, found.event.created_ts))
 
 
 @events.command
@@ -167,16 +165,13 @@ async def tail(
         position = START if from_start or not follow else await store.log_head()
         if follow and not common.json:
             say("following the log; Ctrl-C stops it")
-        while True:
-            page = await store.read_log(after=position)
-            for entry in page.entries:
+        every = FOLLOW_EVERY if follow else 0.0
+        async for entries in follow_log(store, position, every=every, stopping=asyncio.Event()):
+            for entry in entries:
                 if matches(event_type, entry.type) and bus in (None, entry.bus):
                     _print_entry(entry, as_json=common.json)
-            position = page.next
-            if not page.entries:
-                if not follow:
-                    return
-                await asyncio.sleep(FOLLOW_EVERY)
+            if not entries and not follow:
+                return
 
 
 @events.command(usage="Usage: durabus events retry [OPTIONS] EVENT...")
@@ -195,14 +190,6 @@ async def retry(
         print_json({"requeued": len(requeued), "events": [event_document(one) for one in requeued]})
     else:
         print(f"{len(requeued)} back in the queue")
-
-
-async def _reason(store: EventStore, event: Event) -> str | None:
-    """Why an event completed without work, such as "no handler"."""
-    if event.status is not EventStatus.COMPLETED:
-        return None
-    trail = await store.read_event_log(event.id)
-    return trail[-1].reason if trail else None
 
 
 def print_events(found: list[Event], now: float, reasons: Mapping[int, str | None] | None = None) -> None:

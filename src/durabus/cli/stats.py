@@ -53,9 +53,8 @@ async def stats(
         raise ConfigurationError(f"every={every!r}: must be {SHORTEST} seconds or more")
     async with opened_store(common) as store:
         if watch:
-            position = await store.log_head()
             with _shown(as_json=common.json) as show:
-                async for update in follow_stats(store, bus, every, position):
+                async for update in follow_stats(store, bus, every):
                     show(update)
         else:
             _print_stats(await read_stats(store, bus), as_json=common.json)

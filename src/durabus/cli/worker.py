@@ -22,6 +22,7 @@ from durabus.cli.output import LogFormat, print_json_line, say, set_up_logging
 from durabus.errors import DurabusError
 from durabus.maintenance.services import Maintenance
 from durabus.store.connect import STORE_VARIABLE
+from durabus.views.events import count_events
 from durabus.worker.execution import place_of
 from durabus.worker.heartbeat import in_time
 
@@ -103,7 +104,7 @@ async def _stop(bus: EventBus, maintenance: Maintenance, within: float | None) -
 async def _work(bus: EventBus) -> str:
     """How many events the bus has, for the last message. Does not wait long for the store."""
     try:
-        counts = await in_time(bus.store.counts(bus.name), LAST_WORD)
+        counts = (await in_time(count_events(bus.store, bus.name), LAST_WORD)).counts
     except (DurabusError, TimeoutError):
         return "the store does not respond"
     return f"{counts.processing} in progress on all workers, {counts.pending} waiting"

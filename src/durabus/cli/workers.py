@@ -14,6 +14,7 @@ from durabus.views.workers import (
     MAX_RELEASED,
     HandlerView,
     WorkerView,
+    list_held_locks,
     read_workers,
     registered_handlers,
     release_worker,
@@ -104,23 +105,23 @@ async def locks(
     """
     check_batch(limit)
     async with opened_store(common) as store:
-        held, now = await store.list_locks(after=after, limit=limit), await store.now()
+        held = await list_held_locks(store, after=after, limit=limit)
     if common.json:
         found = [
             {"key": one.key, "worker_id": one.worker_id, "fence": one.fence, "expires_at": iso(one.expires_ts)}
-            for one in held
+            for one in held.locks
         ]
-        print_json({"locks": found, "next_after": held[-1].key if len(held) == limit else None})
+        print_json({"locks": found, "next_after": held.next_after})
         return
-    if not held:
+    if not held.locks:
         say("no locks are held")
         return
     made = table("key", "held by", ("fence", {"justify": "right"}), ("expires in", {"justify": "right"}))
-    for one in held:
-        made.add_row(plain(one.key), plain(one.worker_id), str(one.fence), age(max(one.expires_ts - now, 0.0)))
+    for one in held.locks:
+        made.add_row(plain(one.key), plain(one.worker_id), str(one.fence), age(max(one.expires_ts - held.at_ts, 0.0)))
     console().print(made)
-    if len(held) == limit:
-        say(f"more: --after {held[-1].key}")
+    if held.next_after is not None:
+        say(f"more: --after {held.next_after}")
 
 
 def _worker_document(worker: WorkerView) -> dict[str, object]:

@@ -19,6 +19,7 @@ from durabus.model.event import Event
 from durabus.model.limits import check_name
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
+from durabus.store.events import EventRef
 
 LOOKED_UP_AT_ONCE = 200
 """Maximum number of events to read in one call: they come with their payloads."""
@@ -94,11 +95,11 @@ class Api:
         """The bus of a request. Raises ``Problem`` 403 if the sender may not use it."""
         return principal.check_bus(check_name(named, "bus") if named else self.settings.bus)
 
-    async def event(self, id_: int, principal: Principal) -> Event:
+    async def event(self, ref: EventRef, principal: Principal) -> Event:
         """The stored event. Raises ``EventNotFound`` also if the sender may not see it."""
-        event = await self.store.get_event(id_)
+        event = await self.store.get_event(ref)
         if event is None or not principal.sees(event):
-            raise EventNotFound(id_)
+            raise EventNotFound(ref)
         return event
 
     async def check_events(self, ids: Sequence[int], principal: Principal) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from durabus.model.log_entry import LogHold
-from durabus.model.query import Counts
+from durabus.views.stats import StoreMetrics
 
 BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 UNKNOWN_ROUTE = "unknown"
@@ -47,10 +46,10 @@ class HttpMetrics:
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
-    def text(self, bus: str, counts: Counts, hold: LogHold | None, missing_handlers: int = 0) -> bytes:
+    def text(self, found: StoreMetrics) -> bytes:
         """All metrics in the format of Prometheus."""
-        self._missing.labels(bus).set(missing_handlers)
-        self._held.set(0.0 if hold is None else hold.waiting)
-        for status in counts.__struct_fields__:
-            self._events.labels(bus, status).set(getattr(counts, status))
+        self._missing.labels(found.bus).set(found.missing_handlers)
+        self._held.set(0.0 if found.log_hold is None else found.log_hold.waiting)
+        for status in found.counts.__struct_fields__:
+            self._events.labels(found.bus, status).set(getattr(found.counts, status))
         return generate_latest(self._registry)

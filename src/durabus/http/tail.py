@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 
 import msgspec
 from litestar.response import Stream
@@ -16,8 +16,8 @@ from durabus.http.auth.access import Principal
 from durabus.http.schema.claims import log_line
 from durabus.model.log_entry import LogEntry
 from durabus.store.log import START
+from durabus.views.events import follow_log
 
-PAGE = 500
 LOOK_EVERY = 0.25
 SIGN_OF_LIFE = 15.0
 KEPT_TAGS = 10_000
@@ -41,31 +41,21 @@ async def tail(
     known: dict[int, bool] = {}
     last_sent = monotonic()
     yield b": durabus\n\n"
-    while not api.stopping.is_set() and allowed():
-        try:
-            page = await api.store.read_log(after=position, limit=PAGE)
-            lines = await _seen(api, principal, [entry for entry in page.entries if entry.bus == bus], known)
-        except StoreError as error:
-            # The response has begun, so it is too late for an error code. The reader reconnects after its last entry.
-            logger.warning("a tail ends because of the store, its reader may reconnect: %s", error)
-            return
-        position = page.next
-        if lines:
-            yield b"".join(map(_frame, lines))
-            last_sent = monotonic()
-        elif monotonic() - last_sent >= SIGN_OF_LIFE:
-            yield b": still here\n\n"
-            last_sent = monotonic()
-        if len(page.entries) < PAGE:
-            await _pause(api)
-
-
-async def _pause(api: Api) -> None:
     try:
-        async with asyncio.timeout(LOOK_EVERY):
-            await api.stopping.wait()
-    except TimeoutError:
-        return
+        async with aclosing(follow_log(api.store, position, every=LOOK_EVERY, stopping=api.stopping)) as pages:
+            async for entries in pages:
+                lines = await _seen(api, principal, [entry for entry in entries if entry.bus == bus], known)
+                if not allowed():
+                    return
+                if lines:
+                    yield b"".join(map(_frame, lines))
+                    last_sent = monotonic()
+                elif monotonic() - last_sent >= SIGN_OF_LIFE:
+                    yield b": still here\n\n"
+                    last_sent = monotonic()
+    except StoreError as error:
+        # The response has begun, so it is too late for an error code. The reader reconnects after its last entry.
+        logger.warning("a tail ends because of the store, its reader may reconnect: %s", error)
 
 
 async def _seen(api: Api, principal: Principal, entries: list[LogEntry], known: dict[int, bool]) -> list[LogEntry]:

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from functools import lru_cache
 from typing import Literal
 
 import msgspec
 
 from durabus.clock import monotonic
+from durabus.errors import EventNotFound, NotADeadLetter
 from durabus.model.event import Event
 from durabus.model.query import EventQuery
-from durabus.model.statuses import EventStatus
+from durabus.model.statuses import DEAD_LETTER, EventStatus
 from durabus.queue.dead_letters import requeue_still_dead
 from durabus.store.contract import EventStore
+from durabus.store.events import EventRef
 
 MAX_ID = 2**63 - 1
 DEAD = (EventStatus.FAILED, EventStatus.COMPLETED_WITH_ERRORS)
@@ -108,6 +110,25 @@ def fingerprint(event: Event) -> str:
 @lru_cache(maxsize=4096)
 def _fingerprint(type_: str, shape: str) -> str:
     return hashlib.sha256(f"{type_}\n{shape}".encode()).hexdigest()[:16]
+
+
+async def count_dead_letters(store: EventStore, bus: str | None) -> int:
+    """The number of dead letters of one bus, or of all buses."""
+    counts = await store.counts(bus)
+    return counts.failed + counts.completed_with_errors
+
+
+async def dead_letters_named(store: EventStore, refs: Iterable[EventRef]) -> list[int]:
+    """The ids of these dead letters. Raises ``EventNotFound`` or ``NotADeadLetter`` for the first that is none."""
+    ids: list[int] = []
+    for ref in refs:
+        found = await store.get_event(ref)
+        if found is None:
+            raise EventNotFound(ref)
+        if found.status not in DEAD_LETTER:
+            raise NotADeadLetter(ref, found.status)
+        ids.append(found.id)
+    return ids
 
 
 async def group_dead_letters(store: EventStore, selection: Selection) -> Grouped:

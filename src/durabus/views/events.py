@@ -1,4 +1,4 @@
-"""Lists and counts of events.
+"""Events as people see them: lists, counts, one event with its log and results, and the log as it is written.
 
 A caller that may see only some tags passes these tags. The store returns events with their payloads, up to 1 MiB each,
 so this module reads a few at a time.
@@ -7,16 +7,19 @@ so this module reads a few at a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Generic, TypeVar
 
 import msgspec
 
 from durabus.clock import monotonic
 from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
 from durabus.model.query import Counts, EventQuery
+from durabus.model.result import HandlerResult
 from durabus.model.statuses import EventStatus
 from durabus.store.contract import EventStore
+from durabus.store.events import EventRef
 
 T = TypeVar("T")
 
@@ -26,6 +29,8 @@ COUNT_WITHIN = 1.0
 """The store counts by status alone. With tags this module counts events one by one, up to these limits."""
 LOOKS = 3
 """Maximum number of reads until the counts and the oldest event are consistent."""
+LOG_PAGE = 500
+MAX_CHILDREN = 20
 
 
 class Listed(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
@@ -61,6 +66,93 @@ class QueueCounts(msgspec.Struct, frozen=True):
     oldest: Oldest | None
     """The PENDING event with the smallest id. None although events are pending: none stayed long enough to be read."""
     at_ts: float
+
+
+class FoundEvents(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a search, newest first."""
+
+    events: list[Event]
+    next_before_id: int | None
+    reasons: dict[int, str | None]
+    """By the id of the event: why it completed without work, such as "no handler"."""
+    at_ts: float
+
+
+class EventDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """One event with its log entries, oldest first, and its stored results."""
+
+    event: Event
+    trail: list[LogEntry]
+    results: list[HandlerResult]
+
+    @property
+    def last_results(self) -> Sequence[HandlerResult]:
+        """The stored results, or else those of the newest log entry that has some: it keeps a copy of them."""
+        return self.results or next((entry.results for entry in reversed(self.trail) if entry.results), ())
+
+
+class EventFamily(msgspec.Struct, frozen=True, kw_only=True):
+    """The parent of an event, if it is stored, and its newest children, at most ``MAX_CHILDREN``."""
+
+    parent: Event | None
+    children: list[Event]
+
+
+async def find_events(store: EventStore, query: EventQuery) -> FoundEvents:
+    """One page of a search, with the reasons of its events."""
+    page, now = await store.find(query), await store.now()
+    return FoundEvents(
+        events=page.events,
+        next_before_id=page.next_before_id,
+        reasons={event.id: await _reason(store, event) for event in page.events},
+        at_ts=now,
+    )
+
+
+async def _reason(store: EventStore, event: Event) -> str | None:
+    if event.status is not EventStatus.COMPLETED:
+        return None
+    trail = await store.read_event_log(event.id)
+    return trail[-1].reason if trail else None
+
+
+async def read_event_details(store: EventStore, ref: EventRef) -> EventDetails | None:
+    """One event in full; None if it is not stored. On a sharded store, only the shard of the event has to respond."""
+    event = await store.get_event(ref)
+    if event is None:
+        return None
+    trail, results = await store.read_event_log(event.id), await store.list_results(event.id)
+    return EventDetails(event=event, trail=trail, results=results)
+
+
+async def read_family(store: EventStore, event: Event) -> EventFamily:
+    """The parent and the children of an event. On a sharded store they may be on any shard."""
+    children = (await store.find(EventQuery(parent_id=event.event_id, limit=MAX_CHILDREN))).events
+    parent = None if event.parent_id is None else await store.get_event(event.parent_id)
+    return EventFamily(parent=parent, children=children)
+
+
+async def follow_log(
+    store: EventStore, after: str, *, every: float, stopping: asyncio.Event
+) -> AsyncGenerator[list[LogEntry], None]:
+    """Yield the entries after a position in commit order, page by page, until ``stopping`` is set.
+
+    At the end of the log it yields what is left, maybe nothing, and reads again after ``every`` seconds.
+    """
+    while not stopping.is_set():
+        page = await store.read_log(after=after, limit=LOG_PAGE)
+        after = page.next
+        yield page.entries
+        if len(page.entries) < LOG_PAGE:
+            await _pause(every, stopping)
+
+
+async def _pause(duration: float, stopping: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(duration):
+            await stopping.wait()
+    except TimeoutError:
+        return
 
 
 async def list_events(

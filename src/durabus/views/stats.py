@@ -1,4 +1,4 @@
-"""Counts of a store: at one moment, as rates of what happens, and as a tally of the whole log for the demo."""
+"""Counts of a store: at one moment, as metrics, as rates of what happens, and as a tally of the log for the demo."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import msgspec
 
 from durabus.clock import monotonic
 from durabus.model.handler import HandlerInfo
-from durabus.model.log_entry import LOG_COLUMNS, LogEntry
+from durabus.model.log_entry import LOG_COLUMNS, LogEntry, LogHold
 from durabus.model.query import Counts
 from durabus.model.statuses import DEAD_LETTER, TERMINAL, Action
 from durabus.store.contract import EventStore
 from durabus.store.log import START
+from durabus.views.workers import registered_handlers
 
 BUSES_SHOWN = 20
 LOG_PAGE = 1_000
@@ -51,6 +52,26 @@ class StatsUpdate(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the log had more entries than were read, so that the rates are lower bounds."""
 
 
+class StoreMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``/metrics`` shows of one bus, and of the log of all buses."""
+
+    bus: str
+    counts: Counts
+    log_hold: LogHold | None
+    missing_handlers: int
+    """Registered handlers that no live node has."""
+
+
+async def read_metrics(store: EventStore, bus: str) -> StoreMetrics:
+    """Read the values of the gauges of one bus."""
+    return StoreMetrics(
+        bus=bus,
+        counts=await store.counts(bus),
+        log_hold=await store.log_hold(),
+        missing_handlers=sum(line.missing for line in await registered_handlers(store, bus)),
+    )
+
+
 async def read_stats(store: EventStore, bus: str | None) -> StoreStats:
     """Read the counts of one bus, or of all buses."""
     counts, log_entries, now = await store.counts(bus), await store.log_lag(START), await store.now()
@@ -64,9 +85,9 @@ async def read_stats(store: EventStore, bus: str | None) -> StoreStats:
     )
 
 
-async def follow_stats(store: EventStore, bus: str | None, every: float, position: str) -> AsyncIterator[StatsUpdate]:
-    """Yield an update every ``every`` seconds, without end. Counting begins after ``position`` in the log."""
-    begun = monotonic()
+async def follow_stats(store: EventStore, bus: str | None, every: float) -> AsyncIterator[StatsUpdate]:
+    """Yield an update every ``every`` seconds, without end. Counting begins at the end of the log."""
+    position, begun = await store.log_head(), monotonic()
     while True:
         await asyncio.sleep(every)
         counts, at_ts = await store.counts(bus), await store.now()

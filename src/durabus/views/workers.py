@@ -1,4 +1,4 @@
-"""The workers and handlers of a bus: which are live, late, gone or missing, what they hold, and how to release that.
+"""Workers, handlers and locks: which are live, late, gone or missing, what they hold, and how to release that.
 
 A breaker lives in its worker's process. This module applies the same rule to what the store knows: the attempts of all
 workers in the last minute, and the results of the events that failed.
@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from durabus.model.claim import LockClaim
 from durabus.model.event import Event
 from durabus.model.handler import HandlerInfo
 from durabus.model.limits import seconds
@@ -142,6 +143,21 @@ async def held_events(
             break
         query = msgspec.structs.replace(query, before_id=page.next_before_id)
     return found[:limit]
+
+
+class HeldLocks(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of the locks that are held, in order of key."""
+
+    locks: list[LockClaim]
+    next_after: str | None
+    """The key after which the next page begins; None after the last page."""
+    at_ts: float
+
+
+async def list_held_locks(store: EventStore, *, after: str, limit: int) -> HeldLocks:
+    """Return the held locks with a key above ``after``, at most ``limit``."""
+    locks, now = await store.list_locks(after=after, limit=limit), await store.now()
+    return HeldLocks(locks=locks, next_after=locks[-1].key if len(locks) == limit else None, at_ts=now)
 
 
 async def release_worker(

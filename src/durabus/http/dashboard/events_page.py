@@ -14,6 +14,7 @@ from litestar import get
 from litestar.params import PathParameter
 from litestar.response import Stream
 
+from durabus.errors import EventNotFound
 from durabus.http.api import Api, api_of, principal_of
 from durabus.http.asgi import AnyRequest
 from durabus.http.auth.access import Principal, Scope, shown
@@ -32,13 +33,13 @@ from durabus.http.schema.events import title_of
 from durabus.http.schema.fields import MAX_ID, UUID_PATTERN, split_tags
 from durabus.http.tail import tail_response
 from durabus.model.event import Event
-from durabus.model.log_entry import LogEntry
 from durabus.model.pattern import check_pattern
 from durabus.model.query import EventPage, EventQuery
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import DEAD_LETTER, LIVE, Action, EventStatus
 from durabus.views.attempts import attempts_of
 from durabus.views.dead_letters import fingerprint
+from durabus.views.events import read_event_details, read_family
 
 PAGE = 50
 UUID = re.compile(UUID_PATTERN)
@@ -46,7 +47,6 @@ WITHIN = 2.0
 """Maximum time of a search in seconds. With a filter that matches few events a store has to read many."""
 MAX_DIGITS = len(str(MAX_ID))
 AGES = {"5m": 300.0, "1h": 3600.0, "24h": 86_400.0, "7d": 604_800.0}
-MAX_CHILDREN = 20
 MAX_TRAIL = 200
 MAX_ATTEMPTS_SHOWN = 50
 """Maximum number of attempts to show. An event may have thousands; the newest ones say most."""
@@ -109,10 +109,13 @@ async def find_one(api: Api, principal: Principal, wanted: str) -> Event:
     """Find an event by its number or its event_id."""
     if wanted.isascii() and wanted.isdigit():
         return await api.event(number_of(wanted, "id"), principal)
-    event = await api.store.get_event(wanted.lower()) if UUID.fullmatch(wanted.lower()) else None
-    if event is None or not principal.sees(event):
-        raise Problem(404, f"there is no event {wanted!r}, or none that this token may see", code=Code.EVENT_NOT_FOUND)
-    return event
+    unknown = f"there is no event {wanted!r}, or none that this token may see"
+    if not UUID.fullmatch(wanted.lower()):
+        raise Problem(404, unknown, code=Code.EVENT_NOT_FOUND)
+    try:
+        return await api.event(wanted.lower(), principal)
+    except EventNotFound:
+        raise Problem(404, unknown, code=Code.EVENT_NOT_FOUND) from None
 
 
 async def find_within(api: Api, query: EventQuery) -> EventPage:
@@ -171,11 +174,11 @@ class ResultRow(msgspec.Struct, frozen=True):
 async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
     """The page of one event: its state, its attempts, its handlers' results, and the actions to take."""
     api, principal = api_of(request), principal_of(request)
-    found = await api.event(id, principal)
-    trail = await api.store.read_event_log(found.id)
-    results = await api.store.list_results(found.id)
-    family = (await api.store.find(EventQuery(parent_id=found.event_id, limit=MAX_CHILDREN))).events
-    parent = None if found.parent_id is None else await api.store.get_event(found.parent_id)
+    details = await read_event_details(api.store, id)
+    if details is None or not principal.sees(details.event):
+        raise EventNotFound(id)
+    found, trail = details.event, details.trail
+    family = await read_family(api.store, found)
     now = await api.store.now()
     title, description = title_of(found)
     attempts = attempts_of(found, trail, now)
@@ -191,9 +194,9 @@ async def event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: A002
         earlier=max(len(attempts) - MAX_ATTEMPTS_SHOWN, 0),
         trail=trail[-MAX_TRAIL:],
         older=max(len(trail) - MAX_TRAIL, 0),
-        handlers=[_result_row(result) for result in results or _last_results(trail)],
-        children=[child for child in family if principal.sees(child)],
-        parent=parent if parent is not None and principal.sees(parent) else None,
+        handlers=[_result_row(result) for result in details.last_results],
+        children=[child for child in family.children if principal.sees(child)],
+        parent=family.parent if family.parent is not None and principal.sees(family.parent) else None,
         is_dead=found.status in DEAD_LETTER,
         is_live=found.status in LIVE,
         is_processing=found.status is EventStatus.PROCESSING,
@@ -217,11 +220,6 @@ async def release_event(request: AnyRequest, id: EventNumber) -> Page:  # noqa: 
     found = await api.event(id, principal)
     await api.store.reset_event(found.id, reason=f"released on the dashboard by {principal.name}")
     return redirect(linker(request, found.bus)(f"/dashboard/events/{id}"))
-
-
-def _last_results(trail: list[LogEntry]) -> tuple[HandlerResult, ...]:
-    """The results in the newest log entry that has some: an ended event may have them nowhere else."""
-    return next((entry.results for entry in reversed(trail) if entry.results), ())
 
 
 def _result_row(result: HandlerResult) -> ResultRow:

@@ -17,7 +17,15 @@ from durabus.http.dashboard.rendering import (
 )
 from durabus.http.dashboard.words import plural
 from durabus.http.problems import Problem
-from durabus.views.workers import RULE, WINDOW, count_attempts, registered_handlers, release_worker, workers_of
+from durabus.views.workers import (
+    RULE,
+    WINDOW,
+    count_attempts,
+    registered_handlers,
+    registrations,
+    release_worker,
+    workers_of,
+)
 
 SHOWN = 5
 MAX_HANDLERS = 500
@@ -33,7 +41,8 @@ async def workers(request: AnyRequest) -> Page:
         found = workers_of(now, held, [], {})
     else:
         activity = await live.activity(bus)
-        found = workers_of(now, held, (await api.store.list_handlers(bus)).handlers, activity.workers)
+        handlers = (await registrations(api.store, bus))[bus]
+        found = workers_of(now, held, handlers, activity.workers)
     return render(
         request,
         "workers.html",

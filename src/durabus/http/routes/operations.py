@@ -32,7 +32,7 @@ from durabus.model.query import EventQuery
 from durabus.queue.dead_letters import DLQInspector
 from durabus.views.dead_letters import DEAD
 from durabus.views.events import count_events, list_events
-from durabus.views.workers import registered_handlers
+from durabus.views.stats import read_metrics
 
 MAX_WHOLE = 100
 """A list of dead letters contains whole events with their payloads, so a page is small."""
@@ -82,9 +82,7 @@ async def metrics(request: AnyRequest) -> Response[bytes]:
     api, principal = api_of(request), principal_of(request)
     principal.check_whole_bus("/metrics")
     bus = api.bus(None, principal)
-    counts, hold = await api.store.counts(bus), await api.store.log_hold()
-    missing = sum(handler.missing for handler in await registered_handlers(api.store, bus))
-    return Response(api.metrics.text(bus, counts, hold, missing), media_type=METRICS_TYPE)
+    return Response(api.metrics.text(await read_metrics(api.store, bus)), media_type=METRICS_TYPE)
 
 
 @get("/stats", opt=described(Scope.READ, {}))
