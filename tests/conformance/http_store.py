@@ -74,9 +74,14 @@ class HttpStore:
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         if connection is not None:
-            return await self._inner.settle_events(settlements, then_claim=then_claim, connection=connection)
+            return await self._inner.settle_events(
+                settlements, then_claim=then_claim, connection=connection, with_entries=with_entries
+            )
+        if with_entries:
+            not_over_http("log entries in the outcome of a settlement")
         if any(one.results for one in settlements):
             not_over_http("results of single handlers")
         body: dict[str, Any] = {"settlements": [calls._settlement(one) for one in settlements]}

@@ -90,8 +90,10 @@ async def do_all_that_an_event_needs(store: PostgreSQLStore) -> None:
     settlements = [Complete(ref, execution_time_ms=1.0) for ref in refs[:5]]
     request = ClaimRequest(bus="full", worker_id="w", token=new_token(), limit=5)
     more = (await store.settle_events(settlements, then_claim=request)).claims
-    await store.settle_events([Complete(one.ref, execution_time_ms=1.0) for one in more])
-    await store.settle_events([Fail(ref, "not today", 0.0) for ref in refs[5:8]])
+    await store.settle_events([Complete(one.ref, execution_time_ms=1.0) for one in more[2:]])
+    await store.settle_events([Complete(one.ref, execution_time_ms=1.0) for one in more[:2]], with_entries=True)
+    await store.settle_events([Fail(ref, "not today", 0.0) for ref in refs[5:7]])
+    await store.settle_events([Fail(refs[7], "not today", 0.0)], with_entries=True)
     await store.settle_events([Fail(ref, "never", None) for ref in refs[8:]])
     assert (await store.find(EventQuery(bus="full", limit=5))).events
     await store.wait_for_work("full", timeout=0.0)

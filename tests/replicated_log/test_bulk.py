@@ -26,9 +26,11 @@ BUSES = ("a", "b")
 class ByKernel(ReplicatedLogCore):
     """The same core without the bulk."""
 
-    def settle(self, sent: Sequence[PackedSettlement], then_claim: ClaimRequest | None) -> SettleAnswer:
+    def settle(
+        self, sent: Sequence[PackedSettlement], then_claim: ClaimRequest | None, *, with_entries: bool = False
+    ) -> SettleAnswer:
         settlements = [settlement for one in sent for settlement in one.settlements()]
-        return finish(self.settle_events(settlements, then_claim=then_claim))
+        return finish(self.settle_events(settlements, then_claim=then_claim, with_entries=with_entries))
 
     def _claim(self, request: ClaimRequest, now: float) -> list[Claim]:
         return MemoryClaims._claim(self, request, now)
@@ -124,7 +126,7 @@ def test_random_commands_lead_to_the_same_state_as_by_the_kernel(seed: int) -> N
                 done = chance.sample(claims, chance.randrange(len(claims) + 1))
                 sent = wire([random_settlement(chance, claim) for claim in done])
                 then = random_request(chance, number) if chance.random() < 0.7 else None
-                claims += pair.do("settle", sent, then).claims
+                claims += pair.do("settle", sent, then, with_entries=chance.random() < 0.3).claims
                 pair.do("settle", sent, None)
             case 5:
                 pair.advance(chance.choice([0.0, 1.0, 3.0]))

@@ -138,7 +138,7 @@ async def test_a_replica_that_cannot_apply_a_record_refuses_every_call(monkeypat
     store = simulated_store(log)
     await store.open()
 
-    def fail(replica: Replica, entries: Sequence[BrokerRecord]) -> None:
+    def fail(replica: Replica, entries: Sequence[BrokerRecord], with_entries: object) -> None:
         raise MemoryError
 
     monkeypatch.setattr(Replica, "apply", fail)

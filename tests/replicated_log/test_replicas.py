@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -16,6 +16,7 @@ from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.event import new_event
 from durabus.model.settlement import Complete, Settled
 from durabus.store.connect import open_store
+from durabus.stores.memory.log import MemoryLog
 from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.replica import Replica
 from durabus.stores.replicated_log.snapshot import FORMAT, SnapshotLoader, dump
@@ -121,6 +122,31 @@ async def test_reading_and_waiting_on_one_node_change_nothing_that_others_decide
     assert await asker.expire_events(limit=3) == 3
     first, second = await pictures(asker, quiet)
     assert first == second
+
+
+async def test_only_the_node_of_the_caller_builds_the_log_entry_of_a_settlement(
+    stack: AsyncExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, built = SimulatedLog(), list[MemoryLog]()
+    nodes = [await opened(stack, simulated_store(log)) for _ in range(3)]
+    await nodes[0].add_events([new_event("t"), new_event("t")])
+    request = ClaimRequest(bus="default", worker_id="w", token=new_token(), limit=2)
+    one, two = await nodes[0].claim_next_events(request)
+
+    last_given: Callable[[MemoryLog], str] = MemoryLog.last_given.fget  # type: ignore[attr-defined]
+
+    def noted(self: MemoryLog) -> str:
+        built.append(self)
+        return last_given(self)
+
+    monkeypatch.setattr(MemoryLog, "last_given", property(noted))
+    await nodes[1].settle_events([Complete(one.ref)])
+    (settled,) = (await nodes[1].settle_events([Complete(two.ref)], with_entries=True)).outcomes
+    assert isinstance(settled, Settled)
+    assert settled.entry == (await nodes[2].read_event_log(two.event.id))[-1]
+    first, *others = await pictures(*nodes)
+    assert all(other == first for other in others)
+    assert len(built) == 1
 
 
 async def test_two_nodes_never_hold_the_same_event(stack: AsyncExitStack) -> None:

@@ -113,12 +113,15 @@ class WatchedStore(MemoryStore):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         self._before("settle")
         self.settled.append(len(settlements))
         if then_claim is not None:
             self.asked.append(then_claim.limit)
-        answer = await super().settle_events(settlements, then_claim=then_claim, connection=connection)
+        answer = await super().settle_events(
+            settlements, then_claim=then_claim, connection=connection, with_entries=with_entries
+        )
         self._after("settle")
         return answer
 

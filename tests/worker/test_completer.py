@@ -36,8 +36,11 @@ class SlowStore(WatchedStore):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
-        answer = await super().settle_events(settlements, then_claim=then_claim, connection=connection)
+        answer = await super().settle_events(
+            settlements, then_claim=then_claim, connection=connection, with_entries=with_entries
+        )
         self.unfinished += 1
         self.most_unfinished = max(self.most_unfinished, self.unfinished)
         if self.slow:

@@ -115,8 +115,11 @@ class Noting(WatchedStore):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
-        answer = await super().settle_events(settlements, then_claim=then_claim, connection=connection)
+        answer = await super().settle_events(
+            settlements, then_claim=then_claim, connection=connection, with_entries=with_entries
+        )
         if then_claim is not None:
             self.brought.append(len(answer.claims))
         return answer

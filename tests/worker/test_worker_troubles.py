@@ -345,10 +345,13 @@ async def test_a_settlement_that_the_store_cannot_take_does_not_keep_the_others_
             *,
             then_claim: ClaimRequest | None = None,
             connection: object | None = None,
+            with_entries: bool = False,
         ) -> SettleAnswer:
             if any(settlement.ref.id == poison.id for settlement in settlements):
                 raise ValueError("a value that the driver cannot take")
-            return await super().settle_events(settlements, then_claim=then_claim, connection=connection)
+            return await super().settle_events(
+                settlements, then_claim=then_claim, connection=connection, with_entries=with_entries
+            )
 
     store, calls = PickyStore(), Calls()
     events = await filled(store, 40)

@@ -5,11 +5,15 @@ A settlement changes its texts, when it is made, into texts that every store can
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import msgspec
 from msgspec.structs import force_setattr
 
+from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRef
 from durabus.model.limits import stored_text, stored_texts
+from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
 from durabus.model.statuses import EventStatus
 
@@ -81,3 +85,18 @@ class Settled(msgspec.Struct, frozen=True, gc=False):
     id: int
     status: EventStatus
     next_retry_ts: float | None = None
+    entry: LogEntry | None = None
+    """The log entry that the settlement wrote, if the caller asked for it: see ``with_entries``."""
+
+
+def add_entries(
+    outcomes: Sequence[Settled | LeaseLost], settlements: Sequence[Settlement], written: Iterable[LogEntry]
+) -> list[Settled | LeaseLost]:
+    """Return the outcomes with the entries that the settlements wrote. A claim has one entry, a repeat gets none."""
+    entries = {(entry.id, entry.fence): entry for entry in written}
+    return [
+        msgspec.structs.replace(outcome, entry=entries.pop((one.ref.id, one.ref.fence), None))
+        if isinstance(outcome, Settled)
+        else outcome
+        for one, outcome in zip(settlements, outcomes, strict=True)
+    ]

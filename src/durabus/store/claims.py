@@ -76,6 +76,7 @@ class Claims(Protocol):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         """End claims in one step and judge each one on its own. The same step then claims the next events.
 
@@ -102,6 +103,9 @@ class Claims(Protocol):
           event was settled again in the meantime, the outcome of that repeat is ``LeaseLost`` too.
         - ``connection``: as in ``add_events``. The caller's writes and the settlement are one commit. Not together with
           ``then_claim``.
+        - ``with_entries``: each ``Settled`` carries the log entry that its settlement wrote, as ``read_event_log``
+          returns it. An exact repeat writes no entry and carries none, also if the store repeats the call by itself.
+          Without ``with_entries``, no outcome carries an entry.
         """
         ...
 

@@ -51,13 +51,14 @@ class MemoryClaims(MemoryCore):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         if connection is not None:
             require(self.features, "caller_transactions", "settle_events(connection=…)")
         with self._lock:
             self._check_open()
             now = self._clock.now()
-            outcomes = [self._settle(settlement, now) for settlement in settlements]
+            outcomes = [self._settle(settlement, now, with_entry=with_entries) for settlement in settlements]
             return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
@@ -183,7 +184,7 @@ class MemoryClaims(MemoryCore):
                 self._event_locks[ref.token] = replace(claimed, expires_ts=renewed.expires_ts)
         return now + lease
 
-    def _settle(self, settlement: Settlement, now: float) -> Settled | LeaseLost:
+    def _settle(self, settlement: Settlement, now: float, *, with_entry: bool = False) -> Settled | LeaseLost:
         before = self._states.get(settlement.ref.id)
         done = self._command(settlement.ref, settlement, now)
         if isinstance(done, LeaseLost):
@@ -193,4 +194,7 @@ class MemoryClaims(MemoryCore):
         settled = done.state.settled
         if settled is None:
             raise ConfigurationError("the lifecycle returned no outcome for a settlement: a bug, report it")
+        if with_entry and done.records:
+            # Built from the record: a full history may have forgotten the event and its entries already.
+            return replace(settled.outcome, entry=done.records[-1].entry(self._log.last_given))
         return settled.outcome

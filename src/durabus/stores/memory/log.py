@@ -93,6 +93,11 @@ class MemoryLog:
         self._sweep()
         return str(self._old_numbers[-1]) if self._old_numbers else START
 
+    @property
+    def last_given(self) -> str:
+        """The position of the record that was appended last, even if it was deleted since."""
+        return str(self._before_tail + len(self._tail))
+
     def _entry(self, index: int) -> LogEntry:
         return self._old[index].entry(str(self._old_numbers[index]))
 

@@ -19,7 +19,7 @@ from durabus.lifecycle.transition import transition
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, event_lock_key
 from durabus.model.event import Event
 from durabus.model.limits import stored_text
-from durabus.model.settlement import Settled, Settlement
+from durabus.model.settlement import Settled, Settlement, add_entries
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.address import PostgreSQLAddress
@@ -43,7 +43,7 @@ from durabus.stores.postgresql.settlements import (
     settle_in_stretches,
 )
 from durabus.stores.sql.changes import NO_EVENT
-from durabus.stores.sql.rows import Row, claimed_event, event_of, strings_of
+from durabus.stores.sql.rows import Row, claimed_event, entry_of, event_of, strings_of
 
 EXPIRE_AT_ONCE = 1_000
 """Maximum number of expired leases that one claim takes back."""
@@ -231,6 +231,7 @@ class PostgreSQLClaims(PostgreSQLCore):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         self._check_open()
         if connection is not None:
@@ -240,9 +241,12 @@ class PostgreSQLClaims(PostgreSQLCore):
                     "claim in a call of its own"
                 )
             async with in_transaction_of(connection, self._home) as session:
-                return SettleAnswer(await settle_events(session, settlements), [])
+                return SettleAnswer(await settle_events(session, settlements, with_entries=with_entries), [])
         if not settlements and then_claim is None:
             return SettleAnswer([], [])
+        if with_entries and settlements:
+            outcomes = await self._settle_with_entries(settlements)
+            return SettleAnswer(outcomes, [] if then_claim is None else await self.claim_next_events(then_claim))
         return await self._settle_and_claim(settlements, then_claim)
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
@@ -283,6 +287,17 @@ class PostgreSQLClaims(PostgreSQLCore):
             if error.sqlstate != NOT_PLAIN:
                 raise
         return await self._write(lambda session: settle_events(session, settlements))
+
+    async def _settle_with_entries(self, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+        if all(map(is_plain, settlements)):
+            done = plain_completions(settlements)  # type: ignore[arg-type]
+            try:
+                rows = await self._ask("complete_and_read_events", self._clock_argument(), self._channel, *done)
+                return add_entries(completed(settlements), settlements, map(entry_of, rows))
+            except asyncpg.PostgresError as error:
+                if error.sqlstate != NOT_PLAIN:
+                    raise
+        return await self._write(lambda session: settle_events(session, settlements, with_entries=True))
 
     async def _complete_and_claim(
         self, settlements: Sequence[Settlement], request: ClaimRequest | None

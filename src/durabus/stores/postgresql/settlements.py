@@ -18,12 +18,12 @@ from durabus.lifecycle.state import NOT_YOURS, AbandonedClaim, Applied, EventSta
 from durabus.lifecycle.transition import merge_results, transition
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.model.settlement import Complete, Settled, Settlement
+from durabus.model.settlement import Complete, Settled, Settlement, add_entries
 from durabus.model.statuses import DEAD_LETTER, LIVE, SETTLED, EventStatus, ResultStatus
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.layout import columns, instant
 from durabus.stores.sql.changes import NO_EVENT, StoredEvent, changed_handlers, freed_handler_locks
-from durabus.stores.sql.rows import Row, entry_to, event_of, handler_of, results_to, settled_of, strings_to
+from durabus.stores.sql.rows import Row, entry_of, entry_to, event_of, handler_of, results_to, settled_of, strings_to
 
 COUNTED = {status: number for number, status in enumerate(EventStatus)}
 """The place of each status in ``note_counts``."""
@@ -342,19 +342,24 @@ async def settle_in_stretches(
     return outcomes
 
 
-async def settle_events(session: PostgreSQLSession, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+async def settle_events(
+    session: PostgreSQLSession, settlements: Sequence[Settlement], *, with_entries: bool = False
+) -> list[Settled | LeaseLost]:
     """End claims in the open transaction as the lifecycle decides. Each one succeeds or fails alone."""
     if not settlements:
         return []
     states = await load_known(session, [one.ref.id for one in settlements])
-    now, changes = await session.now(), Changes()
-    outcomes = [_settle(states, changes, one, now) for one in settlements]
+    now, changes, written = await session.now(), Changes(), list[Row]()
+    outcomes = [_settle(states, changes, one, now, written) for one in settlements]
     await changes.write(session)
+    if with_entries and written:
+        rows = await session.all("settlement_entries", *columns(written))
+        return add_entries(outcomes, settlements, map(entry_of, rows))
     return outcomes
 
 
 def _settle(
-    states: dict[int, StoredEvent], changes: Changes, settlement: Settlement, now: float
+    states: dict[int, StoredEvent], changes: Changes, settlement: Settlement, now: float, written: list[Row]
 ) -> Settled | LeaseLost:
     ref = settlement.ref
     stored = states.get(ref.id)
@@ -366,5 +371,6 @@ def _settle(
     if applied.records:
         states[ref.id] = changes.apply(stored, applied, ref.token)
         changes.free_handler_locks(stored.state, applied.state)
+        written.append((ref.id, ref.fence))
     settled = states[ref.id].state.settled
     return LeaseLost(ref.id, NOT_YOURS) if settled is None else settled.outcome

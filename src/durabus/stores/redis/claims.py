@@ -11,13 +11,14 @@ from durabus.errors import EventNotFound, LeaseLost
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event
 from durabus.model.limits import stored_text
-from durabus.model.settlement import Complete, Fail, Settled, Settlement
+from durabus.model.settlement import Complete, Fail, Settled, Settlement, add_entries
 from durabus.model.statuses import EventStatus
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import require
 from durabus.stores.redis.core import RedisCore
 from durabus.stores.redis.events import known_ref
+from durabus.stores.redis.log import LogRecords
 from durabus.stores.redis.records import REASONS, event_of, events_of, given, result_to, results_of
 
 SettleCode = int | tuple[EventStatus, float | bool]
@@ -64,6 +65,7 @@ class RedisClaims(RedisCore):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         if connection is not None:
             require(self.features, "caller_transactions", "settle_events(connection=…)")
@@ -71,8 +73,11 @@ class RedisClaims(RedisCore):
             self._check_open()
             return SettleAnswer([], [])
         then = None if then_claim is None else _asked(then_claim)
-        packed, *records = await self._call("settle_events", _in_runs(settlements), then)
+        packed, *records = await self._call("settle_events", _in_runs(settlements), then, with_entries)
         outcomes = [_settled(one.ref.id, outcome) for one, outcome in zip(settlements, _outcomes(packed), strict=True)]
+        if with_entries:
+            entries, records = records[1 : 1 + records[0]], records[1 + records[0] :]
+            outcomes = add_entries(outcomes, settlements, LogRecords(entries).entries())
         return SettleAnswer(outcomes, [] if then_claim is None else _claims(then_claim.token, records))
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:

@@ -44,11 +44,12 @@ CANCEL_WITHIN = 2.0
 class PendingCall:
     """One call that waits for its reply. The caller's loop makes it; the node's thread replies."""
 
-    __slots__ = ("data", "expires", "future", "kind", "loop")
+    __slots__ = ("data", "expires", "future", "kind", "loop", "with_entries")
 
-    def __init__(self, kind: Kind, data: Any) -> None:
+    def __init__(self, kind: Kind, data: Any, *, with_entries: bool = False) -> None:
         self.kind = kind
         self.data = data
+        self.with_entries = with_entries
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[Any] = self.loop.create_future()
         self.expires = 0.0
@@ -274,6 +275,11 @@ class Sender:
                     self.fail(error, [self._number])
             if records:
                 self._spawn(self._send("public", numbers, partial(self._transport.publish, records)))
+
+    def with_entries(self, number: int) -> list[bool]:
+        """For each command of a record, whether its caller asked for log entries. Empty if no call waits for it."""
+        sent = self._sent.get(number)
+        return [] if sent is None else [call.with_entries for call in sent.calls]
 
     def answered(self, answers: Sequence[Answers]) -> None:
         """Deliver the replies of records that were read back."""

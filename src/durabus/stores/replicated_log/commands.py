@@ -91,8 +91,9 @@ class SettleEvents(Command, frozen=True, tag="settle_events"):
     settlements: tuple[PackedSettlement, ...]
     then_claim: ClaimRequest | None
 
-    def apply(self, core: ReplicatedLogCore) -> SettleAnswer:
-        return core.settle(self.settlements, self.then_claim)
+    def apply(self, core: ReplicatedLogCore, *, with_entries: bool = False) -> SettleAnswer:
+        """Run the verb. ``with_entries`` is not in the log: only the node of the caller builds the log entries."""
+        return core.settle(self.settlements, self.then_claim, with_entries=with_entries)
 
 
 class ExpireEvents(Command, frozen=True, tag="expire_events"):

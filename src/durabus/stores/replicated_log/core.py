@@ -30,17 +30,19 @@ from durabus.stores.replicated_log.wire import PackedCompletions, PackedSettleme
 class BulkCore(MemoryStore):
     """A memory store with fast paths. ``settle`` takes settlements as the log holds them."""
 
-    def settle(self, sent: Sequence[PackedSettlement], then_claim: ClaimRequest | None) -> SettleAnswer:
+    def settle(
+        self, sent: Sequence[PackedSettlement], then_claim: ClaimRequest | None, *, with_entries: bool = False
+    ) -> SettleAnswer:
         """Do what ``settle_events`` does."""
         with self._lock:
             self._check_open()
             now = self._clock.now()
             outcomes: list[Settled | LeaseLost] = []
             for one in sent:
-                if isinstance(one, PackedCompletions):
+                if isinstance(one, PackedCompletions) and not with_entries:
                     outcomes += self._complete_all(one, now)
                 else:
-                    outcomes += [self._settle(settlement, now) for settlement in one.settlements()]
+                    outcomes += [self._settle(made, now, with_entry=with_entries) for made in one.settlements()]
             return SettleAnswer(outcomes, [] if then_claim is None else self._claim(then_claim, now))
 
     def _complete_all(self, done: PackedCompletions, now: float) -> list[Settled | LeaseLost]:

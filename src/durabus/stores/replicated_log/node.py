@@ -107,10 +107,10 @@ class Node:
         if self._pid == os.getpid():
             await self._own.end_after(self._finish())
 
-    async def command(self, command: Written) -> Any:
+    async def command(self, command: Written, *, with_entries: bool = False) -> Any:
         """Append a command. Returns what the replica returned when it applied the record."""
         self.check_open()
-        return await self.own_command(command)
+        return await self._inbox.ask(PendingCall("command", encode_command(command), with_entries=with_entries))
 
     async def own_command(self, command: Written) -> Any:
         """Like ``command``, for the node's own work, which goes on while it closes. Only for the node's thread."""
@@ -222,7 +222,7 @@ class Node:
             return
         self.replica.clock.arrived(entries[-1].at_ts)
         try:
-            answers = self.replica.apply(entries)
+            answers = self.replica.apply(entries, self._sender.with_entries)
         except SchemaError as error:
             self._break(error)
             return

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from durabus.errors import DurabusError, SchemaError, StoreError
 from durabus.model.event import NewEvent
-from durabus.stores.replicated_log.commands import Attach, Join, Snapshotted, Written, decode_commands, finish
+from durabus.stores.replicated_log.commands import (
+    Attach,
+    Join,
+    SettleEvents,
+    Snapshotted,
+    Written,
+    decode_commands,
+    finish,
+)
 from durabus.stores.replicated_log.core import ReplicatedLogCore
 from durabus.stores.replicated_log.log_clock import LogClock
 from durabus.stores.replicated_log.public_lane import NoEventError, arrival
@@ -95,6 +103,10 @@ class Answers(NamedTuple):
     values: list[Any]
 
 
+WithEntries = Callable[[int], Sequence[bool]]
+"""For each command of a record of this node's own session, whether its caller asked for log entries."""
+
+
 class Replica:
     """A memory store, and the state that is needed to apply a log to it."""
 
@@ -115,7 +127,7 @@ class Replica:
         self.last: dict[str, BrokerRecord | int] = {}
         """The newest record of each lane, or its fingerprint."""
 
-    def apply(self, entries: Sequence[BrokerRecord]) -> list[Answers]:
+    def apply(self, entries: Sequence[BrokerRecord], with_entries: WithEntries = lambda _: ()) -> list[Answers]:
         """Apply records. If the record that was applied last comes again, it must be unchanged.
 
         Raises ``SchemaError`` before a record of a newer durabus, and ``Damage`` before a damaged record.
@@ -130,7 +142,7 @@ class Replica:
                         continue
                     self.clock.apply_at(entry.at_ts)
                     try:
-                        answer = self._control(entry) if entry.type is None else self._public(entry)
+                        answer = self._control(entry, with_entries) if entry.type is None else self._public(entry)
                     except DamagedRecordError as error:
                         answer = self._damaged(entry, error)
                     self.position = entry.position
@@ -158,7 +170,7 @@ class Replica:
         remedy = AGAIN.format(option=f"skip_record={place(entry.position)} in the URL")
         raise Damage(entry.position, f"a record of the {lane} lane is damaged: {error}", remedy)
 
-    def _control(self, entry: BrokerRecord) -> Answers | None:
+    def _control(self, entry: BrokerRecord, with_entries: WithEntries) -> Answers | None:
         try:
             envelope = unseal(entry.body, entry.headers)
         except NoEnvelopeError as error:
@@ -180,8 +192,13 @@ class Replica:
             commands = decode_commands(b"".join(whole))
         except msgspec.MsgspecError as error:
             raise DamagedRecordError(f"its commands cannot be read: {error}") from error
-        values = [self._do(command, entry) for command in commands]
-        return Answers(envelope.number, values) if envelope.session == self._session else None
+        if envelope.session != self._session:
+            for command in commands:
+                self._do(command, entry)
+            return None
+        asked = with_entries(envelope.number) or [False] * len(commands)
+        values = [self._do(command, entry, with_entries=one) for command, one in zip(commands, asked, strict=True)]
+        return Answers(envelope.number, values)
 
     def _public(self, entry: BrokerRecord) -> Answers | None:
         try:
@@ -205,7 +222,7 @@ class Replica:
         stored = finish(self.core.add_events(whole))
         return Answers(rest.number, [stored]) if rest.session == self._session else None
 
-    def _do(self, command: Written, entry: BrokerRecord) -> Any:
+    def _do(self, command: Written, entry: BrokerRecord, *, with_entries: bool = False) -> Any:
         try:
             if isinstance(command, Join):
                 return self._join(command)
@@ -214,6 +231,8 @@ class Replica:
                 return None
             if isinstance(command, Snapshotted):
                 return self._mark(command)
+            if with_entries and isinstance(command, SettleEvents):
+                return command.apply(self.core, with_entries=True)
             return command.apply(self.core)
         except DurabusError as error:
             return error

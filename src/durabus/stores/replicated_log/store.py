@@ -175,12 +175,14 @@ class ReplicatedLogClaims(ReplicatedLogCalls):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         if connection is not None:
             require(self.features, "caller_transactions", "settle_events(connection=…)")
         if not settlements:
             return SettleAnswer([], [] if then_claim is None else await self.claim_next_events(then_claim))
-        answer: SettleAnswer = await self._write(c.SettleEvents(wire(settlements), then_claim))
+        command = c.SettleEvents(wire(settlements), then_claim)
+        answer: SettleAnswer = await self._node.command(command, with_entries=with_entries)
         return answer
 
     async def expire_events(self, *, max_attempts: int | None = None, limit: int = 1000) -> int:

@@ -98,13 +98,15 @@ class ShardedClaims(ShardedCore):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         """See ``Claims``. ``then_claim`` is a separate call after the settlements."""
         if connection is not None:
             require(self.features, "caller_transactions", "settle_events(connection=…)")
 
         async def settle(shard: EventStore, mine: list[Settlement]) -> list[Settled | LeaseLost]:
-            return (await shard.settle_events([self._numbers.inner_settlement(one) for one in mine])).outcomes
+            inner = [self._numbers.inner_settlement(one) for one in mine]
+            return (await shard.settle_events(inner, with_entries=with_entries)).outcomes
 
         outcomes = await self._each(settlements, lambda one: self._shard_of(one.ref), settle)
         claims = [] if then_claim is None else await self.claim_next_events(then_claim)

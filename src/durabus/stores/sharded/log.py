@@ -80,16 +80,9 @@ class ShardedLog(ShardedCore):
         return sum(await self._all(lambda shard, _: shard.make_log_partitions()))
 
     async def read_event_log(self, ref: EventRef) -> list[LogEntry]:
-        """See ``Log``. From such a position, a reader reads the other shards from their beginning."""
         number = self._numbers.of_ref(ref)
-        return [
-            msgspec.structs.replace(
-                entry,
-                id=self._numbers.outer(entry.id, number),
-                position=join([entry.position if one == number else START for one in range(self._numbers.count)]),
-            )
-            for entry in await self._shards[number].read_event_log(self._numbers.inner_ref(ref))
-        ]
+        entries = await self._shards[number].read_event_log(self._numbers.inner_ref(ref))
+        return [self._numbers.entry(entry, number) for entry in entries]
 
     async def save_position(self, name: str, position: str, *, lock: LockClaim) -> None:
         self._split(position)

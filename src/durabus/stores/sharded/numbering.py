@@ -18,6 +18,7 @@ import msgspec
 from durabus.errors import EventNotFound, InvalidEventError, LeaseLost, NotADeadLetter
 from durabus.model.claim import Claim, ClaimRef, HandlerClaim
 from durabus.model.event import Event
+from durabus.model.log_entry import LogEntry
 from durabus.model.settlement import Settled, Settlement
 from durabus.store.events import EventRef
 from durabus.store.log import START
@@ -131,6 +132,11 @@ class Numbering:
         """Return a handler claim of a shard with its id in the sharded store."""
         return msgspec.structs.replace(claim, id=self.outer(claim.id, shard))
 
+    def entry(self, entry: LogEntry, shard: int) -> LogEntry:
+        """Return a log entry of a shard. From its position, a reader reads the other shards from their beginning."""
+        position = join([entry.position if one == shard else START for one in range(self.count)])
+        return msgspec.structs.replace(entry, id=self.outer(entry.id, shard), position=position)
+
     def answer(self, value: T, shard: int) -> T:
         """Return a result of a shard with its id in the sharded store. A result without an id stays as it is."""
         made: Any = value
@@ -138,7 +144,8 @@ class Numbering:
             case Event():
                 made = self.event(value, shard)
             case Settled():
-                made = msgspec.structs.replace(value, id=self.outer(value.id, shard))
+                entry = None if value.entry is None else self.entry(value.entry, shard)
+                made = msgspec.structs.replace(value, id=self.outer(value.id, shard), entry=entry)
             case ClaimRef():
                 made = ClaimRef(self.outer(value.id, shard), value.token, value.fence)
             case LeaseLost(subject=int()):

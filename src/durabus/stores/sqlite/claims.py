@@ -34,6 +34,7 @@ from durabus.stores.sqlite.settlements import (
     load,
     load_handlers,
     settle_events,
+    settle_with_entries,
     store,
 )
 
@@ -189,6 +190,7 @@ class SQLiteClaims(SQLiteCore):
         *,
         then_claim: ClaimRequest | None = None,
         connection: object | None = None,
+        with_entries: bool = False,
     ) -> SettleAnswer:
         if connection is not None:
             if then_claim is not None:
@@ -196,11 +198,11 @@ class SQLiteClaims(SQLiteCore):
                     "settle_events(connection=…, then_claim=…): a claim cannot wait for the caller's commit, "
                     "claim in a call of its own"
                 )
-            return SettleAnswer(await self._join(connection, lambda tx: settle_events(tx, settlements)), [])
+            return await self._join(connection, lambda tx: _settle(tx, settlements, None, with_entries=with_entries))
         if not settlements and then_claim is None:
             self._check_open()
             return SettleAnswer([], [])
-        return await self._write(lambda tx: _settle(tx, settlements, then_claim))
+        return await self._write(lambda tx: _settle(tx, settlements, then_claim, with_entries=with_entries))
 
     async def current_claims(self, ids: Sequence[int]) -> list[ClaimRef | None]:
         wanted = list(ids)
@@ -214,8 +216,11 @@ class SQLiteClaims(SQLiteCore):
         return await self._write(lambda tx: _reset(tx, ref, reason))
 
 
-def _settle(tx: Transaction, settlements: Sequence[Settlement], then_claim: ClaimRequest | None) -> SettleAnswer:
-    outcomes = settle_events(tx, settlements) if settlements else []
+def _settle(
+    tx: Transaction, settlements: Sequence[Settlement], then_claim: ClaimRequest | None, *, with_entries: bool
+) -> SettleAnswer:
+    settle = settle_with_entries if with_entries else settle_events
+    outcomes = settle(tx, settlements) if settlements else []
     return SettleAnswer(outcomes, [] if then_claim is None else claim_next_events(tx, then_claim))
 
 

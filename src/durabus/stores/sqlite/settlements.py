@@ -14,10 +14,10 @@ from durabus.lifecycle.transition import transition
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.model.settlement import Complete, Settled, Settlement
+from durabus.model.settlement import Complete, Settled, Settlement, add_entries
 from durabus.model.statuses import DEAD_LETTER, EventStatus
 from durabus.stores.sql.changes import NO_EVENT, StoredEvent, changed_handlers, freed_handler_locks
-from durabus.stores.sql.rows import Row, entry_to, event_of, handler_of, settled_of, strings_to, to_json
+from durabus.stores.sql.rows import Row, entry_of, entry_to, event_of, handler_of, settled_of, strings_to, to_json
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.publishing import get_event, note_completed, note_ended
@@ -152,6 +152,13 @@ def settle_events(tx: Transaction, settlements: Sequence[Settlement]) -> list[Se
         return []
     uniform = _complete_uniform(tx, settlements)
     return _settle_mixed(tx, settlements) if uniform is None else uniform
+
+
+def settle_with_entries(tx: Transaction, settlements: Sequence[Settlement]) -> list[Settled | LeaseLost]:
+    """End claims as ``settle_events`` does, and read back the log entries that this wrote: one for each settlement."""
+    span = {"after": tx.value(SQL["last_position"]), "until": 2**63 - 1, "limit": len(settlements)}
+    outcomes = settle_events(tx, settlements)
+    return add_entries(outcomes, settlements, map(entry_of, tx.all(SQL["read_log"], span)))
 
 
 def claims_of(tx: Transaction, ids: list[int]) -> dict[int, Row]:

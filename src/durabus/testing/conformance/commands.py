@@ -201,7 +201,7 @@ async def _settle(side: Side, step: SideStep) -> Any:
     if step.a % 3 == 0:
         made.append(_settlement(side, msgspec.structs.replace(step, a=step.a + 1, b=step.b + 1)))
     then = _request(side, msgspec.structs.replace(step, c=step.c + 1)) if step.c % 4 == 0 else None
-    answer = await side.store.settle_events(made, then_claim=then)
+    answer = await side.store.settle_events(made, then_claim=then, with_entries=step.a % 2 == 0)
     side.ended([one.ref for one in made])
     return [answer.outcomes, side.granted(answer.claims)]
 

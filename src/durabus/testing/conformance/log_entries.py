@@ -8,11 +8,11 @@ import pytest
 
 from durabus.lifecycle.state import Applied, EventCommand, EventState, Expire, Grant, Renew, Requeue, Reset, Start
 from durabus.lifecycle.transition import publish, transition
-from durabus.model.claim import Claim
+from durabus.model.claim import Claim, ClaimRef, new_token
 from durabus.model.event import new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release
+from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import TERMINAL, Action, EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.lab import ALICE, BOB, Lab
@@ -260,6 +260,85 @@ class LogEntryTests:
             (d.event.id, Action.RELEASED),
             (b.event.id, Action.COMPLETED),
         ]
+
+
+ENDINGS: dict[str, Callable[[ClaimRef], Settlement]] = {
+    "completed": Complete,
+    "completed, in detail": lambda ref: Complete(ref, RESULTS, (), 12.5, 200, "no handler"),
+    "with errors": lambda ref: Complete(ref, RESULTS, ("no such customer",)),
+    "failed": lambda ref: Fail(ref, "Fehler ü", 3600.0, RESULTS, 3.5, 503),
+    "failed for good": lambda ref: Fail(ref, "boom", None, RESULTS, 3.5, 500),
+    "released": lambda ref: Release(ref, 3600.0, RESULTS, "busy"),
+}
+BY_ENDING = pytest.mark.parametrize("ending", ENDINGS.values(), ids=ENDINGS)
+
+
+class SettledEntryTests:
+    """The log entries that ``settle_events`` returns."""
+
+    @BY_ENDING
+    @pytest.mark.parametrize("late", [False, True], ids=["in time", "late"])
+    async def test_an_outcome_carries_the_entry_that_its_settlement_wrote(
+        self, lab: Lab, other_node: EventStore, ending: Callable[[ClaimRef], Settlement], *, late: bool
+    ) -> None:
+        """``with_entries``: each ``Settled`` carries the log entry that its settlement wrote, as ``read_event_log``
+        returns it.
+        """
+        claim = await lab.claimed(tags=["eu"], metadata={"m": 1})
+        if late:
+            await lab.let_the_lease_end()
+            assert await other_node.expire_events() == 1
+        (settled,) = (await lab.store.settle_events([ending(claim.ref)], with_entries=True)).outcomes
+        trail = await other_node.read_event_log(claim.event.id)
+        assert isinstance(settled, Settled)
+        assert settled.entry == trail[-1]
+        assert len(trail) == (4 if late else 3)
+
+    @BY_ENDING
+    async def test_a_repeat_carries_no_entry(
+        self, lab: Lab, other_node: EventStore, ending: Callable[[ClaimRef], Settlement]
+    ) -> None:
+        """An exact repeat writes no entry and carries none, also if the store repeats the call by itself."""
+        claim = await lab.claimed()
+        await lab.store.settle_events([ending(claim.ref)], with_entries=True)
+        before = await lab.picture()
+        (again,) = (await other_node.settle_events([ending(claim.ref)], with_entries=True)).outcomes
+        assert isinstance(again, Settled)
+        assert again.entry is None
+        assert await lab.picture() == before
+
+    @BY_ENDING
+    async def test_no_entry_is_read_unless_it_is_asked_for(
+        self, lab: Lab, ending: Callable[[ClaimRef], Settlement]
+    ) -> None:
+        """Without ``with_entries``, no outcome carries an entry."""
+        claim = await lab.claimed()
+        assert (await lab.settle_one(ending(claim.ref))).entry is None
+
+    async def test_each_outcome_of_a_batch_carries_the_entry_of_its_own_settlement(self, lab: Lab) -> None:
+        """``with_entries``: each ``Settled`` carries the log entry that its settlement wrote, as ``read_event_log``
+        returns it.
+        """
+        await lab.publish(6)
+        a, b, c, d, e = await lab.claim(limit=5)
+        stale = ClaimRef(e.event.id, new_token(), e.event.fence)
+        batch: list[Settlement] = [Fail(b.ref, "no", None), Complete(a.ref), Complete(stale), Release(c.ref, 3600.0)]
+        batch += [Complete(a.ref), Complete(d.ref)]
+        answer = await lab.store.settle_events(batch, then_claim=lab.request(limit=9), with_entries=True)
+        entries = [outcome.entry if isinstance(outcome, Settled) else None for outcome in answer.outcomes]
+        last = [(await lab.store.read_event_log(claim.event.id))[-1] for claim in (b, a, c, d)]
+        assert entries == [last[0], last[1], None, last[2], None, last[3]]
+        assert len(answer.claims) == 1
+
+    async def test_each_of_many_plain_completions_carries_its_entry(self, lab: Lab) -> None:
+        """``with_entries``: each ``Settled`` carries the log entry that its settlement wrote, as ``read_event_log``
+        returns it.
+        """
+        await lab.publish(20)
+        claims = await lab.claim(limit=20)
+        answer = await lab.store.settle_events([Complete(claim.ref) for claim in claims], with_entries=True)
+        entries = [outcome.entry for outcome in answer.outcomes if isinstance(outcome, Settled)]
+        assert entries == [(await lab.store.read_event_log(claim.event.id))[-1] for claim in claims]
 
 
 def _fields(entry: LogEntry, ignored: set[str]) -> dict[str, object]:

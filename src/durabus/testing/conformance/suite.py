@@ -27,7 +27,7 @@ from durabus.testing.conformance.late_settlements import LateSettlementTests
 from durabus.testing.conformance.lifecycle import LifecycleTests
 from durabus.testing.conformance.locks import LockTests, SignalTests
 from durabus.testing.conformance.log import LogPieceTests, LogTests
-from durabus.testing.conformance.log_entries import LogEntryTests
+from durabus.testing.conformance.log_entries import LogEntryTests, SettledEntryTests
 from durabus.testing.conformance.modes import ModeTests, SerialBatchTests
 from durabus.testing.conformance.ordering import OrderingTests, OrderTests
 from durabus.testing.conformance.registrations import BusTests, RegistrationTests
@@ -97,7 +97,9 @@ class CallerTransactionTests:
             assert await lab.picture() == before
             return
         async with _transaction(lab) as transaction:
-            answer = await lab.store.settle_events([Complete(claim.ref)], connection=transaction.connection)
+            answer = await lab.store.settle_events(
+                [Complete(claim.ref)], connection=transaction.connection, with_entries=True
+            )
             (outcome,) = answer.outcomes
             assert isinstance(outcome, Settled)
             assert await lab.event(claim, other_node) == claim.event
@@ -107,6 +109,7 @@ class CallerTransactionTests:
             return
         assert (await lab.event(claim, other_node)).status is EventStatus.COMPLETED
         assert len(await lab.log()) == len(before.log) + 1
+        assert outcome.entry == (await other_node.read_event_log(claim.event.id))[-1]
 
     async def test_a_callers_transaction_does_not_claim(self, lab: Lab) -> None:
         """Not together with ``then_claim``."""
@@ -202,6 +205,7 @@ class StoreConformance(
     LockTests,
     LogTests,
     LogEntryTests,
+    SettledEntryTests,
     LogPieceTests,
     DeadLetterTests,
     PurgeTests,

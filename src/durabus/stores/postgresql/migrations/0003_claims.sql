@@ -332,3 +332,24 @@ BEGIN
     );
 END
 $$;
+
+-- Completes events and returns their log entries, in one round trip. Relies on event_log_event.
+CREATE FUNCTION complete_and_read_events(
+    p_now double precision, p_channel text, p_ids bigint[], p_tokens text[], p_fences bigint[],
+    p_times double precision[], p_codes integer[], p_results text[], p_result_ids bigint[], p_handler_ids text[],
+    p_statuses text[], p_attempts integer[], p_errors text[], p_values text[], p_result_times double precision[],
+    p_result_fences bigint[], p_worker_ids text[]
+) RETURNS SETOF event_log
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET jit = off
+SET enable_seqscan = off
+AS $$
+BEGIN
+    PERFORM complete_events(
+        p_now, p_channel, p_ids, p_tokens, p_fences, p_times, p_codes, p_results, p_result_ids, p_handler_ids,
+        p_statuses, p_attempts, p_errors, p_values, p_result_times, p_result_fences, p_worker_ids
+    );
+    RETURN QUERY SELECT * FROM event_log AS l WHERE l.id = ANY (p_ids) AND l.completed;
+END
+$$;

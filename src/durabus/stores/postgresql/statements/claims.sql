@@ -86,6 +86,19 @@ SELECT * FROM {schema}.complete_and_claim_events(
     $18, $19, $20, $21, $22, $23, $24, $25, $26, $27
 )
 
+-- name: complete_and_read_events
+-- Completes plain claims and returns their log entries: see the function.
+SELECT {entry} FROM {schema}.complete_and_read_events(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17
+)
+
+-- name: settlement_entries
+-- The log entries that settlements wrote, by event and fence: a claim is settled once. Only settlements and ABANDONED
+-- have a token. Relies on event_log_event.
+SELECT {entry} FROM {schema}.event_log
+WHERE id = ANY ($1::bigint[]) AND (id, fence) IN (SELECT * FROM unnest($1::bigint[], $2::bigint[]))
+    AND token IS NOT NULL AND action <> 'ABANDONED'
+
 -- name: last_settlements
 -- Returns how the newest settlement of each event ended. Only settlements and ABANDONED have a token. Relies on
 -- event_log_event.

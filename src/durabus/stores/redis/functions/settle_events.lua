@@ -1,8 +1,9 @@
 -- End claims, judge each one on its own, then claim the next events in the same step.
--- Takes: settlements, and the arguments of a claim, or nothing. A settlement is: kind, id, token, fence, results, and
--- what the kind needs. A settlement `done` stands for many plainly completed events: token, fence, then id and time of
--- each.
--- Returns: for each event a code (0 is COMPLETED), or status and next retry; then the reply of the claim
+-- Takes: settlements, the arguments of a claim, or nothing, and whether to return the log entries. A settlement is:
+-- kind, id, token, fence, results, and what the kind needs. A settlement `done` stands for many plainly completed events:
+-- token, fence, then id and time of each.
+-- Returns: for each event a code (0 is COMPLETED), or status and next retry; then the log entries, after the number of
+-- their records; then the reply of the claim
 local COMPLETED = 0
 
 local function settle(tx, one)
@@ -48,6 +49,18 @@ local function ids_to_settle(settlements)
   return ids
 end
 
+-- Append the log entries that the settlements wrote to a reply, as `read_log` returns them.
+local function append_entries(tx, entries, answer)
+  local last = #answer + 1
+  answer[last] = #entries / 3 * 4
+  for n = 1, #entries, 3 do
+    local id = string.format('%d', entries[n + 1])
+    answer[last + 1], answer[last + 2] = string.format('%d', entries[n]), id
+    answer[last + 3], answer[last + 4] = entries[n + 2], redis.call('HGET', tx[DATA], id) or ''
+    last = last + 4
+  end
+end
+
 register('settle_events', WRITES, function(tx, asked)
   local outcomes = {}
   states.load_all(tx, ids_to_settle(asked[1]))
@@ -58,7 +71,11 @@ register('settle_events', WRITES, function(tx, asked)
       outcomes[#outcomes + 1] = outcome_of(tx.states[one[2]], settle(tx, one))
     end
   end
+  local entries = tx.entries -- flush begins a new list
   flush(tx)
   local answer = { cmsgpack.pack(outcomes) }
+  if asked[3] then
+    append_entries(tx, entries, answer)
+  end
   return asked[2] and claiming.answer(tx, asked[2], answer) or answer
 end)
