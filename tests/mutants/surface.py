@@ -8,6 +8,7 @@ LIMITS = "tests/api/test_limits.py::test_"
 CONNECTIONS = "tests/api/test_connections.py::test_"
 TENANTS = "tests/api/test_tenant_keys.py::test_"
 PROBLEMS = "tests/api/test_problems.py::test_"
+STORE_CALLS = "tests/api/test_store_calls.py::test_"
 GUARD = "tests/dashboard/test_guard.py::test_"
 
 SURFACE = (
@@ -82,6 +83,30 @@ SURFACE = (
         "    return token\n",
         f"{TENANTS}equal_claim_tokens_of_two_tenants_bring_each_its_own_claims[memory-claim]",
         "A tenant learns that another uses a claim token, or takes it first.",
+    ),
+    Mutant(
+        "HTTP: remembered claims of tenants",
+        "http/api.py",
+        "if found is None or not principal.sees_as_much_as(found.principal):",
+        "if found is None:",
+        f"{STORE_CALLS}a_token_that_may_not_see_the_event_cannot_report_a_remembered_claim",
+        "A tenant ends the work of another tenant whose worker has the same name.",
+    ),
+    Mutant(
+        "HTTP: remembered claims of workers",
+        "http/api.py",
+        "meant = found.worker_id == worker_id if proof is None else found.ref == proof",
+        "meant = True",
+        f"{STORE_CALLS}another_worker_cannot_report_a_remembered_claim",
+        "A worker ends the work of another one.",
+    ),
+    Mutant(
+        "HTTP: remembered claims are bounded",
+        "http/api.py",
+        "while len(self._claims) > GRANTED_KEPT:",
+        "while not self._claims:",
+        f"{STORE_CALLS}a_server_remembers_a_bounded_number_of_claims",
+        "Workers that never report fill the memory of the server.",
     ),
     Mutant(
         "HTTP: an unexpected error",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
 
 from durabus.errors import ConfigurationError, EventNotFound
 from durabus.http.asgi import LISTEN, AnyRequest
@@ -15,6 +18,7 @@ from durabus.http.metrics import HttpMetrics
 from durabus.http.problems import Problem
 from durabus.http.settings import Settings
 from durabus.maintenance.services import Maintenance
+from durabus.model.claim import Claim, ClaimRef
 from durabus.model.event import Event
 from durabus.model.limits import check_name
 from durabus.store.connect import make_store
@@ -23,8 +27,58 @@ from durabus.store.events import EventRef
 
 LOOKED_UP_AT_ONCE = 200
 """Maximum number of events to read in one call: they come with their payloads."""
+GRANTED_KEPT = 100_000
+"""Maximum number of granted claims that a server remembers. One takes about 400 bytes."""
 
 logger = logging.getLogger("durabus.server")
+
+
+class GrantedClaim(msgspec.Struct, frozen=True, gc=False):
+    """A claim that this server granted, and what a report of it needs. Nothing of it can change under the claim."""
+
+    ref: ClaimRef
+    worker_id: str | None
+    attempts: int
+    max_attempts: int | None
+    principal: Principal
+    """The sender of the claim. It may see the event, because it was given the event."""
+
+
+class GrantedClaims:
+    """The newest claims that this server granted and no report has ended: such a report needs no look at the store.
+
+    It only saves reads. A claim that is missing here is read from the store. The store checks every claim again.
+    """
+
+    def __init__(self) -> None:
+        self._claims: OrderedDict[int, GrantedClaim] = OrderedDict()
+
+    def add(self, claims: Iterable[Claim], principal: Principal) -> None:
+        """Remember claims, and forget the oldest ones if there are too many."""
+        for claim in claims:
+            event = claim.event
+            self._claims.pop(event.id, None)
+            self._claims[event.id] = GrantedClaim(
+                claim.ref, event.worker_id, event.attempts, event.max_attempts, principal
+            )
+        while len(self._claims) > GRANTED_KEPT:
+            self._claims.popitem(last=False)
+
+    def take(self, id_: int, principal: Principal, worker_id: str, proof: ClaimRef | None) -> GrantedClaim | None:
+        """Remove and return the claim on an event, if the sender may see the event and the claim is meant.
+
+        The proof says which claim is meant; without one, the name of the worker does.
+        """
+        found = self._claims.get(id_)
+        if found is None or not principal.sees_as_much_as(found.principal):
+            return None
+        meant = found.worker_id == worker_id if proof is None else found.ref == proof
+        return self._claims.pop(id_) if meant else None
+
+    def forget(self, ids: Iterable[int]) -> None:
+        """Forget claims that were settled in another way."""
+        for id_ in ids:
+            self._claims.pop(id_, None)
 
 
 class Api:
@@ -34,6 +88,7 @@ class Api:
         self.settings = settings
         self.tokens = tokens
         self.metrics = HttpMetrics()
+        self.granted = GrantedClaims()
         self.stopping = asyncio.Event()
         """Set when the server is asked to stop: long polls and tails then end."""
         self._url = store if isinstance(store, str) else None

@@ -8,7 +8,7 @@ from typing import Any
 
 from durabus.clock import monotonic
 from durabus.errors import LeaseLost
-from durabus.http.api import Api
+from durabus.http.api import Api, GrantedClaim
 from durabus.http.auth.access import Principal
 from durabus.http.problems import UNAUTHORISED, Problem
 from durabus.http.schema.events import (
@@ -25,7 +25,7 @@ from durabus.http.schema.fields import as_number
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.settlement import Complete, Fail, Release, Settled, Settlement
 from durabus.model.statuses import Action, EventStatus
 
 LOOK_EVERY = 1.0
@@ -107,9 +107,12 @@ NO_CLAIM = "worker {worker!r} has no claim on it: the event was settled, reset, 
 
 async def complete(api: Api, principal: Principal, id_: int, report: CompleteDocument) -> CompletedDocument:
     """End the event COMPLETED. A repeat returns the first record."""
-    ref = await _claim_of(api, principal, id_, report)
-    done = None if ref is None else Complete(ref, (), (), report.execution_time_ms, report.status_code)
-    entry = await _settle(api, principal, id_, report, done, actions=COMPLETING)
+    granted = _taken(api, principal, id_, report)
+    entry = None if granted is None else await _written(api, _completion(granted.ref, report))
+    if entry is None:
+        ref = await _claim_of(api, principal, id_, report)
+        done = None if ref is None else _completion(ref, report)
+        entry = await _settle(api, principal, id_, report, done, actions=COMPLETING)
     return CompletedDocument(
         event_id=entry.id,
         worker_id=entry.worker_id or report.worker_id,
@@ -122,12 +125,19 @@ async def complete(api: Api, principal: Principal, id_: int, report: CompleteDoc
 
 async def fail(api: Api, principal: Principal, id_: int, report: FailDocument) -> FailedDocument | MaxRetriesDocument:
     """Record a failure: the event becomes PENDING and due later, or FAILED. A repeat returns the first record."""
-    event, settings = await api.event(id_, principal), api.settings
-    max_retries = event.max_attempts or settings.max_retries
-    delay = settings.retry_delay if event.attempts < max_retries else None
-    ref, message = await _claim_of(api, principal, id_, report, event), report.error_message
-    failed = None if ref is None else Fail(ref, message, delay, (), report.execution_time_ms, report.status_code)
-    entry = await _settle(api, principal, id_, report, failed, actions=FAILING)
+    granted = _taken(api, principal, id_, report)
+    if granted is not None:
+        written = await _written(api, _failure(api, granted.ref, granted, report))
+        if written is not None:
+            return _failed(written, report, _max_retries(api, granted))
+    event = await api.event(id_, principal)
+    ref = await _claim_of(api, principal, id_, report, event)
+    failure = None if ref is None else _failure(api, ref, event, report)
+    entry = await _settle(api, principal, id_, report, failure, actions=FAILING)
+    return _failed(entry, report, _max_retries(api, event))
+
+
+def _failed(entry: LogEntry, report: FailDocument, max_retries: int) -> FailedDocument | MaxRetriesDocument:
     if entry.next_retry_ts is None:
         return MaxRetriesDocument(retry_count=len(entry.errors), max_retries=max_retries)
     return FailedDocument(
@@ -164,6 +174,35 @@ async def start(api: Api, principal: Principal, id_: int, report: StartDocument)
     )
 
 
+def _completion(ref: ClaimRef, report: CompleteDocument) -> Complete:
+    return Complete(ref, (), (), report.execution_time_ms, report.status_code)
+
+
+def _failure(api: Api, ref: ClaimRef, claimed: GrantedClaim | Event, report: FailDocument) -> Fail:
+    delay = api.settings.retry_delay if claimed.attempts < _max_retries(api, claimed) else None
+    return Fail(ref, report.error_message, delay, (), report.execution_time_ms, report.status_code)
+
+
+def _max_retries(api: Api, claimed: GrantedClaim | Event) -> int:
+    return claimed.max_attempts or api.settings.max_retries
+
+
+def _taken(api: Api, principal: Principal, id_: int, report: CompleteDocument) -> GrantedClaim | None:
+    """The claim that the report means, if this server remembers it. Then no read has to precede the settlement."""
+    proof = None if report.claim is None else ClaimRef(id_, report.claim.token, report.claim.fence)
+    return api.granted.take(id_, principal, report.worker_id, proof)
+
+
+async def _written(api: Api, settlement: Settlement) -> LogEntry | None:
+    """Settle a remembered claim. Returns None if this wrote nothing: then only the store knows how the claim ended.
+
+    A repeat wrote nothing too. Another server may have settled this claim and granted the worker a newer one, and
+    this report may mean the newer one.
+    """
+    (outcome,) = (await api.store.settle_events([settlement], with_entries=True)).outcomes
+    return outcome.entry if isinstance(outcome, Settled) else None
+
+
 async def _settle(
     api: Api,
     principal: Principal,
@@ -176,7 +215,9 @@ async def _settle(
     """Settle the claim, if there is one. Returns the log entry that this report, or its first copy, led to."""
     lost: LeaseLost | None = None
     if settlement is not None:
-        outcome = (await api.store.settle_events([settlement])).outcomes[0]
+        (outcome,) = (await api.store.settle_events([settlement], with_entries=True)).outcomes
+        if isinstance(outcome, Settled) and outcome.entry is not None:
+            return outcome.entry
         lost = outcome if isinstance(outcome, LeaseLost) else None
         if lost is not None and report.claim is not None:
             await api.event(id_, principal)  # raises if there is no such event

@@ -62,6 +62,11 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
         """Whether this sender may see the stored event: its bus, and at least one of its tags."""
         return self.may_use_bus(event.bus) and (not self.tags or not self.tags.isdisjoint(event.tags))
 
+    def sees_as_much_as(self, other: Principal) -> bool:
+        """Whether this sender may see every event that ``other`` may see."""
+        tags = not self.tags or (bool(other.tags) and other.tags <= self.tags)
+        return tags and (not self.buses or (bool(other.buses) and other.buses <= self.buses))
+
     def may_use_bus(self, bus: str) -> bool:
         """Whether this sender may use the bus."""
         return not self.buses or bus in self.buses

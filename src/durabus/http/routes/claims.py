@@ -14,6 +14,7 @@ from durabus.http.auth.access import Principal, Scope, scoped_token, shown
 from durabus.http.openapi import DocumentedResponse, described
 from durabus.http.problems import Code, Problem, decoded
 from durabus.http.schema.claims import (
+    ClaimDocument,
     ClaimRequestDocument,
     ClaimsDocument,
     OutcomeDocument,
@@ -28,6 +29,7 @@ from durabus.http.schema.claims import (
 from durabus.http.schema.fields import split_tags
 from durabus.http.worker_actions import claim
 from durabus.model.claim import Claim, ClaimRequest, new_token
+from durabus.model.settlement import Settled
 from durabus.model.statuses import EventMode
 
 NOT_FOUND = {404: DocumentedResponse("An event does not exist, or this token may not see it: nothing was written.")}
@@ -49,7 +51,7 @@ async def create_claims(request: AnyRequest) -> ClaimsDocument:
         allowed=still_allowed(request),
         listens=partial(listens, request),
     )
-    return ClaimsDocument(claims=[claim_document(one) for one in seen(principal, claims)])
+    return ClaimsDocument(claims=granted(api, principal, claims))
 
 
 @post("/claims/settle", status_code=200, opt=described(Scope.CLAIM, {**NOT_FOUND, **TAKEN}, SettleDocument))
@@ -67,7 +69,8 @@ async def settle_claims(request: AnyRequest) -> SettledDocument:
         else OutcomeDocument(id=one.id, status=outcome.status, next_retry_ts=outcome.next_retry_ts)
         for one, outcome in zip(data.settlements, settled.outcomes, strict=True)
     ]
-    return SettledDocument(outcomes=outcomes, claims=[claim_document(one) for one in seen(principal, settled.claims)])
+    api.granted.forget(outcome.id for outcome in settled.outcomes if isinstance(outcome, Settled))
+    return SettledDocument(outcomes=outcomes, claims=granted(api, principal, settled.claims))
 
 
 @post("/claims/renew", status_code=200, opt=described(Scope.CLAIM, NOT_FOUND, RenewDocument))
@@ -125,6 +128,13 @@ def check_mode(principal: Principal, mode: EventMode) -> None:
         principal.check_whole_bus(f"mode={mode.value}")
     if mode is EventMode.GLOBAL_SERIAL and principal.limited:
         raise Problem(403, "mode=global-serial concerns every bus, and this token is limited to some of them")
+
+
+def granted(api: Api, principal: Principal, claims: list[Claim]) -> list[ClaimDocument]:
+    """The claims for the response. The server remembers them, so that it need not read them for a report."""
+    documents = [claim_document(one) for one in seen(principal, claims)]
+    api.granted.add(claims, principal)
+    return documents
 
 
 def seen(principal: Principal, claims: list[Claim]) -> list[Claim]:

@@ -144,6 +144,7 @@ async def subscribe(
     if not claims:
         return Response(None, status_code=204)
     claim = claims[0]
+    api.granted.add(claims, principal)
     return Response(
         job_document(claim.event, api.settings.max_retries),
         headers={TOKEN_HEADER: claim.token, FENCE_HEADER: str(claim.event.fence)},
