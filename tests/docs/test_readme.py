@@ -1,4 +1,4 @@
-"""The counts of README.md are those of docs/proof/reliability.md, and that page names what the simulation knows."""
+"""The counts of README.md are those of docs/proof/reliability.md, and that page names what the simulation knows. README also says what its commands leave out."""
 
 import re
 from pathlib import Path
@@ -56,3 +56,8 @@ def test_the_table_of_planted_bugs_names_their_stores() -> None:
     shown = {row["planted bug"]: row["store"] for row in table("planted bug", "Planted bugs")}
     assert shown == {bug.what: bug.store for bug in PLANTED}
     assert set(shown.values()) <= PLACES.keys()
+
+
+def test_the_readme_says_which_command_runs_what_make_test_leaves_out() -> None:
+    assert "`make long` runs what `make test` leaves out: " in README
+    assert re.search(r"^long:", (ROOT / "Makefile").read_text(encoding="utf-8"), flags=re.MULTILINE)
