@@ -39,8 +39,18 @@ def emptier(postgresql_url: str) -> Iterator[psycopg.Connection]:
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
 def store_url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
-    if request.param != "postgresql":
-        return "memory://" if request.param == "memory" else sqlite_url
+    return "memory://" if request.param == "memory" else _durable_url(request, sqlite_url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def durable_url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
+    """A store that outlives the bus that opened it."""
+    return _durable_url(request, sqlite_url)
+
+
+def _durable_url(request: pytest.FixtureRequest, sqlite_url: str) -> str:
+    if request.param == "sqlite":
+        return sqlite_url
     empty(request.getfixturevalue("emptier"), SCHEMA)
     return f"{request.getfixturevalue('postgresql_url')}?schema={SCHEMA}"
 

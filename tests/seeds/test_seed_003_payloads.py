@@ -88,16 +88,16 @@ class Mailer:
     ids=["dataclass", "msgspec", "pydantic", "typed-dict", "dict", "plain-function", "method", "callable-object"],
 )
 async def test_a_handler_is_given_the_payload_as_the_type_it_asks_for(
-    handler: Callable[..., Any], expected: Any
+    store: EventStore, handler: Callable[..., Any], expected: Any
 ) -> None:
-    async with EventBus("memory://") as bus:
+    async with EventBus(store) as bus:
         bus.subscribe("user.created", handler)
         await bus.publish("user.created", {"id": 1})
     assert seen == [expected]
 
 
-async def test_a_handler_without_a_type_hint_is_given_the_event() -> None:
-    async with EventBus("memory://") as bus:
+async def test_a_handler_without_a_type_hint_is_given_the_event(store: EventStore) -> None:
+    async with EventBus(store) as bus:
         bus.subscribe("user.created", lambda event: seen.append(event))  # noqa: PLW0108  (a Python signature)
         await bus.publish("user.created", {"id": 1})
     (event,) = seen
@@ -105,37 +105,37 @@ async def test_a_handler_without_a_type_hint_is_given_the_event() -> None:
     assert event.payload == {"id": 1}
 
 
-async def test_a_handler_with_two_arguments_is_given_the_context() -> None:
+async def test_a_handler_with_two_arguments_is_given_the_context(store: EventStore) -> None:
     async def handler(event: Event, ctx: Context) -> None:
         seen.append((event.id, ctx.event.id, ctx.fence, ctx.attempt))
 
     async def typed(user: UserData, ctx: Context) -> None:
         seen.append((user.id, ctx.attempt))
 
-    async with EventBus("memory://") as bus:
+    async with EventBus(store) as bus:
         bus.subscribe("user.created", handler)
         bus.subscribe("user.created", typed)
         event = await stored(bus.store, await bus.publish("user.created", {"id": 7}))
     assert seen == [(event.id, event.id, 1, 1), (7, 1)]
 
 
-async def test_the_fence_grows_and_the_attempt_counts_with_every_attempt() -> None:
+async def test_the_fence_grows_and_the_attempt_counts_with_every_attempt(store: EventStore) -> None:
     async def handler(event: Event, ctx: Context) -> None:
         seen.append((ctx.fence, ctx.attempt))
         if ctx.attempt < 3:
             raise ValueError("not today")
 
-    async with EventBus("memory://", retry=QUICK) as bus:
+    async with EventBus(store, retry=QUICK) as bus:
         bus.subscribe("user.created", handler)
         await bus.publish("user.created")
     assert seen == [(1, 1), (2, 2), (3, 3)]
 
 
-async def test_a_second_argument_with_a_default_is_left_alone() -> None:
+async def test_a_second_argument_with_a_default_is_left_alone(store: EventStore) -> None:
     async def handler(event: Event, copies: int = 2) -> None:
         seen.append(copies)
 
-    async with EventBus("memory://") as bus:
+    async with EventBus(store) as bus:
         bus.subscribe("user.created", handler)
         await bus.publish("user.created")
     assert seen == [2]
@@ -163,8 +163,8 @@ async def on_order(order: OrderPlaced) -> None:
     seen.append(order)
 
 
-async def test_a_class_may_name_its_event_type() -> None:
-    async with EventBus("memory://") as bus:
+async def test_a_class_may_name_its_event_type(store: EventStore) -> None:
+    async with EventBus(store) as bus:
         bus.subscribe("order.*", on_order)
         bus.subscribe(OrderPlaced, on_order)
         event = await bus.emit(OrderPlaced(7))

@@ -89,11 +89,11 @@ async def test_publish_starts_a_bus_that_was_not_started(store: EventStore) -> N
     assert handler.calls == 1
 
 
-async def test_a_bus_opens_and_closes_the_store_of_its_url(sqlite_url: str) -> None:
-    async with EventBus(sqlite_url) as bus:
+async def test_a_bus_opens_and_closes_the_store_of_its_url(durable_url: str) -> None:
+    async with EventBus(durable_url) as bus:
         bus.subscribe("user.created", Recorder())
         event_id = await bus.publish("user.created")
-    store = await open_store(sqlite_url)
+    store = await open_store(durable_url)
     assert await status_of(store, event_id) is EventStatus.COMPLETED
     await store.close()
 

@@ -98,8 +98,8 @@ async def test_an_event_that_kills_every_worker_ends_in_the_dead_letters(
     assert ended.errors == ("lease expired (worker dead:1)",)
 
 
-async def test_events_and_their_errors_survive_the_bus(sqlite_url: str) -> None:
-    bus, handler = EventBus(sqlite_url, retry=RetryPolicy(max_retries=9, base_delay=3600, max_delay=3600)), Recorder()
+async def test_events_and_their_errors_survive_the_bus(durable_url: str) -> None:
+    bus, handler = EventBus(durable_url, retry=RetryPolicy(max_retries=9, base_delay=3600, max_delay=3600)), Recorder()
     bus.subscribe("user.*", Recorder(failures=99))
     await bus.start()
     event = await bus.emit("user.created", {"id": 1}).stored()
@@ -110,7 +110,7 @@ async def test_events_and_their_errors_survive_the_bus(sqlite_url: str) -> None:
     await until(failed_once)
     await bus.shutdown()
     later = ManualClock(time.time() + 7200)
-    store = await open_store(sqlite_url, clock=later)
+    store = await open_store(durable_url, clock=later)
     async with EventBus(store) as successor:
         successor.subscribe("user.*", handler)
         await handler.called()

@@ -40,9 +40,11 @@ GLOBS = [
 
 
 @pytest.mark.parametrize(("pattern", "event_type", "matches"), GLOBS)
-async def test_a_glob_pattern_chooses_the_events(pattern: str, event_type: str, matches: bool) -> None:
+async def test_a_glob_pattern_chooses_the_events(
+    store: EventStore, pattern: str, event_type: str, matches: bool
+) -> None:
     handler = Recorder()
-    async with EventBus("memory://") as bus:
+    async with EventBus(store) as bus:
         bus.subscribe(pattern, handler)
         await bus.publish(event_type)
     assert handler.calls == (1 if matches else 0)
@@ -121,12 +123,12 @@ async def test_on_is_subscribe_as_a_decorator(store: EventStore) -> None:
     ],
 )
 async def test_a_subscription_that_cannot_work_is_refused(
-    pattern: str, handler: object, options: dict[str, object]
+    store: EventStore, pattern: str, handler: object, options: dict[str, object]
 ) -> None:
-    async with EventBus("memory://") as bus:
+    async with EventBus(store) as bus:
         with pytest.raises(ConfigurationError):
             bus.subscribe(pattern, handler, **options)  # type: ignore[arg-type]
-        assert (await bus.store.list_handlers(bus.name)).handlers == []
+        assert (await store.list_handlers(bus.name)).handlers == []
 
 
 @pytest.mark.parametrize("pattern", ["", "x" * 256, "user.\x00"])
