@@ -1,4 +1,7 @@
-"""The counts of README.md are those of docs/proof/reliability.md, and that page names what the simulation knows. README also says what its commands leave out."""
+"""The counts of README.md are those of docs/proof/reliability.md, and that page names what the simulation knows.
+
+README also says what its commands leave out.
+"""
 
 import re
 from pathlib import Path

@@ -3,7 +3,6 @@
 import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
-from statistics import median
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +16,7 @@ from durabus.worker import poller, registry
 pytestmark = pytest.mark.timeout(60)
 
 WORKERS = 50
-EVENTS = 3
+EVENTS = 5
 LONGEST_STAGGER = 2.0
 """Eight times as long as it is: turns are milliseconds, and a busy machine stands still for longer."""
 STORES = {"memory": 1, "sqlite": 5, "postgresql": 5, "redis": 5}
@@ -65,7 +64,7 @@ async def test_of_fifty_idle_workers_three_at_most_ask_for_one_event(
                 await asyncio.sleep(0.005)
             await asyncio.sleep(1.1 * LONGEST_STAGGER)  # all others have had their turn
             asked.append(claims.count)
-        assert median(asked) <= 3
+        assert sorted(asked)[-2] <= 3, f"on a busy machine one of {EVENTS} events may cost more: {asked}"
         assert max(asked) < WORKERS / 2
 
 
