@@ -3,7 +3,9 @@
 import asyncio
 import gc
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import monotonic
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
@@ -11,7 +13,7 @@ import pytest
 from tests.servers.presence import installed
 from tests.servers.proxy import Proxy
 
-from durabus import new_event, open_store
+from durabus import Event, EventBus, new_event, open_store
 from durabus.errors import ConfigurationError, StoreError, StoreUnavailableError
 from durabus.store.connect import make_store
 from durabus.testing.servers.kafka import KafkaServer
@@ -116,10 +118,9 @@ async def test_a_server_that_is_away_is_reported_and_the_store_can_be_opened_whe
         await store.close()
 
 
-@pytest.mark.parametrize("server_url", SERVERS, indirect=True)
-async def test_an_open_that_is_cancelled_leaves_nothing_and_can_be_repeated(server_url: str) -> None:
-    (port,) = free_ports(1)
-    store = make_store(at(server_url, port=port))
+@asynccontextmanager
+async def silent_server(port: int) -> AsyncIterator[asyncio.Event]:
+    """A server that takes connections and says nothing. The event is set at the first connection."""
     connected, writers = asyncio.Event(), list[asyncio.StreamWriter]()
 
     def say_nothing(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,20 +128,50 @@ async def test_an_open_that_is_cancelled_leaves_nothing_and_can_be_repeated(serv
         connected.set()
 
     silent = await asyncio.start_server(say_nothing, "127.0.0.1", port)
-    opening = asyncio.create_task(store.open())
+    yield connected
+    silent.close()
+    for writer in writers:
+        writer.close()
+
+
+async def cancelled_at(connected: asyncio.Event, opening: asyncio.Task[Any]) -> None:
+    """Cancel an opening as soon as it has connected. It ends soon."""
     await asyncio.wait_for(connected.wait(), 10)
     began = monotonic()
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
     assert monotonic() - began < 10
-    silent.close()
-    for writer in writers:
-        writer.close()
+
+
+@pytest.mark.parametrize("server_url", SERVERS, indirect=True)
+async def test_an_open_that_is_cancelled_leaves_nothing_and_can_be_repeated(server_url: str) -> None:
+    (port,) = free_ports(1)
+    store = make_store(at(server_url, port=port))
+    async with silent_server(port) as connected:
+        await cancelled_at(connected, asyncio.create_task(store.open()))
     async with Proxy(server_url).running(port):
         await asyncio.wait_for(store.open(), 30)
         assert len(await store.add_events([new_event("t")])) == 1
         await store.close()
+
+
+@pytest.mark.parametrize("server_url", SERVERS, indirect=True)
+async def test_a_bus_whose_start_is_cancelled_can_be_started_again_and_handles_events(server_url: str) -> None:
+    (port,) = free_ports(1)
+    bus, handled = EventBus(at(server_url, port=port)), list[str]()
+
+    @bus.on("t", id="handler")
+    async def handle(event: Event) -> None:
+        handled.append(event.event_id)
+
+    async with silent_server(port) as connected:
+        await cancelled_at(connected, asyncio.create_task(bus.start()))
+    async with Proxy(server_url).running(port):
+        await asyncio.wait_for(bus.start(), 30)
+        event_id = await bus.publish("t")
+        assert handled == [event_id]
+        await bus.shutdown()
 
 
 @pytest.mark.parametrize(
