@@ -3,9 +3,11 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,7 +19,7 @@ from tests.servers.presence import installed
 
 from durabus import EventQueue, EventStore
 from durabus.cli.worker import SAME_REQUEST
-from durabus.testing.servers.postgresql import PostgreSQLServer
+from durabus.testing.servers.server import SERVERS, Server, make_server
 
 pytestmark = pytest.mark.processes
 
@@ -268,17 +270,21 @@ def family(pid: int) -> list[int]:
     return [pid, *(one for child in children for one in family(int(child)))]
 
 
-@pytest.mark.parametrize("kind", ["postgresql", "kafka"])
+def started(kind: str, stack: ExitStack, request: pytest.FixtureRequest) -> tuple[Server, str]:
+    """A server, and the URL of an empty store on it. Kafka is the one of all tests: it takes seconds to begin."""
+    if kind == "kafka":
+        server: Server = request.getfixturevalue("kafka_server")
+        return server, f"{server.url}?prefix={request.getfixturevalue('kafka_prefixes').take()}"
+    server = stack.enter_context(installed(make_server(kind)))
+    return server, server.url
+
+
+@pytest.mark.parametrize("kind", SERVERS)
 def test_a_worker_whose_server_is_frozen_stops_within_five_seconds(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     with ExitStack() as stack:
-        if kind == "kafka":
-            server = request.getfixturevalue("kafka_server")
-            url = f"{server.url}?prefix={request.getfixturevalue('kafka_prefixes').take()}"
-        else:
-            server = stack.enter_context(installed(PostgreSQLServer()))
-            url = server.url
+        server, url = started(kind, stack, request)
         process = stack.enter_context(worker(tmp_path, app=FROZEN_APP.format(url=url)))
         stack.enter_context(frozen(server.pid))
         begun = time.monotonic()
@@ -286,6 +292,66 @@ def test_a_worker_whose_server_is_frozen_stops_within_five_seconds(
         _, words = process.communicate(timeout=20)
         assert process.returncode == 0
         assert time.monotonic() - begun < 5
+    assert "stopping: the store does not respond" in words
+    assert "stopped: 0 completed" in words
+
+
+DOWN_APP = """
+from pathlib import Path
+from durabus import EventBus
+from durabus.maintenance import services
+
+services.EVERY = 0.5
+bus = EventBus({url!r})
+look = bus.store.expire_events
+
+async def expire_events(**options):
+    Path("a pass has begun").touch()
+    return await look(**options)
+
+bus.store.expire_events = expire_events
+
+@bus.on("order.*", id="serve")
+async def serve(event) -> None: ...
+"""
+FAILS = "the store of bus 'default' fails for "
+
+
+@contextmanager
+def ended_after(seconds: float, process: subprocess.Popen[str]) -> Iterator[None]:
+    """A process that says nothing more ends, so that its output ends too."""
+    timer = threading.Timer(seconds, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_worker_whose_server_is_down_says_little_and_stops_within_five_seconds(
+    tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    with ExitStack() as stack:
+        server, url = started(kind, stack, request)
+        process = stack.enter_context(worker(tmp_path, app=DOWN_APP.format(url=url)))
+        assert process.stderr is not None
+        server.kill()
+        if kind == "kafka":
+            stack.callback(server.start)
+        (tmp_path / "a pass has begun").unlink(missing_ok=True)
+        with ended_after(30, process):
+            lines = [process.stderr.readline()]
+            while lines[-1] and not re.search(rf"{FAILS}[4-9]\.", lines[-1]):
+                lines.append(process.stderr.readline())
+        assert any(re.search(rf"{FAILS}[0-2]\.", line) for line in lines), "it reports the outage within three seconds"
+        assert (tmp_path / "a pass has begun").exists(), "the stop must also end a pass of the maintenance"
+        assert len(lines) <= 8, "".join(lines)
+        begun = time.monotonic()
+        process.terminate()
+        _, words = process.communicate(timeout=20)
+        assert time.monotonic() - begun < 5
+    assert process.returncode == 0
     assert "stopping: the store does not respond" in words
     assert "stopped: 0 completed" in words
 

@@ -129,7 +129,7 @@ async def test_an_event_that_comes_back_by_the_other_call_is_not_taken_for_lost(
 
 
 async def test_when_one_of_two_calls_fails_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.worker.outage.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("durabus.store.outage.FIRST_PAUSE", 0.01)
     store, calls = SlowStore(), Calls()
     store.slow = False
     settle, fail_every = store.settle_events, iter(range(1000))

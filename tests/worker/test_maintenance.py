@@ -14,7 +14,14 @@ from durabus.cli.worker import worker
 from durabus.errors import ConfigurationError, StoreUnavailableError
 from durabus.http import Settings, create_app
 from durabus.maintenance import services
-from durabus.maintenance.services import Expiry, HorizonWatch, MaintenanceService, Partitions, Retention
+from durabus.maintenance.services import (
+    Expiry,
+    HorizonWatch,
+    Maintenance,
+    MaintenanceService,
+    Partitions,
+    Retention,
+)
 from durabus.model.claim import ClaimRequest, new_token
 from durabus.model.log_entry import LogHold
 from durabus.model.result import HandlerResult
@@ -225,7 +232,7 @@ async def test_services_of_one_store_object_share_their_passes(
 async def test_a_service_goes_on_after_any_failure_and_ends_with_its_store(
     store: EventStore, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failures: list[Exception] = [RuntimeError("a bug"), StoreUnavailableError("away")]
+    failures: list[Exception] = [StoreUnavailableError("away"), RuntimeError("a bug")]
 
     class Fragile(MaintenanceService):
         doing = "a chore"
@@ -243,4 +250,40 @@ async def test_a_service_goes_on_after_any_failure_and_ends_with_its_store(
         await service.task
     await service.stop()
     await service.stop()
-    assert caplog.text.count("a chore failed, trying again in 0.001 s") == 2
+    (line,) = caplog.records
+    assert line.getMessage() == "the maintenance of the store fails for 0.0 s now, trying again: a bug"
+    assert line.exc_info is not None
+
+
+async def test_all_services_of_a_store_that_is_away_share_one_line(
+    store: EventStore, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, over = asyncio.Event(), asyncio.Event()
+    asked: list[str] = []
+
+    def away(name: str) -> Any:
+        async def call(**_options: Any) -> None:
+            asked.append(name)
+            if over.is_set():
+                return
+            if len(asked) > 10 and len(set(asked)) == 2:
+                failed.set()
+            raise StoreUnavailableError("connection refused")
+
+        return call
+
+    for name in ("expire_events", "log_hold"):
+        monkeypatch.setattr(store, name, away(name))
+    services_of_store = Maintenance(store)
+    services_of_store.start()
+    async with asyncio.timeout(10):
+        await failed.wait()
+        (line,) = caplog.records
+        assert line.getMessage().startswith("the maintenance of the store fails for 0.0 s now")
+        caplog.clear()
+        caplog.set_level("INFO", "durabus.maintenance")
+        over.set()
+        while not caplog.records:  # noqa: ASYNC110  (the next pass of each makes it)
+            await asyncio.sleep(OFTEN)
+    await services_of_store.stop()
+    assert "the maintenance of the store fails no longer" in caplog.text

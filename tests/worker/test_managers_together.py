@@ -161,7 +161,7 @@ class DownAtFirst(MemoryStore):
 
 
 async def test_a_loop_that_begins_while_the_store_is_down_begins_when_it_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("durabus.worker.outage.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("durabus.store.outage.FIRST_PAUSE", 0.01)
     store, notes = DownAtFirst(), Notes()
     manager = await manager_of(store, notes, "mail")
     event = await manager.queue.publish("order.placed", {"n": 0})

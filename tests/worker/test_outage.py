@@ -8,7 +8,8 @@ from tests.worker.support import Calls, WatchedStore, all_completed, filled, unt
 
 from durabus import EventBus, ManualClock
 from durabus.errors import StoreUnavailableError
-from durabus.worker.outage import LONGEST_PAUSE, Outage
+from durabus.model.claim import Claim, ClaimRequest
+from durabus.store.outage import LONGEST_PAUSE, SELDOM, Outage
 
 FOR_EVER = 1_000_000_000
 
@@ -56,6 +57,68 @@ def test_an_outage_lasts_until_each_failed_call_has_succeeded(caplog: pytest.Log
 def test_an_error_that_no_store_raises_shows_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     Outage(logging.getLogger("test"), "the store fails").failed(ValueError("a bug"), unforeseen=True)
     assert caplog.records[0].exc_info is not None
+
+
+def test_a_part_beside_the_worker_says_less(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock(0.0)
+    outage = Outage(logging.getLogger("test"), "the store fails", clock.now, second_line=SELDOM)
+    while clock.now() < 45:
+        outage.failed(StoreUnavailableError("x"))
+        clock.advance(0.5)
+    lasted = [line.getMessage().partition(" s now")[0] for line in caplog.records]
+    assert lasted == [f"the store fails for {seconds}" for seconds in ("0.0", "10.0", "20.0", "40.0")]
+
+
+async def test_a_call_without_an_answer_is_reported_before_it_fails(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.store.outage.SILENT_AFTER", 0.02)
+    outage = Outage(logging.getLogger("test"), "the store fails")
+    async with asyncio.timeout(20):
+        with outage.noticing_silence():
+            while not caplog.records:  # noqa: ASYNC110  (a timer makes it)
+                await asyncio.sleep(0.01)
+    words = caplog.records[0].getMessage()
+    assert words.startswith("the store fails for 0.")
+    assert words.endswith("no answer")
+    outage.answered()
+    assert outage.since is None
+
+
+async def test_a_slow_call_is_no_outage_while_the_store_answers_others(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.store.outage.SILENT_AFTER", 0.02)
+    outage = Outage(logging.getLogger("test"), "the store fails")
+    with outage.noticing_silence():
+        outage.answered()
+        await asyncio.sleep(0.05)
+    assert caplog.records == []
+
+
+class Silent(WatchedStore):
+    """Answers no claim until it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speak = asyncio.Event()
+
+    async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
+        await self.speak.wait()
+        return await super().claim_next_events(request)
+
+
+async def test_a_worker_reports_a_store_that_does_not_answer_and_that_it_answers_again(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("durabus.store.outage.SILENT_AFTER", 0.02)
+    caplog.set_level(logging.INFO, "durabus.worker")
+    store = Silent()
+    async with asyncio.timeout(20), working(store, Calls()):
+        await until(lambda: "the store of bus 'default' fails for 0." in caplog.text)
+        assert caplog.text.rstrip().endswith("no answer")
+        store.speak.set()
+        await until(lambda: "the store of bus 'default' fails no longer" in caplog.text)
 
 
 async def test_a_worker_whose_store_went_away_stops_soon_and_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,10 +13,11 @@ from durabus.bus import finder, publisher
 from durabus.model.claim import LockClaim
 from durabus.model.handler import HandlerInfo
 from durabus.model.log_entry import LogPage
+from durabus.store import outage
 from durabus.store.events import EventRef
 from durabus.store.log import START
 from durabus.stores.memory.store import MemoryStore
-from durabus.worker import outage, registry
+from durabus.worker import registry
 
 pytestmark = pytest.mark.timeout(20)
 

@@ -8,7 +8,7 @@ from tests.worker.support import Calls, WatchedStore, all_completed, filled, unt
 
 from durabus import Action, Event
 from durabus.errors import ConfigurationError
-from durabus.worker import outage
+from durabus.store import outage
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.worker import Worker, WorkerOptions
 

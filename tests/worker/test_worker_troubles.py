@@ -13,8 +13,9 @@ from durabus import Action, Event, EventStatus
 from durabus.errors import StoreClosedError, StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRequest
 from durabus.model.settlement import Settled, Settlement
+from durabus.store import outage
 from durabus.store.claims import SettleAnswer
-from durabus.worker import claim_table, outage
+from durabus.worker import claim_table
 from durabus.worker import worker as worker_module
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.heartbeat import SAFETY

@@ -19,7 +19,7 @@ logger = logging.getLogger("durabus.bus")
 
 GOODBYE = 2.0
 """Seconds that a shutdown waits for the store to note it."""
-AWAY_CLOSE = 1.0
+AWAY_CLOSE = 0.5
 """Seconds that a shutdown waits for the close of a store whose server does not answer."""
 
 

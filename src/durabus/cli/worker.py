@@ -97,8 +97,8 @@ async def _start(bus: EventBus, maintenance: Maintenance) -> None:
 
 
 async def _stop(bus: EventBus, maintenance: Maintenance, within: float | None) -> None:
-    await maintenance.stop()
-    await bus.shutdown(within)
+    # Side by side: if the store is away, each of them waits for seconds, and the worker must end soon.
+    await asyncio.gather(maintenance.stop(), bus.shutdown(within))
 
 
 async def _work(bus: EventBus) -> str:

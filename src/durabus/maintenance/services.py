@@ -12,6 +12,7 @@ from durabus.clock import monotonic
 from durabus.errors import StoreClosedError, StoreError
 from durabus.model.limits import Duration, seconds
 from durabus.store.contract import EventStore
+from durabus.store.outage import SELDOM, Outage
 
 logger = logging.getLogger("durabus.maintenance")
 
@@ -36,12 +37,17 @@ class MaintenanceService:
 
     doing: ClassVar[str]
     """What a pass does, for the log."""
+    _outages: ClassVar[WeakKeyDictionary[EventStore, Outage]] = WeakKeyDictionary()
+    """The services of one store object share one outage: a store that is away must not fill the log."""
     _begun: ClassVar[WeakKeyDictionary[EventStore, dict[type[MaintenanceService], float]]] = WeakKeyDictionary()
     """When the last pass of each service began, by the local clock."""
 
     def __init__(self, store: EventStore, *, every: Duration = EVERY) -> None:
         self._store = store
         self._every = seconds(every, "every", allow_zero=False)
+        self._outage = MaintenanceService._outages.setdefault(
+            store, Outage(logger, "the maintenance of the store fails", second_line=SELDOM)
+        )
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -66,13 +72,11 @@ class MaintenanceService:
                 continue
             try:
                 await self.run_once()
+                self._outage.answered(self.doing)
             except StoreClosedError:
                 return
-            except StoreError as error:
-                logger.warning("%s failed, trying again in %g s: %s", self.doing, self._every, error)
-            except Exception:
-                # If this task ended, no other part of the process would notice.
-                logger.exception("%s failed, trying again in %g s", self.doing, self._every)
+            except Exception as error:  # noqa: BLE001  (if this task ended, no other part of the process would notice)
+                self._outage.failed(error, self.doing, unforeseen=not isinstance(error, StoreError))
 
     def _is_due(self) -> bool:
         begun = MaintenanceService._begun.setdefault(self._store, {})

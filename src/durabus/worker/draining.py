@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from enum import Enum, auto
 
 from durabus.errors import DurabusError, EventBusShutdownError, StoreClosedError
+from durabus.store.outage import Outage
 from durabus.worker.claim_table import ClaimTable
-from durabus.worker.outage import Outage
 
 logger = logging.getLogger("durabus.worker")
 

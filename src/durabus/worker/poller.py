@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from durabus.clock import monotonic
 from durabus.errors import StoreClosedError
 from durabus.store.contract import EventStore
-from durabus.worker.outage import Outage
+from durabus.store.outage import Outage
 
 logger = logging.getLogger("durabus.worker")
 

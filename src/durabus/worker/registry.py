@@ -15,8 +15,8 @@ from durabus.model.handler import HandlerInfo
 from durabus.model.limits import Duration, seconds
 from durabus.model.pattern import matches
 from durabus.store.contract import EventStore
+from durabus.store.outage import Outage
 from durabus.worker.handler import Handler
-from durabus.worker.outage import Outage
 
 logger = logging.getLogger("durabus.worker")
 

@@ -15,6 +15,7 @@ from durabus.model.limits import check_batch
 from durabus.model.settlement import Fail, Release, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.contract import EventStore
+from durabus.store.outage import Outage
 from durabus.worker.children.children import Children
 from durabus.worker.children.remote import AwaitedRuns
 from durabus.worker.children.run_now import ChildRunner
@@ -26,7 +27,6 @@ from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.draining import Drained, drain, error_of_end
 from durabus.worker.heartbeat import Heartbeat
 from durabus.worker.missing_handlers import LONGEST_DELAY
-from durabus.worker.outage import Outage
 from durabus.worker.poller import POLL_FLOOR, Poller
 from durabus.worker.serial import SerialBatch, WithoutLock
 from durabus.worker.slots import Slots
@@ -209,7 +209,8 @@ class Worker:
     async def _settle_and_claim(self, asked: SentClaim | None) -> None:
         call = self._completer.begin(0 if asked is None else asked.request.limit)
         try:
-            outcomes, claims = await self._completer.send(call, None if asked is None else asked.request)
+            with self._outage.noticing_silence():
+                outcomes, claims = await self._completer.send(call, None if asked is None else asked.request)
             if asked is not None:
                 self._poller.on_claimed(len(claims), asked.request.limit)
                 if claims:

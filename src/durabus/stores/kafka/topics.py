@@ -21,6 +21,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from durabus.clock import monotonic
 from durabus.errors import SchemaError, StoreUnavailableError
+from durabus.store.outage import SELDOM
 from durabus.stores.kafka.layout import KEPT, LARGEST, ROOM, KafkaLayout
 from durabus.stores.replicated_log.records import Damage, Doubt
 from durabus.stores.replicated_log.transport import GapError, Position
@@ -35,10 +36,39 @@ QUIET: dict[str, Any] = {
     "log.connection.close": False,
     "reconnect.backoff.max.ms": 500,
 }
+OVER_AFTER = 30.0
+"""Seconds without a line of librdkafka after which the next line is a new trouble."""
 LOOK_EVERY = 0.02
 ANSWER_WITHIN = 5.0
 ABSENT = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})  # noqa: SLF001
 COMPACTED = {"cleanup.policy": "compact", "max.message.bytes": str(LARGEST + ROOM), "min.cleanable.dirty.ratio": "0.2"}
+
+
+class Doublings(logging.Filter):
+    """Drops most lines of librdkafka while it cannot connect: each of its clients writes one at every try.
+
+    A line passes at the first trouble and each time the trouble has lasted twice as long.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._since = self._next_line = 0.0
+        self._last = float("-inf")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the line passes."""
+        del record
+        now = monotonic()
+        if now - self._last > OVER_AFTER:
+            self._since, self._next_line = now, 0.0
+        self._last, lasted = now, now - self._since
+        if lasted < self._next_line:
+            return False
+        self._next_line = max(2 * lasted, SELDOM)
+        return True
+
+
+logger.addFilter(Doublings())
 
 
 class DriverThreads(ThreadPoolExecutor):

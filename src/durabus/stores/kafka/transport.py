@@ -12,6 +12,7 @@ from typing import NamedTuple
 from confluent_kafka import KafkaException
 
 from durabus.errors import ConfigurationError, SchemaError, StoreError, StoreUnavailableError
+from durabus.store.outage import SELDOM, Outage
 from durabus.stores.kafka.follower import KafkaFollower
 from durabus.stores.kafka.layout import LARGEST, KafkaLayout
 from durabus.stores.kafka.producer import KafkaOutgoing, LaneProducer
@@ -31,6 +32,7 @@ logger = logging.getLogger("durabus.kafka")
 
 PLACE_AGAIN_AFTER = (0.1, 0.5, 1.0)
 WATCH_EVERY = 3.0
+READING, CHECKING, SENDING = "to read", "to check the topics", "to send"
 UNPLACED_FOR = 0.05
 """Seconds. A node waits this long for another node to refer to new public records, before it does so itself."""
 
@@ -52,6 +54,8 @@ class KafkaTransport:
 
     def __init__(self, client: Mapping[str, str], layout: KafkaLayout, *, replication: int, timeout: float) -> None:
         self._client = client
+        self._shown = f"kafka://{client['bootstrap.servers']}"
+        self._outage = Outage(logger, f"the store on {self._shown} fails", second_line=SELDOM)
         self._layout = layout
         self._replication = replication
         self._timeout = timeout
@@ -87,12 +91,12 @@ class KafkaTransport:
         try:
             await self._clients.threads.run(topics.ensure)
         except StoreUnavailableError as error:
-            shown = f"kafka://{self._client['bootstrap.servers']}"
             if (refusal := await self._clients.threads.run(topics.refusal)) is not None:
                 raise StoreError(
-                    f"{shown} does not accept client.sasl.username and client.sasl.password ({refusal}): check both"
+                    f"{self._shown} does not accept client.sasl.username and client.sasl.password ({refusal}): "
+                    "check both"
                 ) from error
-            raise StoreUnavailableError(f"{shown}: {error}. Is the broker running?") from error
+            raise StoreUnavailableError(f"{self._shown}: {error}. Is the broker running?") from error
 
     async def verify(self) -> None:
         await self._clients.threads.run(self._clients.topics.verify)
@@ -116,7 +120,7 @@ class KafkaTransport:
             KafkaOutgoing(self._layout.public, record.headers["event_id"].encode(), record.headers, record.body)
             for record in records
         ]
-        last = await self._clients.producer.send(outgoing)
+        last = await self._send(outgoing)
         self._public_sent = max(self._public_sent, last + 1)
         for pause in PLACE_AGAIN_AFTER:
             try:
@@ -126,14 +130,15 @@ class KafkaTransport:
         return await self._place()
 
     async def append(self, record: bytes, key: str, headers: Mapping[str, str]) -> None:
-        await self._clients.producer.send([KafkaOutgoing(self._layout.control, key.encode(), headers, record)])
+        await self._send([KafkaOutgoing(self._layout.control, key.encode(), headers, record)])
 
     async def head(self) -> Position:
         reached = self._reached
         try:
             last = (await self._clients.ends.of(self._layout.control)).next - 1
-        except MissingTopicError as error:
-            self._look_again(error)
+        except MissingTopicError:
+            away = f"no broker knows the topic {self._layout.control!r} now: it was deleted, or the brokers are away"
+            self._look_again(StoreUnavailableError(away))
             raise
         if reached and last < reached[0]:
             shorter = StoreUnavailableError(
@@ -156,6 +161,7 @@ class KafkaTransport:
         while True:
             try:
                 public = await self._clients.ends.check(self._reached)
+                self._outage.answered(READING)
                 self._follower = KafkaFollower(
                     self._client, self._layout, self._reached, deliver_and_remember, public_first=public.first
                 )
@@ -166,7 +172,7 @@ class KafkaTransport:
             except* (SchemaError, GapError, Damage) as errors:
                 raise errors.exceptions[0] from None
             except* StoreUnavailableError as errors:
-                logger.info("reading the topics again: %s", errors.exceptions[0])
+                self._outage.failed(errors.exceptions[0], READING)
             await asyncio.sleep(0.1)
 
     @property
@@ -195,8 +201,9 @@ class KafkaTransport:
                     self._look_again(StoreUnavailableError("a topic was deleted or created again"))
                 if awaited and awaited == awaited_before:
                     await self._clients.ends.check_awaited(awaited, self._reached)
+                self._outage.answered(CHECKING)
             except StoreUnavailableError as error:
-                logger.info("cannot check the topics: %s", error)
+                self._outage.failed(error, CHECKING)
 
     async def _place_what_waits(self) -> None:
         """Refer to public records that no control record refers to: those of other programs and of dead nodes."""
@@ -206,9 +213,18 @@ class KafkaTransport:
                 try:
                     await self._place()
                 except StoreUnavailableError as error:
-                    logger.info("public records wait for their position: %s", error)
+                    self._outage.failed(error, SENDING)
 
     async def _place(self) -> None:
         """Append an empty control record. It sets the position of the public records before it."""
         for record in seal(b"", session="", number=1, low=0, public_seen=self.public_seen(), largest=self.largest):
-            await self._clients.producer.send([KafkaOutgoing(self._layout.control, None, label(record), record)])
+            await self._send([KafkaOutgoing(self._layout.control, None, label(record), record)])
+
+    async def _send(self, records: Sequence[KafkaOutgoing]) -> int:
+        try:
+            offset = await self._clients.producer.send(records)
+        except UnknownOutcomeError as error:
+            self._outage.failed(error, SENDING)
+            raise
+        self._outage.answered(SENDING)
+        return offset

@@ -12,6 +12,7 @@ import msgspec
 from nats.errors import Error as NATSError
 
 from durabus.errors import SchemaError, StoreError, StoreUnavailableError
+from durabus.store.outage import SELDOM, Outage
 from durabus.stores.nats.follower import NatsFollower
 from durabus.stores.nats.lane_client import LaneClient, NatsOutgoing
 from durabus.stores.nats.layout import NatsLayout
@@ -55,6 +56,7 @@ class NatsTransport:
     def __init__(self, url: str, layout: NatsLayout, *, replicas: int, timeout: float) -> None:
         self._url = url
         self._shown = f"nats://{urlsplit(url).netloc.rpartition('@')[2]}"
+        self._outage = Outage(logger, f"the store on {self._shown} fails", second_line=SELDOM)
         self._layout = layout
         self._replicas = replicas
         self._timeout = timeout
@@ -87,8 +89,11 @@ class NatsTransport:
         async def complain(error: Exception) -> None:
             nonlocal problem
             problem = error
-            logger.info("NATS: %s", repr(error))
-            if not client.is_connected and REFUSED in str(error).lower() and not opened:
+            if client.is_connected:
+                logger.info("NATS: %s", repr(error))
+                return
+            self._outage.failed(error)  # the driver tries to connect ten times a second
+            if REFUSED in str(error).lower() and not opened:
                 # The driver would retry for ever, but it passes this exception on to the caller of connect().
                 raise StoreError(
                     f"{self._shown} does not accept the user or password of the URL ({error}): check both"
@@ -112,6 +117,7 @@ class NatsTransport:
             why = repr(problem or error)
             raise StoreUnavailableError(f"cannot connect to {self._shown}: {why}. Is the server running?") from error
         opened = True
+        self._outage.answered()
         self.largest = self._connected.max_payload - HEADROOM
         await ensure_streams(self._connected, self._layout, replicas=self._replicas, timeout=ANSWER_WITHIN)
         self._snapshots = NatsSnapshots(self._connected, self._layout, largest=self.largest)
@@ -171,12 +177,13 @@ class NatsTransport:
         while True:
             try:
                 await self._check_end()
+                self._outage.answered()
                 self._follower = NatsFollower(self._client, self._layout, self._reached, deliver_and_remember)
                 await self._follower.run()
             except (SchemaError, GapError):
                 raise
             except (StoreUnavailableError, NATSError, TimeoutError) as error:
-                logger.info("reading the stream again: %s", repr(error))
+                self._outage.failed(error)
                 await asyncio.sleep(0.1)
 
     async def trim(self, control: Position, public: Position) -> None:
@@ -190,6 +197,7 @@ class NatsTransport:
             self._connected.give_up()  # so that requests are repeated now, not after their timeout
 
     async def _reconnected(self) -> None:
+        self._outage.answered()
         self._look_again()  # the server may have deleted the consumer of the follower
 
     def _look_again(self) -> None:
@@ -222,9 +230,15 @@ class NatsTransport:
             reply = await self._client.ask(last, after=before, within=ANSWER_WITHIN)
             ack = _ACK.decode(reply.data)
         except (NATSError, OSError, TimeoutError, msgspec.MsgspecError) as error:
+            self._outage.failed(error)
             raise UnknownOutcomeError(f"no reply from NATS: {error!r}") from error
         if ack.error is not None:
             code = ack.error.get("err_code")
             why = f"JetStream refused a record: {ack.error.get('description')} (error {code})"
             passing = ack.error.get("code") == UNAVAILABLE and code != STORE_FAILED
-            raise (UnknownOutcomeError if passing else RefusedError)(why)
+            if not passing:
+                raise RefusedError(why)
+            unavailable = UnknownOutcomeError(why)
+            self._outage.failed(unavailable)
+            raise unavailable
+        self._outage.answered()

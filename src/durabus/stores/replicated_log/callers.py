@@ -362,7 +362,7 @@ class Sender:
                     self.fail(error, numbers)
                     break
                 except StoreUnavailableError as error:
-                    logger.info("sending again: %s", error)
+                    logger.debug("sending again: %s", error)  # the transport reports the outage
                     await asyncio.sleep(pause)
                 if not any(number in self._sent for number in numbers):
                     break
