@@ -19,8 +19,8 @@ from tests.pipeline.history import History
 
 from durabus import ManualClock, open_store
 from durabus.cli.main import main
-from durabus.cli.pipeline import pipeline
-from durabus.pipeline.lake import first_rows
+from durabus.cli.pipeline import _print_result, pipeline
+from durabus.pipeline.lake import QueryResult, first_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,6 +61,13 @@ def test_a_command_prints_its_result_and_nothing_else(tmp_path: Path) -> None:
     assert json.loads(done.stdout) == {"tables": []}
     assert done.stderr.splitlines() == ["starting Spark …"]
     assert [path.name for path in tmp_path.iterdir()] == ["lake"]
+
+
+def test_the_numbers_of_a_table_stand_one_below_the_other(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"type": "order.placed", "events": 5}, {"type": "mail.sent", "events": 1200}]
+    _print_result(QueryResult(["type", "events"], rows), as_json=False)
+    head, _, *lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert len({len(line) for line in (head, *lines)}) == 1
 
 
 def documented_commands() -> list[str]:

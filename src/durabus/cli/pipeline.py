@@ -367,7 +367,9 @@ def _print_result(found: QueryResult, *, as_json: bool) -> None:
     if as_json:
         print_json(_documents(found))
         return
-    made = table(*found.columns)
+    number = {"justify": "right"}
+    numbers = {name for name in found.columns if all(isinstance(row[name], int | float) for row in found.rows)}
+    made = table(*((name, number) if name in numbers else name for name in found.columns))
     for row in found.rows:
         made.add_row(*("" if row[name] is None else plain(str(row[name])) for name in found.columns))
     console().print(made)
