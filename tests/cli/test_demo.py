@@ -207,31 +207,3 @@ async def test_a_report_on_an_empty_store_misses_the_orders(tmp_path: Path) -> N
     found = await read_report(store, orders=5)
     await store.close()
     assert found.problems == ["0 of 5 orders are in the log"]
-
-
-def test_the_shop_also_runs_as_a_program_of_its_own(tmp_path: Path) -> None:
-    environment = {**os.environ, "DURABUS_STORE": f"sqlite:///{tmp_path}/shop.db"}
-    shop = Path(__file__).resolve().parents[2] / "examples" / "shop"
-    worker = [sys.executable, "-m", "durabus.cli.main", "worker", "app:bus", "--json"]
-    for _ in range(2):
-        placed = subprocess.run(
-            [sys.executable, "orders.py", "5"], cwd=shop, env=environment, capture_output=True, text=True, check=True
-        )
-        assert placed.stdout == "5 orders placed\n"
-    with subprocess.Popen(worker, cwd=shop, env=environment, stdout=subprocess.PIPE, text=True) as serving:
-        deadline = monotonic() + 30
-        while asyncio.run(completed(environment["DURABUS_STORE"])) < 15:
-            assert monotonic() < deadline
-            sleep(0.05)
-        serving.send_signal(signal.SIGTERM)
-        said, _ = serving.communicate(timeout=30)
-    assert serving.returncode == 0
-    assert json.loads(said.splitlines()[-1])["completed"] == 15
-
-
-async def completed(url: str) -> int:
-    store = await open_store(url)
-    try:
-        return (await store.counts()).completed
-    finally:
-        await store.close()

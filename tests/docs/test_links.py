@@ -19,7 +19,7 @@ REPOSITORY = URLS["Source"]
 FILES = f"{REPOSITORY}/blob/main/"
 IMAGES = REPOSITORY.replace("://github.com/", "://raw.githubusercontent.com/") + "/main/"
 """Where a browser gets the bytes of a picture: ``FILES`` leads to a page around it."""
-PAGES = [*sorted(ROOT.glob("*.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("examples/*/*.md")), *sorted(DOCS.rglob("*.md"))]
 ROOMS = {"tutorial", "howto", "reference", "explanation", "proof"}
 SOURCES = {".css", ".html", ".js", ".lua", ".md", ".py", ".sh", ".sql", ".toml"}
 
