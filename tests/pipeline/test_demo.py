@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from durabus.demo.pipeline import pipeline_process
+from durabus.demo.pipeline import run_pipeline
+from durabus.demo.run import DemoOptions, run_demo
 
 
 @pytest.mark.long
@@ -43,8 +44,7 @@ async def test_without_java_the_demo_says_so(tmp_path: Path, monkeypatch: pytest
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     out = io.StringIO()
-    async with pipeline_process(tmp_path, "sqlite:///nowhere.db", wanted=True, keep=False) as process:
-        assert not await process.run(Console(file=out, width=100))
+    assert not await run_pipeline(tmp_path, "sqlite:///nowhere.db", Console(file=out, width=100), keep=False)
     assert out.getvalue().strip().startswith("✗ the pipeline failed: no Java found: Spark needs Java 17 or newer")
     assert len(out.getvalue().strip().splitlines()) == 1
     assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)
@@ -54,14 +54,15 @@ async def test_a_pipeline_that_ends_by_itself_is_reported(tmp_path: Path, monkey
     """This happens if memory is short and the system kills Java."""
     monkeypatch.setattr("durabus.demo.processes.sys.executable", "/bin/false")
     out = io.StringIO()
-    async with pipeline_process(tmp_path, "sqlite:///nowhere.db", wanted=True, keep=False) as process:
-        assert not await process.run(Console(file=out, width=100))
+    assert not await run_pipeline(tmp_path, "sqlite:///nowhere.db", Console(file=out, width=100), keep=False)
     assert "✗ the pipeline failed: its process ended with code 1" in out.getvalue()
 
 
-async def test_a_demo_without_the_pipeline_option_prints_nothing_about_it(tmp_path: Path) -> None:
-    out = io.StringIO()
-    async with pipeline_process(tmp_path, "sqlite:///nowhere.db", wanted=False, keep=False) as process:
-        assert await process.run(Console(file=out, width=100))
-    assert out.getvalue() == ""
+@pytest.mark.processes
+async def test_a_demo_without_the_pipeline_option_prints_nothing_about_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert await run_demo(DemoOptions(orders=1)) == 0
+    assert "pipeline" not in capsys.readouterr().out
     assert os.listdir(tmp_path) == []  # noqa: PTH208  (blocking, and meant)

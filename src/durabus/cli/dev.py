@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import App, Parameter
 
 from durabus.cli.failures import CommandFailed, Exit
+from durabus.cli.lake import refuse_without_spark
 from durabus.cli.output import print_json_line, say
 from durabus.cli.serve import require_server
 from durabus.errors import ServerError
@@ -99,6 +100,8 @@ async def demo(
 
     if stay:
         require_server()
+    if pipeline:
+        refuse_without_spark()
     try:
         return await run_demo(
             DemoOptions(store=store, orders=orders, keep=keep, json=json, pipeline=pipeline, stay=stay)

@@ -1,85 +1,79 @@
-"""The last part of the demo: the pipeline, in its own process, reads the store that the shop has used.
-
-Spark takes seconds to start, so the process starts together with the workers and then waits for a line.
-"""
+"""The last part of the demo: ``durabus pipeline`` commands make tables and a page of what the shop has done."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from importlib.util import find_spec
+import runpy
+import sys
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
-from rich.text import Text
 
-from durabus.demo.processes import DemoProcess
+from durabus.demo.processes import started
 from durabus.errors import PipelineError
 from durabus.jars import cache_folder
 from durabus.pipeline.jars import check_java
 
-STEP, FAILED = "step: ", "failed: "
-"""How a line begins that names the step that runs, or the error. All other lines are for the user."""
+QUERIES = {
+    "silver.events": """
+        SELECT type, count(*) AS events, count_if(status = 'COMPLETED') AS completed, count_if(failures > 0) AS retried,
+            int(percentile(waiting_ms, 0.5)) AS `waits, p50 ms`, int(percentile(end_to_end_ms, 0.95)) AS `p95 ms`
+        FROM silver.events GROUP BY type ORDER BY type""",
+    "silver.attempts": """
+        SELECT worker_id AS worker, count(*) AS attempts, count_if(outcome = 'COMPLETED') AS completed,
+            count_if(outcome IN ('FAILED', 'COMPLETED_WITH_ERRORS')) AS failed,
+            count_if(outcome = 'RELEASED') AS released, count_if(outcome = 'ABANDONED') AS abandoned
+        FROM silver.attempts GROUP BY worker_id ORDER BY worker_id""",
+    "gold.dead_letters": """
+        SELECT fingerprint AS error, type, events FROM gold.dead_letters ORDER BY events DESC, fingerprint""",
+}
+JAVA = "spark.driver.extraJavaOptions"
 
 
-class PipelineProcess:
-    """The pipeline process that waits for its task, or the reason why it cannot run. Without either it does nothing."""
-
-    def __init__(self, process: DemoProcess | None = None, missing: str | None = None) -> None:
-        self._process = process
-        self._missing = missing
-
-    async def run(self, console: Console) -> bool:
-        """Run the pipeline, and print three tables and the path of the report. Returns False if it failed."""
-        if self._process is not None:
-            console.print("\n[bold]the same events, in tables[/]  the pipeline runs on Spark", soft_wrap=True)
-            await self._follow(self._process, console)
-        if self._missing is not None:
-            console.print(f"\n✗ the pipeline failed: {self._missing}", style="bold red", soft_wrap=True, markup=False)
-        return self._missing is None
-
-    async def _follow(self, process: DemoProcess, console: Console) -> None:
-        error = ""
-        with console.status("Spark is starting") as status:
-            await process.send("go")
-            async for line in process.output:
-                text = line.decode().rstrip("\n")
-                if text.startswith(STEP):
-                    status.update(text.removeprefix(STEP))
-                elif text.startswith(FAILED):
-                    error = text.removeprefix(FAILED)
-                else:
-                    console.print(Text.from_ansi(text), soft_wrap=True)
-        code = await process.ended()
-        if code:
-            last = process.last_words().rpartition("\n")[2]
-            self._missing = error or f"its process ended with code {code}" + (f": {last}" if last else "")
-
-
-@asynccontextmanager
-async def pipeline_process(folder: Path, url: str, *, wanted: bool, keep: bool) -> AsyncIterator[PipelineProcess]:
-    """Start Spark in the background if ``wanted``. The process is killed at the end in any case."""
-    missing = why_not() if wanted else None
-    if missing is not None or not wanted:
-        yield PipelineProcess(missing=missing)
-        return
-    scratch = folder / "spark"
-    scratch.mkdir()
-    # The user may want to look at the report later, so it must outlive the folder.
-    report = folder / "report.html" if keep else cache_folder("demo-report.html")
-    command = ("durabus.demo.tables", url, str(folder / "lake"), str(report))
-    temporary = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
-    async with DemoProcess("the pipeline", command, log=folder / "pipeline.log", environment=temporary) as process:
-        yield PipelineProcess(process)
-
-
-def why_not() -> str | None:
-    """Why the pipeline cannot run on this machine, in one line; None if it can."""
-    absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
-    if absent:
-        return f"{' and '.join(absent)} cannot be found: pip install 'durabus[cli,spark]'"
+async def run_pipeline(folder: Path, url: str, console: Console, *, keep: bool) -> bool:
+    """Let a process print three tables and the path of the page. Returns False if it failed."""
+    problem = ""
     try:
         check_java()
     except PipelineError as error:
-        return str(error)
-    return None
+        problem = str(error)
+    else:
+        console.print("\n[bold]the same events, in tables[/]  the pipeline runs on Spark", soft_wrap=True)
+        # The user may want to look at the page later, so it must outlive the folder.
+        page = folder / "report.html" if keep else cache_folder("demo-report.html")
+        page.parent.mkdir(parents=True, exist_ok=True)
+        scratch = folder / "spark"
+        scratch.mkdir()
+        places = {"DURABUS_STORE": url, "DURABUS_LAKE": str(folder / "lake")}
+        temporary = {"TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
+        output = sys.stderr if console.stderr else None
+        async with started(__name__, str(page), out=output, environment=places | temporary) as process:
+            if code := await process.wait():
+                problem = f"its process ended with code {code}"
+    if problem:
+        console.print(f"\n✗ the pipeline failed: {problem}", style="bold red", soft_wrap=True, markup=False)
+    return not problem
+
+
+def main(page: str) -> int:
+    """Start Spark once, and run all commands on it until one fails. Returns the exit code of the last."""
+    from durabus.pipeline.session import QUICK, spark_session  # noqa: PLC0415  (only this process needs Spark)
+
+    print("starting Spark …", file=sys.stderr, flush=True)
+    # The process may be killed at any time, so Java also keeps its temporary files in the demo's folder.
+    folder = tempfile.gettempdir()
+    settings = {**QUICK, JAVA: f'{QUICK[JAVA]} "-Djava.io.tmpdir={folder}"'}
+    with suppress(PipelineError):  # the first command starts Spark again, and says why it cannot
+        spark_session(conf=settings, messages=Path(folder, "spark.log"))
+    durabus = runpy.run_module("durabus.cli.main")["main"]
+    tables = [(f"\n{title}\n", "sql", query) for title, query in QUERIES.items()]
+    for title, *command in (("", "run"), *tables, ("\nreport: ", "report", "--out", page)):
+        print(title, end="", flush=True)
+        if code := int(durabus(["pipeline", *command])):
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,23 +1,22 @@
-"""The processes that the demo starts, kills and stops. They end with the demo, even if the demo is killed."""
+"""The processes that the demo starts, kills and stops. They end with the demo; on Linux even if the demo is killed."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import runpy
 import signal
 import socket
 import sys
-import threading
-from asyncio.subprocess import PIPE, Process
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from time import sleep
-from typing import Self
+from typing import IO
+
+from durabus.testing.servers.process import LAUNCH
 
 START_WITHIN = 30.0
-STOP_WITHIN = 10.0
+STOP_WITHIN = 20.0
 LOG_TAIL = 1500
 
 
@@ -26,50 +25,17 @@ class ProcessDied(Exception):  # noqa: N818  (the name is a sentence)
 
 
 class DemoProcess:
-    """One process of the demo, as an async context: it starts with the context and has ended after it."""
+    """A running worker or dashboard."""
 
-    def __init__(
-        self, name: str, command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, name: str, process: Process, log: Path) -> None:
         self.name = name
-        self.killed = False
-        self._command = command
-        self._log = log
-        self._environment = {**os.environ, **(environment or {})}
-        self._started: Process | None = None
-
-    @classmethod
-    def durabus(cls, name: str, *command: str, log: Path, store: str) -> Self:
-        """A ``durabus`` command on this store, which also ends when its stdin closes."""
-        return cls(name, (__name__, *command), log=log, environment={"DURABUS_STORE": store})
-
-    async def __aenter__(self) -> Self:
-        # Its own session: Ctrl-C in the terminal goes to the demo, which then ends this process.
-        with self._log.open("wb") as stderr:
-            self._started = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", *self._command),
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=stderr,
-                env=self._environment,
-                start_new_session=True,
-            )
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)  # also ends a Java that it has started
-        await self._process.wait()
-
-    @property
-    def pid(self) -> int:
-        """The id of the process."""
-        return self._process.pid
-
-    @property
-    def worker_id(self) -> str:
+        self.pid = process.pid
+        self.worker_id = f"{socket.gethostname()}:{process.pid}"
         """The name under which a worker claims events."""
-        return f"{socket.gethostname()}:{self.pid}"
+        self.first_line = ""
+        self._killed = False
+        self._process = process
+        self._log = log
 
     @property
     def alive(self) -> bool:
@@ -79,28 +45,26 @@ class DemoProcess:
     @property
     def state(self) -> str:
         """The state for the screen."""
-        return "working" if self.alive else "killed with kill -9" if self.killed else "stopped"
+        return "working" if self.alive else "killed with kill -9" if self._killed else "stopped"
 
-    async def ready(self) -> str:
+    async def ready(self) -> None:
         """Wait for the first line of its output, which says that it is ready."""
-        try:
+        assert self._process.stdout is not None  # noqa: S101  (it is a pipe)
+        with suppress(TimeoutError):
             async with asyncio.timeout(START_WITHIN):
-                line = (await self.output.readline()).decode().strip()
-        except TimeoutError:
-            raise ProcessDied(f"{self.name} was not ready within {START_WITHIN:g} s{self.last_words()}") from None
-        if not line:
-            raise ProcessDied(f"{self.name} did not start{self.last_words()}")
-        return line
+                self.first_line = (await self._process.stdout.readline()).decode().strip()
+        if not self.first_line:
+            raise ProcessDied(f"{self.name} did not start within {START_WITHIN:g} s{self._last_words()}")
 
     def refuse_if_died(self) -> None:
         """Raise ``ProcessDied`` if it ended by itself."""
-        if not self.alive and not self.killed:
-            raise ProcessDied(f"{self.name} ended by itself with code {self._process.returncode}{self.last_words()}")
+        if not self.alive and not self._killed:
+            raise ProcessDied(f"{self.name} ended by itself with code {self._process.returncode}{self._last_words()}")
 
     async def kill(self) -> None:
         """Kill it with SIGKILL: it runs no signal handler, no cleanup and no last write."""
-        self.killed = True
-        os.kill(self.pid, signal.SIGKILL)
+        self._killed = True
+        self._process.kill()
         await self._process.wait()
 
     async def stop(self) -> bytes:
@@ -108,52 +72,43 @@ class DemoProcess:
         with suppress(ProcessLookupError):
             self._process.terminate()
         with suppress(TimeoutError):
-            async with asyncio.timeout(2 * STOP_WITHIN):
-                words = await self.output.read()
-                await self._process.wait()
-                return words
+            async with asyncio.timeout(STOP_WITHIN):
+                return (await self._process.communicate())[0]
         return b""
 
-    async def send(self, line: str) -> None:
-        """Write a line to its stdin. If it has ended, its output or its log says why."""
-        assert self._process.stdin is not None  # noqa: S101  (it is a pipe)
-        with suppress(ConnectionError):
-            self._process.stdin.write(f"{line}\n".encode())
-            await self._process.stdin.drain()
-
-    async def ended(self) -> int:
-        """Wait for its end. Returns its exit code."""
-        return await self._process.wait()
-
-    @property
-    def output(self) -> asyncio.StreamReader:
-        """What it prints."""
-        assert self._process.stdout is not None  # noqa: S101  (it is a pipe)
-        return self._process.stdout
-
-    def last_words(self) -> str:
+    def _last_words(self) -> str:
         """The end of its log, after a colon."""
         text = self._log.read_text(errors="replace")[-LOG_TAIL:].strip()
         return f":\n{text}" if text else ""
 
-    @property
-    def _process(self) -> Process:
-        assert self._started is not None  # noqa: S101  (the context has begun)
-        return self._started
+
+@asynccontextmanager
+async def durabus_process(name: str, *command: str, folder: Path, store: str) -> AsyncIterator[DemoProcess]:
+    """Yields the process of a ``durabus`` command on this store. Its log is in ``folder``."""
+    log = folder / f"{name.replace(' ', '-')}.log"
+    with log.open("wb") as stderr:
+        place = {"DURABUS_STORE": store}
+        async with started("durabus.cli.main", *command, out=PIPE, err=stderr, environment=place) as process:
+            yield DemoProcess(name, process, log)
 
 
-def main() -> None:
-    """Run ``python -m durabus.demo.processes COMMAND``: a ``durabus`` command that stops when its stdin closes."""
-    threading.Thread(target=_stop_with_stdin, daemon=True).start()
-    runpy.run_module("durabus.cli.main", run_name="__main__")
-
-
-def _stop_with_stdin() -> None:
-    sys.stdin.buffer.read()
-    os.kill(os.getpid(), signal.SIGTERM)
-    sleep(STOP_WITHIN)
-    os._exit(1)
-
-
-if __name__ == "__main__":
-    main()
+@asynccontextmanager
+async def started(
+    module: str, *words: str, out: IO[str] | int | None, err: IO[bytes] | None = None, environment: Mapping[str, str]
+) -> AsyncIterator[Process]:
+    """Yields the process of ``python -m MODULE``. It has ended after the context."""
+    launch = (sys.executable, "-I", "-S", str(LAUNCH), str(os.getpid()), str(int(signal.SIGKILL)), "keep")
+    process = await asyncio.create_subprocess_exec(
+        *(*launch, sys.executable, "-m", module, *words),
+        stdin=DEVNULL,
+        stdout=out,
+        stderr=err,
+        env={**os.environ, **environment},
+        start_new_session=True,  # Ctrl-C in the terminal goes to the demo, which then ends this process
+    )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # also ends a Java that it has started
+        await process.wait()

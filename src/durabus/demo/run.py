@@ -3,67 +3,52 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import math
+import itertools
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, nullcontext, suppress
 from pathlib import Path
-from typing import Literal
 from urllib.parse import quote
 
 import msgspec
+from msgspec.structs import asdict
 from rich.console import Console
 
 from durabus.clock import monotonic
-from durabus.demo.pipeline import pipeline_process
-from durabus.demo.processes import DemoProcess, ProcessDied
-from durabus.demo.report import Report, read_report, render
-from durabus.demo.screen import Progress, Screen
-from durabus.demo.shop import BUS, LEASE, order
+from durabus.demo.pipeline import run_pipeline
+from durabus.demo.processes import DemoProcess, ProcessDied, durabus_process
+from durabus.demo.screen import Screen, read_report, render
+from durabus.demo.shop import BUS, LEASE, ORDERS_PER_SECOND, order
 from durabus.errors import ConfigurationError
 from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 from durabus.testing.servers.process import is_free
 from durabus.testing.servers.server import make_server
-from durabus.views.stats import Tally
+from durabus.views.stats import RunTotals
 
 WIDTH = 96
-ORDERS_PER_SECOND = 200
-PUBLISH_EVERY = 0.1
+MAX_ORDERS = 100_000
 TICK = 0.1
 KILL_AFTER = 0.4
 """Share of the orders that must be placed before a worker is killed."""
 KILL_HOLDING = 5
 """Events that a worker must hold before it is killed, so that the kill proves something; not after the last order."""
 STALLED_AFTER = 30.0
-MAX_ORDERS = 100_000
 DASHBOARD_PORT = 8484
-TERMINATED = 128 + signal.SIGTERM
-
+WORKER = ("worker", "durabus.demo.shop:bus", "--json")
 STAY_ORDERS_PER_SECOND = 20
-KEEP_COMPLETED = 30_000
-"""Completed events to keep, so that a shop that stays open for days does not fill the disk."""
-TRIM_EVERY = 10.0
-
-StoreKind = Literal["sqlite", "postgresql", "redis", "nats", "kafka"]
-TITLES: dict[StoreKind, str] = {
-    "sqlite": "SQLite",
-    "postgresql": "PostgreSQL",
-    "redis": "Redis",
-    "nats": "NATS",
-    "kafka": "Kafka",
-}
-Hook = Callable[[EventStore], Awaitable[None]]
+KEEP_COMPLETED, TRIM_EVERY = 30_000, 200
+"""Completed events to keep, and orders from one trim to the next. A shop that stays open must not fill the disk."""
 
 
 class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of ``durabus demo``."""
 
-    store: StoreKind = "sqlite"
+    store: str = "sqlite"
     orders: int = 3000
     keep: bool = False
     json: bool = False
@@ -71,285 +56,175 @@ class DemoOptions(msgspec.Struct, frozen=True, kw_only=True):
     stay: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse an invalid number of orders."""
         if not 1 <= self.orders <= MAX_ORDERS:
             raise ConfigurationError(f"orders={self.orders}: must be from 1 to {MAX_ORDERS:,}")
 
 
-async def run_demo(options: DemoOptions, *, before_report: Hook | None = None) -> int:
+async def run_demo(options: DemoOptions) -> int:
     """Run the demo. Returns 0 if all events are accounted for, 1 if any is lost or unfinished, 143 after SIGTERM."""
-    with _sigterm_cancels() as terminated:
-        try:
-            code = await Demo(options, before_report).run()
-        except asyncio.CancelledError:
-            left = "the workers are stopped" if options.keep else "nothing is left behind"
-            print(f"interrupted: {left}", file=sys.stderr, flush=True)
-            if not terminated.is_set():
-                raise
-            return TERMINATED
-    return TERMINATED if terminated.is_set() else code
-
-
-@contextlib.contextmanager
-def _sigterm_cancels() -> Iterator[asyncio.Event]:
-    """Let SIGTERM cancel the current task as Ctrl-C does. Yields an event that SIGTERM sets."""
     loop, task, terminated = asyncio.get_running_loop(), asyncio.current_task(), asyncio.Event()
 
-    def asked() -> None:
+    def terminate() -> None:
         if task is not None and not terminated.is_set():
             terminated.set()
             task.cancel()
 
-    # Windows has no such handlers, and only the main thread may set them.
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-        loop.add_signal_handler(signal.SIGTERM, asked)
+    loop.add_signal_handler(signal.SIGTERM, terminate)
     try:
-        yield terminated
+        code = await Demo(options).run()
+    except asyncio.CancelledError:
+        left = "the workers are stopped" if options.keep else "nothing is left behind"
+        print(f"interrupted: {left}", file=sys.stderr, flush=True)
+        if not terminated.is_set():
+            raise
     finally:
-        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-            loop.remove_signal_handler(signal.SIGTERM)
-
-
-@contextlib.contextmanager
-def store_in(folder: Path, kind: StoreKind) -> Iterator[str]:
-    """Yields the URL of a new store in ``folder``. If it needs a server, that runs until the context ends."""
-    if kind == "sqlite":
-        yield _sqlite_url(folder)
-        return
-    # This blocks the event loop for a second, so that Ctrl-C waits until there is a server to stop.
-    with make_server(kind, folder / kind) as server:
-        yield server.url
-
-
-def _sqlite_url(folder: Path) -> str:
-    return f"sqlite:///{quote(str(folder))}/shop.db"
+        loop.remove_signal_handler(signal.SIGTERM)
+    return 128 + signal.SIGTERM if terminated.is_set() else code
 
 
 class Demo:
     """The acts of the demo, from the first worker to the last table."""
 
-    def __init__(self, options: DemoOptions, before_report: Hook | None) -> None:
+    def __init__(self, options: DemoOptions) -> None:
         self._options = options
-        self._before_report = before_report
         self._folder = Path(tempfile.mkdtemp(prefix="durabus-demo-"))
+        self._server = None if options.store == "sqlite" else make_server(options.store, self._folder / options.store)
         self._console = Console(stderr=options.json, highlight=False)
         if self._console.width > WIDTH or not self._console.is_terminal:
             self._console.width = WIDTH
+
+    @property
+    def _url(self) -> str:
+        return self._server.url if self._server else f"sqlite:///{quote(str(self._folder))}/shop.db"
 
     async def run(self) -> int:
         """Run all acts. Returns 0 if all events are accounted for, else 1."""
         options, folder = self._options, self._folder
         try:
-            with store_in(folder, options.store) as url:
-                async with (
-                    pipeline_process(folder, url, wanted=options.pipeline, keep=options.keep) as pipeline,
-                    self._dashboard(url) as dashboard,
-                ):
-                    found = await self._report(url)
-                    complete = await pipeline.run(self._console)
-                    if dashboard:
-                        await self._stay_open(url, dashboard)
-                    else:
-                        self._say("\nto see it in a browser, with new orders: durabus demo --stay")
+            # A start blocks the event loop for a second, so that Ctrl-C waits until there is a server to stop.
+            with self._server or nullcontext():
+                return await self._run_acts()
         except ProcessDied as error:
             self._console.print(f"✗ {error}", style="bold red", markup=False)
             return 1
         finally:
             if options.keep:
-                self._say(f"\nkept in {folder}")
-                self._say(f"to open it: {self._how_to_look()}")
+                data = shlex.quote(str(folder / options.store))
+                how = f"dev up {options.store} --data-dir {data}" if self._server else f"dlq list --store {self._url}"
+                self._say(f"\nkept in {folder}\nto open it: durabus {how}")
             else:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    async def _run_acts(self) -> int:
+        options, address = self._options, ""
+        async with AsyncExitStack() as stack:
+            if options.stay:
+                port = DASHBOARD_PORT if is_free(DASHBOARD_PORT) else 0
+                serve = ("serve", "--bus", BUS, "--port", str(port), "--stop-within", "2")
+                (server,) = await self._start(stack, serve, "dashboard")
+                address = f"{server.first_line}/"
+                self._say(f"dashboard: {address}")
+            store = await open_store(self._url)
+            stack.push_async_callback(store.close)
+            found = await self._run_shop(store)
+            pipeline = (self._folder, self._url, self._console)
+            complete = not options.pipeline or await run_pipeline(*pipeline, keep=options.keep)
+            if options.stay:
+                await self._stay_open(store, address)
+            else:
+                self._say("\nto see it in a browser, with new orders: durabus demo --stay")
         return 1 if found.problems or not complete else 0
 
     def _say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, markup=False)
 
-    def _how_to_look(self) -> str:
-        """The command that opens the store in a kept folder."""
-        kind = self._options.store
-        if kind == "sqlite":
-            return f"durabus dlq list --store {_sqlite_url(self._folder)}"
-        return f"durabus dev up {kind} --data-dir {shlex.quote(str(self._folder / kind))}"
+    async def _start(self, stack: AsyncExitStack, command: Sequence[str], *names: str) -> list[DemoProcess]:
+        """Start a ``durabus`` command under each name, and wait until all are ready. They end with the stack."""
+        contexts = [durabus_process(name, *command, folder=self._folder, store=self._url) for name in names]
+        processes = [await stack.enter_async_context(context) for context in contexts]
+        for process in processes:
+            await process.ready()
+        return processes
 
-    @contextlib.asynccontextmanager
-    async def _dashboard(self, url: str) -> AsyncIterator[str]:
-        """Yields the address of the dashboard; empty without ``--stay``."""
-        if not self._options.stay:
-            yield ""
-            return
-        port = DASHBOARD_PORT if is_free(DASHBOARD_PORT) else 0
-        serve = ("serve", "--bus", BUS, "--port", str(port), "--stop-within", "2")
-        log = self._folder / "dashboard.log"
-        async with DemoProcess.durabus("the dashboard", *serve, log=log, store=url) as server:
-            address = f"{await server.ready()}/"
-            self._say(f"dashboard: {address}")
-            yield address
-            await server.stop()
-
-    @contextlib.asynccontextmanager
-    async def _workers(self, url: str, *numbers: int) -> AsyncIterator[list[DemoProcess]]:
-        """Yields workers that serve the shop. They have ended after the context."""
-        serve = ("worker", "durabus.demo.shop:bus", "--json")
-        async with contextlib.AsyncExitStack() as stack:
-            workers = [
-                await stack.enter_async_context(
-                    DemoProcess.durabus(f"worker {n}", *serve, log=self._folder / f"worker-{n}.log", store=url)
-                )
-                for n in numbers
-            ]
-            for worker in workers:
-                await worker.ready()
-            yield workers
-
-    async def _report(self, url: str) -> Report:
+    async def _run_shop(self, store: EventStore) -> RunTotals:
         """Run the shop through the kill, and show what the store then holds."""
-        console, options = self._console, self._options
-        told = f"orders → payments → mail on {TITLES[options.store]}, two workers, leases of {LEASE:g} s"
+        console, orders = self._console, self._options.orders
+        title = self._server.title if self._server else "SQLite"
+        told = f"orders → payments → mail on {title}, two workers, leases of {LEASE:g} s"
         console.print(f"[bold]durabus demo[/]  {told}\n")
-        store = await open_store(url)
-        try:
-            async with self._workers(url, 1, 2) as workers:
-                with Screen(console) as screen:
-                    run = ShopRun(store, options.orders, workers, screen)
-                    await run.play()
-                totals = [await worker.stop() for worker in workers if worker.alive]
-            if self._before_report is not None:
-                await self._before_report(store)
-            refused = [msgspec.json.decode(total)["claims_lost"] for total in totals if total]
-            found = await read_report(
-                store,
-                orders=options.orders,
-                orders_per_second=ORDERS_PER_SECOND,
-                killed_ts=run.killed_ts,
-                late_writes_refused=sum(refused) if refused else None,
-            )
-        finally:
-            await store.close()
-        if options.json:
-            print(msgspec.json.format(msgspec.json.encode(found)).decode(), flush=True)
+        async with AsyncExitStack() as stack:
+            workers = await self._start(stack, WORKER, "worker 1", "worker 2")
+            screen = Screen(console, orders, workers)
+            with screen.live or nullcontext():
+                killed_ts = await play(store, screen)
+            totals = [await worker.stop() for worker in workers if worker.alive]
+        lost = [msgspec.json.decode(total)["claims_lost"] for total in totals if total]
+        refused = sum(lost) if lost else None
+        found = await read_report(store, orders, killed_ts)
+        if self._options.json:
+            facts = {"orders": orders, "orders_per_second": ORDERS_PER_SECOND, "late_writes_refused": refused}
+            print(msgspec.json.format(msgspec.json.encode(facts | asdict(found))).decode(), flush=True)
         console.print()
-        console.print(render(found))
+        console.print(render(found, refused))
         return found
 
-    async def _stay_open(self, url: str, dashboard: str) -> None:
+    async def _stay_open(self, store: EventStore, dashboard: str) -> None:
         """Serve new orders until Ctrl-C or SIGTERM, the usual end."""
-        store = await open_store(url)
-        try:
-            async with self._workers(url, 3, 4) as workers:
-                pids = " and ".join(str(worker.pid) for worker in workers)
-                self._say(f"\nthe shop stays open: {STAY_ORDERS_PER_SECOND} orders/s, workers with pid {pids}")
-                self._say(f"dashboard: {dashboard}   (kill -9 a worker and watch; Ctrl-C stops everything)")
-                counter = OrderCounter(store, STAY_ORDERS_PER_SECOND, placed=self._options.orders)
-                with contextlib.suppress(asyncio.CancelledError):
-                    while True:
-                        await counter.place_for(TRIM_EVERY)
+        async with AsyncExitStack() as stack:
+            workers = await self._start(stack, WORKER, "worker 3", "worker 4")
+            pids = " and ".join(str(worker.pid) for worker in workers)
+            self._say(f"\nthe shop stays open: {STAY_ORDERS_PER_SECOND} orders/s, workers with pid {pids}")
+            self._say(f"dashboard: {dashboard}   (kill -9 a worker and watch; Ctrl-C stops everything)")
+            with suppress(asyncio.CancelledError):
+                for number in itertools.count(self._options.orders + 1):
+                    await store.add_events([order(number)])
+                    if number % TRIM_EVERY == 0:
                         await store.cleanup_excess_events(BUS, keep=KEEP_COMPLETED)
-                self._say("\nclosed")
-                for worker in workers:
-                    await worker.stop()
-        finally:
-            await store.close()
+                    await asyncio.sleep(1 / STAY_ORDERS_PER_SECOND)
+            self._say("\nclosed")
+            for worker in workers:
+                await worker.stop()
 
 
-class OrderCounter:
-    """Places orders at a steady rate, and counts them."""
+async def play(store: EventStore, screen: Screen) -> float | None:
+    """Place orders, kill a worker, and wait until the other one has ended all events. Returns the time of the kill."""
+    victim, survivor = screen.workers
+    tally, orders, placed = screen.tally, screen.orders, 0
+    begun = moved = monotonic()
+    killed_ts, takeover_told = None, False
+    names = " and ".join(f"{worker.name} (pid {worker.pid})" for worker in screen.workers)
+    screen.tell(f"{names} are running; orders come in")
+    while placed < orders or killed_ts is None or not await _all_ended(store):
+        due = min(orders, int((monotonic() - begun + TICK) * ORDERS_PER_SECOND))
+        if due > placed:
+            await store.add_events([order(number) for number in range(placed + 1, due + 1)])
+            placed = due
+        await asyncio.sleep(TICK)
+        victim.refuse_if_died()
+        survivor.refuse_if_died()
+        if await tally.follow(store):
+            moved = monotonic()
+        held, taken = tally.held_by(victim.worker_id), tally.abandoned
+        if killed_ts is None and placed >= KILL_AFTER * orders and (held >= KILL_HOLDING or placed == orders):
+            await victim.kill()
+            killed_ts = await store.now()
+            await tally.follow(store)
+            told = f"dies holding {tally.held_by(victim.worker_id)} events and is not restarted"
+            screen.tell(f"kill -9 {victim.pid}: {victim.name} {told}", "bold red")
+        elif killed_ts is not None and taken and not held and not takeover_told:
+            takeover_told = True
+            told = f"{len(taken)} events, {max(taken) - killed_ts:.1f} s after the kill"
+            screen.tell(f"{survivor.name} took over its {told}", "green")
+        screen.show()
+        if monotonic() - moved > STALLED_AFTER:
+            screen.tell(f"nothing changed for {STALLED_AFTER:g} s, giving up", "bold red")
+            return killed_ts
+    await tally.follow(store)
+    screen.tell("every event has ended", "green")
+    return killed_ts
 
-    def __init__(self, store: EventStore, per_second: float, *, placed: int = 0) -> None:
-        self.placed = placed
-        self._store = store
-        self._per_second = per_second
 
-    async def place_for(self, seconds: float, *, at_most: int = sys.maxsize) -> None:
-        """Publish a batch of orders every moment, each batch in one step."""
-        begun, first = monotonic(), self.placed
-        while self.placed < at_most and (passed := monotonic() - begun) < seconds:
-            due = min(at_most, first + int((passed + PUBLISH_EVERY) * self._per_second))
-            if due > self.placed:
-                await self._store.add_events([order(number) for number in range(self.placed + 1, due + 1)])
-                self.placed = due
-            await asyncio.sleep(PUBLISH_EVERY)
-
-
-class ShopRun:
-    """Places orders, kills a worker, and waits until the other worker has finished all events."""
-
-    def __init__(self, store: EventStore, orders: int, workers: list[DemoProcess], screen: Screen) -> None:
-        self.killed_ts: float | None = None
-        self._store = store
-        self._orders = orders
-        self._counter = OrderCounter(store, ORDERS_PER_SECOND)
-        self._workers = workers
-        self._screen = screen
-        self._tally = Tally()
-        self._started = self._moved = monotonic()
-        self._takeover_told = False
-
-    async def play(self) -> None:
-        """Run until every event has ended, or until nothing changes any more."""
-        names = " and ".join(f"{worker.name} (pid {worker.pid})" for worker in self._workers)
-        self._tell(f"{names} are running; orders come in")
-        publishing = asyncio.create_task(self._counter.place_for(math.inf, at_most=self._orders))
-        try:
-            while not (publishing.done() and self.killed_ts is not None and await self._all_ended()):
-                await asyncio.sleep(TICK)
-                await self._look()
-                if publishing.done():
-                    publishing.result()
-                if self._time_to_kill():
-                    await self._kill(self._workers[0])
-                if monotonic() - self._moved > STALLED_AFTER:
-                    self._tell(f"nothing changed for {STALLED_AFTER:g} s, giving up", "bold red")
-                    return
-        finally:
-            publishing.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await publishing
-        await self._look()
-        self._tell("every event has ended", "green")
-
-    async def _look(self) -> None:
-        for worker in self._workers:
-            worker.refuse_if_died()
-        if await self._tally.follow(self._store):
-            self._moved = monotonic()
-        self._tell_takeover()
-        self._screen.show(
-            Progress(
-                seconds=monotonic() - self._started,
-                orders=self._orders,
-                placed=self._counter.placed,
-                tally=self._tally,
-                workers=self._workers,
-            )
-        )
-
-    async def _all_ended(self) -> bool:
-        """Whether the queue is empty. It then stays empty, because a follow-up is stored before its cause ends."""
-        counts = await self._store.counts()
-        return counts.pending + counts.processing == 0
-
-    def _time_to_kill(self) -> bool:
-        placed = self._counter.placed
-        if self.killed_ts is not None or placed < KILL_AFTER * self._orders:
-            return False
-        return self._tally.held_by(self._workers[0].worker_id) >= KILL_HOLDING or placed == self._orders
-
-    async def _kill(self, victim: DemoProcess) -> None:
-        await victim.kill()
-        self.killed_ts = await self._store.now()
-        await self._tally.follow(self._store)
-        held = self._tally.held_by(victim.worker_id)
-        self._tell(f"kill -9 {victim.pid}: {victim.name} dies holding {held} events and is not restarted", "bold red")
-
-    def _tell_takeover(self) -> None:
-        taken = self._tally.abandoned
-        victim, survivor = self._workers
-        if self._takeover_told or not taken or self.killed_ts is None or self._tally.held_by(victim.worker_id):
-            return
-        self._takeover_told = True
-        after = max(taken) - self.killed_ts
-        self._tell(f"{survivor.name} took over its {len(taken)} events, {after:.1f} s after the kill", "green")
-
-    def _tell(self, text: str, style: str = "") -> None:
-        self._screen.tell(monotonic() - self._started, text, style)
+async def _all_ended(store: EventStore) -> bool:
+    """Whether the queue is empty. It then stays empty, because a follow-up is stored before its cause ends."""
+    counts = await store.counts()
+    return counts.pending + counts.processing == 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
@@ -109,6 +110,45 @@ async def _read_on(store: EventStore, position: str, bus: str | None) -> tuple[s
     return await store.log_head(), happened, True
 
 
+class TypeTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """The numbers of one event type, or of all. Latency is from publish to the end, with retries and takeovers."""
+
+    type: str
+    published: int
+    completed: int
+    dead_letters: int
+    retries: int
+    p50_ms: float | None
+    p99_ms: float | None
+
+
+class RunTotals(msgspec.Struct, frozen=True, kw_only=True):
+    """What the whole log says of all events, compared with what the store holds."""
+
+    types: list[TypeTotals]
+    total: TypeTotals
+    in_store: Counts
+    lost: int
+    """Events that the log shows as published, but that the store does not have."""
+    left: int
+    """Events that are still pending or processing."""
+    ended_twice: int
+    broken_chains: int
+    """Completed events whose follow-up was not published exactly once."""
+    takeovers: int
+    takeover_seconds: float | None
+    """Seconds from the kill of a worker to the last takeover; None if none was killed or none of its events taken."""
+    retries: int
+    """Failed attempts that were followed by another. Attempts lost with a worker are takeovers."""
+    completed_after_retry: int
+    """Events that completed after at least one failed or lost attempt."""
+    seconds: float
+    events_per_second: float
+    dead_letters_by_error: dict[str, int]
+    problems: list[str]
+    """What does not add up; empty if everything does."""
+
+
 class Tally:
     """Counters of log entries, which must be added in commit order."""
 
@@ -156,6 +196,58 @@ class Tally:
     def held_by(self, worker_id: str) -> int:
         """Number of events that a worker has claimed and not given back."""
         return sum(holder == worker_id for holder in self._holder.values())
+
+    def totals(self, held: Counts, types: Sequence[str], killed_ts: float | None = None) -> RunTotals:
+        """Compare the log with what the store holds. Events of each type but the last must have one follow-up."""
+        total, dead = self._type_totals("all", types), held.failed + held.completed_with_errors
+        left = held.pending + held.processing
+        lost = self.published.total() - held.completed - dead - left
+        followed = (event_id for one in types[:-1] for event_id in self.completed_ids[one])
+        broken = sum(self.children[event_id] != 1 for event_id in followed)
+        checks = (
+            (lost, f"{lost} events were published but are not in the store"),
+            (left, f"{left} events are still pending or processing"),
+            (
+                held.completed != total.completed,
+                f"the store holds {held.completed} completed events, the log {total.completed}",
+            ),
+            (dead != total.dead_letters, f"the store holds {dead} dead letters, the log {total.dead_letters}"),
+            (self.ended_twice, f"{self.ended_twice} events ended twice"),
+            (broken, f"{broken} completed events lack their one follow-up event"),
+        )
+        seconds = max(0.0, (self.last_end_ts or 0.0) - (self.first_ts or 0.0))
+        return RunTotals(
+            types=[self._type_totals(one, [one]) for one in types],
+            total=total,
+            in_store=held,
+            lost=lost,
+            left=left,
+            ended_twice=self.ended_twice,
+            broken_chains=broken,
+            takeovers=len(self.abandoned),
+            takeover_seconds=max(self.abandoned) - killed_ts if self.abandoned and killed_ts else None,
+            retries=self.retries.total(),
+            completed_after_retry=self.recovered,
+            seconds=seconds,
+            events_per_second=self.ended / seconds if seconds > 0 else 0.0,
+            dead_letters_by_error=dict(self.errors.most_common()),
+            problems=[text for wrong, text in checks if wrong],
+        )
+
+    def _type_totals(self, title: str, types: Sequence[str]) -> TypeTotals:
+        latencies = sorted(one for type_ in types for one in self.latencies[type_])
+        p50, p99 = (
+            1000 * latencies[math.ceil(share * len(latencies)) - 1] if latencies else None for share in (0.50, 0.99)
+        )
+        return TypeTotals(
+            type=title,
+            published=sum(self.published[one] for one in types),
+            completed=sum(self.completed[one] for one in types),
+            dead_letters=sum(self.dead[one] for one in types),
+            retries=sum(self.retries[one] for one in types),
+            p50_ms=p50,
+            p99_ms=p99,
+        )
 
     def _add(self, entry: LogEntry) -> None:
         if entry.action is Action.PUBLISHED:
