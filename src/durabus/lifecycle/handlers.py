@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from durabus.lifecycle.state import HELD, NOT_YOURS, Applied, EventState, HandlerState, LockState, Refused
 from durabus.model.claim import HandlerClaim, HandlerClaimRequest, LockClaim
 from durabus.model.result import HandlerResult
+from durabus.model.settlement import Keep
 from durabus.model.statuses import SETTLED, EventStatus, ResultStatus
 
 
@@ -85,6 +86,25 @@ def complete_handler(state: EventState, claim: HandlerClaim, outcome: HandlerRes
         expires_ts=None,
     )
     return Applied(_with(state, HandlerState(result, None, claim.token)))
+
+
+def keep_results(state: EventState, keep: Keep) -> Applied | Refused:
+    """Write results under the claim on the event, which goes on. Late but not overtaken counts."""
+    if not state.settles(keep.ref):
+        return Refused(NOT_YOURS)
+    return Applied(replace(state, handlers=merge_results(state.handlers, keep.results)))
+
+
+def merge_results(handlers: tuple[HandlerState, ...], results: tuple[HandlerResult, ...]) -> tuple[HandlerState, ...]:
+    """Return ``handlers`` after ``results`` have replaced those with the same handler id."""
+    if not results:
+        return handlers
+    merged = {handler.result.handler_id: handler for handler in handlers}
+    for result in results:
+        old = merged.get(result.handler_id)
+        fence = result.fence if old is None else max(result.fence, old.result.fence)
+        merged[result.handler_id] = HandlerState(replace(result, fence=fence))
+    return tuple(merged.values())
 
 
 def void_handler(state: EventState, token: str) -> EventState:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha1
 from typing import Any
 
 from msgspec.structs import replace
 
 from durabus.errors import NotADeadLetter
+from durabus.lifecycle.handlers import merge_results
 from durabus.lifecycle.state import (
     NOT_DEAD,
     NOT_DONE,
@@ -36,6 +38,9 @@ from durabus.model.limits import JOINT
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import Complete, Fail, Release, Settled
 from durabus.model.statuses import DEAD_LETTER, LIVE, SETTLED, Action, EventStatus, ResultStatus
+
+MAX_LOGGED_BYTES = 4_096
+"""The log keeps the value of a step up to this size."""
 
 
 def publish(new: NewEvent, id_: int, now: float) -> Applied:
@@ -184,12 +189,12 @@ def _expire(state: EventState, command: Expire, now: float) -> Applied | Refused
 
 
 def _requeue(state: EventState, _command: Requeue, now: float) -> Applied | Refused:
-    """Reset attempts and errors and begin a new generation. Handlers that succeeded do not run again."""
+    """Reset attempts and errors and begin a new generation. Handlers and steps that succeeded do not run again."""
     if state.event.status not in DEAD_LETTER:
         return Refused(NOT_DEAD)
     event = _pending_again(state.event, now, due=now, errors=(), attempts=0, generation=state.event.generation + 1)
-    kept = [h for h in state.handlers if h.result.status is ResultStatus.SUCCEEDED or h.result.fence]
-    handlers = tuple(h if h.result.status is ResultStatus.SUCCEEDED else _anew(h) for h in kept)
+    kept = [h for h in state.handlers if h.result.status in SUCCESSES or h.result.fence]
+    handlers = tuple(h if h.result.status in SUCCESSES else _anew(h) for h in kept)
     return Applied(EventState(event, None, handlers, state.settled), (Record(Action.REQUEUED, event, now),))
 
 
@@ -206,18 +211,6 @@ def _reset(state: EventState, command: Reset, now: float) -> Applied | Refused:
     event = _pending_again(state.event, now, due=now, attempts=state.event.attempts - 1)
     record = Record(Action.RESET, event, now, state.event.worker_id, reason=command.reason)
     return Applied(EventState(event, None, state.handlers, state.settled), (record,))
-
-
-def merge_results(handlers: tuple[HandlerState, ...], results: tuple[HandlerResult, ...]) -> tuple[HandlerState, ...]:
-    """Return ``handlers`` after ``results`` have replaced those with the same handler id."""
-    if not results:
-        return handlers
-    merged = {handler.result.handler_id: handler for handler in handlers}
-    for result in results:
-        old = merged.get(result.handler_id)
-        fence = result.fence if old is None else max(result.fence, old.result.fence)
-        merged[result.handler_id] = HandlerState(replace(result, fence=fence))
-    return tuple(merged.values())
 
 
 def _unrecoverable(handlers: tuple[HandlerState, ...]) -> tuple[str, ...]:
@@ -289,10 +282,23 @@ def _terminal(event: Event, handlers: tuple[HandlerState, ...], command: Complet
         None if command is None else command.execution_time_ms,
         None if command is None else command.status_code,
         None,
-        tuple(handler.result for handler in handlers) if handlers else (),
+        tuple(_logged(handler.result) for handler in handlers) if handlers else (),
         command.reason if isinstance(command, Complete) else None,
     )
 
+
+def _logged(result: HandlerResult) -> HandlerResult:
+    """Return a result as the log keeps it: of a large value of a step only the SHA-1 and the size."""
+    text = result.value_json
+    if result.status is not ResultStatus.KEPT or text is None or len(text.encode()) <= MAX_LOGGED_BYTES:
+        return result
+    data = text.encode()
+    digest = sha1(data, usedforsecurity=False).hexdigest()
+    return replace(result, value_json=f'{{"sha1":"{digest}","bytes":{len(data)}}}')
+
+
+SUCCESSES = frozenset({ResultStatus.SUCCEEDED, ResultStatus.KEPT})
+"""Results that a requeue keeps."""
 
 _TERMINAL_ACTIONS = {
     EventStatus.COMPLETED: Action.COMPLETED,

@@ -41,6 +41,25 @@ class MaxDepthError(UnrecoverableError):
     """
 
 
+class Suspended(Exception):  # noqa: N818  (a signal: the handler goes on later)
+    """The handler goes on after ``delay`` seconds. Its event goes back to the queue and keeps its attempt.
+
+    ``kept`` are results to store in the same step.
+    """
+
+    def __init__(self, delay: float, kept: tuple[HandlerResult, ...] = ()) -> None:
+        super().__init__(f"goes on in {delay:g} s")
+        self.delay = delay
+        self.kept = kept
+
+
+class Snooze(Suspended):
+    """A handler raises or returns this to be called again after ``delay``, without losing an attempt."""
+
+    def __init__(self, delay: Duration) -> None:
+        super().__init__(seconds(delay, "delay"))
+
+
 class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The state of one handler on one event."""
 

@@ -79,6 +79,13 @@ class Release(msgspec.Struct, frozen=True, gc=False):
 Settlement = Complete | Fail | Release
 
 
+class Keep(msgspec.Struct, frozen=True, gc=False):
+    """Results of handlers that have ended, while the claim on the event goes on."""
+
+    ref: ClaimRef
+    results: tuple[HandlerResult, ...]
+
+
 class Settled(msgspec.Struct, frozen=True, gc=False):
     """The outcome of a settlement."""
 

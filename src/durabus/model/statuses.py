@@ -48,9 +48,19 @@ class ResultStatus(StrEnum):
     """The handler never started, because another handler's result was enough."""
     ABORTED = "ABORTED"
     """The handler was stopped while it ran, because another handler's result was enough."""
+    KEPT = "KEPT"
+    """A step of the handler has ended. The value is what the step returned."""
 
 
-SETTLED = frozenset({ResultStatus.SUCCEEDED, ResultStatus.UNRECOVERABLE, ResultStatus.CANCELLED, ResultStatus.ABORTED})
+SETTLED = frozenset(
+    {
+        ResultStatus.SUCCEEDED,
+        ResultStatus.UNRECOVERABLE,
+        ResultStatus.CANCELLED,
+        ResultStatus.ABORTED,
+        ResultStatus.KEPT,
+    }
+)
 """Statuses that no further attempt changes."""
 
 
@@ -75,6 +85,15 @@ class OnUnhandled(StrEnum):
     COMPLETE = "complete"
     KEEP = "keep"
     DEAD_LETTER = "dead_letter"
+
+
+class ResultMode(StrEnum):
+    """When the store learns that one of several handlers of an event has succeeded."""
+
+    SOON = "soon"
+    """After 25 ms, unless the event ends sooner."""
+    STRICT = "strict"
+    """Before the next handler begins."""
 
 
 class Completion(StrEnum):

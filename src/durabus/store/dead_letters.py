@@ -21,7 +21,8 @@ class DeadLetters(Protocol):
         """Put dead letters back into the queue, all or none.
 
         - Each becomes PENDING and due, with no attempts, no errors, ``generation + 1``, and a REQUEUED entry.
-        - Results of handlers that succeeded are kept. The other results are dropped; only their fences are kept.
+        - Results of handlers that succeeded, and steps, are kept. The other results are dropped; only their fences are
+          kept.
         - An event that was requeued before and has not ended since is returned unchanged: a repeat is harmless.
         - Raises ``EventNotFound`` for an unknown event, ``NotADeadLetter`` for any other, such as a COMPLETED one.
         """

@@ -8,7 +8,7 @@ from typing import Protocol
 from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Settled
+from durabus.model.settlement import Keep, Settled
 from durabus.store.events import EventRef
 
 
@@ -19,6 +19,18 @@ class Results(Protocol):
         """Return the stored results of an event, in order of ``handler_id``; an empty list if there are none.
 
         After the event has ended, they stay until ``cleanup_results``; those of a dead letter until it is purged.
+        """
+        ...
+
+    async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+        """Write results of handlers under claims that go on. Returns None or ``LeaseLost`` for each of ``kept``.
+
+        - ``results`` overwrite the stored results of the same handlers. Each ``Keep`` is written whole or not at all.
+        - The claim, its lease and the event stay as they are, and nothing is logged.
+        - ``Claim.results`` of the next claim on the event holds the kept results, and so does the entry of its end.
+        - Late but not overtaken counts here too: an abandoned claim may keep results until the event is claimed again.
+        - Any other claim that is not current gets ``LeaseLost``, and nothing of it is written.
+        - A repeat writes the same results again.
         """
         ...
 

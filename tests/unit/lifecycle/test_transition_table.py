@@ -24,6 +24,7 @@ from tests.unit.lifecycle.lives import (
     WRONG_TOKEN,
 )
 
+from durabus.lifecycle.handlers import merge_results
 from durabus.lifecycle.state import (
     NOT_DEAD,
     NOT_DONE,
@@ -45,7 +46,7 @@ from durabus.lifecycle.state import (
     SettledClaim,
     Start,
 )
-from durabus.lifecycle.transition import merge_results, publish, transition
+from durabus.lifecycle.transition import publish, transition
 from durabus.model.claim import ClaimRef
 from durabus.model.event import Event, new_event
 from durabus.model.log_entry import LogEntry

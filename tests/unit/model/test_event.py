@@ -177,4 +177,4 @@ def test_a_terminal_status_is_also_the_action_that_logs_it() -> None:
 
 
 def test_success_an_unrecoverable_error_and_the_value_of_another_handler_settle_a_handler() -> None:
-    assert {status.value for status in SETTLED} == {"SUCCEEDED", "UNRECOVERABLE", "CANCELLED", "ABORTED"}
+    assert {status.value for status in SETTLED} == {"SUCCEEDED", "UNRECOVERABLE", "CANCELLED", "ABORTED", "KEPT"}

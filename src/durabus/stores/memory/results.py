@@ -12,6 +12,7 @@ from durabus.lifecycle.handlers import (
     claim_lock,
     complete_handler,
     handlers_done,
+    keep_results,
     release_handler,
     release_lock,
     renew_handler,
@@ -22,7 +23,7 @@ from durabus.lifecycle.transition import transition
 from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, LockClaim, handler_lock_key
 from durabus.model.limits import check_name
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Settled
+from durabus.model.settlement import Complete, Keep, Settled
 from durabus.model.statuses import EventStatus, HandlerMode
 from durabus.store.events import EventRef
 from durabus.stores.memory.core import MemoryCore, lock_claim
@@ -36,6 +37,11 @@ class MemoryResults(MemoryCore):
             self._check_open()
             state = self._state(ref)
             return [] if state is None else sorted(state.results, key=lambda result: result.handler_id)
+
+    async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+        with self._lock:
+            self._check_open()
+            return [self._keep(one) for one in kept]
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
         with self._lock:
@@ -140,6 +146,15 @@ class MemoryResults(MemoryCore):
             return None
         self._take_lock(lock, now)
         return lock
+
+    def _keep(self, keep: Keep) -> LeaseLost | None:
+        state = self._states.get(keep.ref.id)
+        applied = Refused("no such event") if state is None else keep_results(state, keep)
+        if state is None or isinstance(applied, Refused):
+            return LeaseLost(keep.ref.id, applied.reason if isinstance(applied, Refused) else NOT_YOURS)
+        self._states[keep.ref.id] = applied.state
+        self._free_handler_locks(state, applied.state)
+        return None
 
     def _renew_handler(self, claim: HandlerClaim, lease: float, now: float) -> float | LeaseLost:
         state = self._states.get(claim.id)

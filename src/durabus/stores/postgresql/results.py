@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durabus.errors import LeaseLost
-from durabus.lifecycle.handlers import claim_handler, complete_handler, handlers_done, release_handler, renew_handler
+from durabus.lifecycle.handlers import (
+    claim_handler,
+    complete_handler,
+    handlers_done,
+    keep_results,
+    merge_results,
+    release_handler,
+    renew_handler,
+)
 from durabus.lifecycle.state import NOT_DONE, NOT_YOURS, Applied, EventState, Refused
 from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, handler_lock_key
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Settled
+from durabus.model.settlement import Complete, Keep, Settled
 from durabus.model.statuses import HandlerMode
 from durabus.store.events import EventRef
 from durabus.stores.postgresql.connection import PostgreSQLSession
 from durabus.stores.postgresql.core import PostgreSQLCore
-from durabus.stores.postgresql.layout import instant
+from durabus.stores.postgresql.layout import columns, instant
 from durabus.stores.postgresql.locks import grant
 from durabus.stores.postgresql.publishing import id_of
 from durabus.stores.postgresql.settlements import Changes, get_events, load, load_known, load_one, settle_events
 from durabus.stores.sql.changes import NO_EVENT, StoredEvent
-from durabus.stores.sql.rows import handler_of
+from durabus.stores.sql.rows import handler_of, handler_to
 
 
 class PostgreSQLResults(PostgreSQLCore):
@@ -34,6 +42,21 @@ class PostgreSQLResults(PostgreSQLCore):
             return sorted(found, key=lambda result: result.handler_id)
 
         return await self._look(read)
+
+    async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+        if not kept:
+            self._check_open()
+            return []
+        rows = [
+            (keep.ref.id, keep.ref.token, keep.ref.fence, *handler_to(keep.ref.id, handler)[1:9])
+            for keep in kept
+            for handler in merge_results((), keep.results)
+        ]
+        if len({keep.ref.id for keep in kept}) == len(kept) and rows and all(row[-1] is None for row in rows):
+            written = {row[0]: row[1] for row in await self._ask("keep_results", *columns(rows))}
+            if all(written.get(keep.ref.id) == len(merge_results((), keep.results)) for keep in kept):
+                return [None] * len(kept)
+        return await self._write(lambda session: _keep(session, kept))
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
         return await self._write(lambda session: _claim(session, request))
@@ -64,6 +87,23 @@ class PostgreSQLResults(PostgreSQLCore):
 
     async def cleanup_results(self, *, limit: int = 10_000) -> int:
         return len(await self._ask("cleanup_results", max(limit, 0)))
+
+
+async def _keep(session: PostgreSQLSession, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+    """Let the lifecycle decide: a claim is not current, or one of the handlers is claimed by itself."""
+    states, changes = await load_known(session, [keep.ref.id for keep in kept]), Changes()
+    outcomes: list[LeaseLost | None] = []
+    for keep in kept:
+        stored = states.get(keep.ref.id)
+        applied = Refused(NO_EVENT) if stored is None else keep_results(stored.state, keep)
+        if stored is None or isinstance(applied, Refused):
+            outcomes.append(LeaseLost(keep.ref.id, applied.reason if isinstance(applied, Refused) else NOT_YOURS))
+            continue
+        states[keep.ref.id] = changes.apply(stored, applied)
+        changes.free_handler_locks(stored.state, applied.state)
+        outcomes.append(None)
+    await changes.write(session)
+    return outcomes
 
 
 async def _claim(session: PostgreSQLSession, request: HandlerClaimRequest) -> HandlerClaim | None:

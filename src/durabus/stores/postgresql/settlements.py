@@ -14,8 +14,9 @@ from typing import TypeGuard
 from msgspec.structs import replace
 
 from durabus.errors import LeaseLost
+from durabus.lifecycle.handlers import merge_results
 from durabus.lifecycle.state import NOT_YOURS, AbandonedClaim, Applied, EventState, Expire, HandlerState, Refused
-from durabus.lifecycle.transition import merge_results, transition
+from durabus.lifecycle.transition import transition
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
 from durabus.model.settlement import Complete, Settled, Settlement, add_entries

@@ -27,7 +27,7 @@ SettleCode = int | tuple[EventStatus, float | bool]
 EXPIRE_AT_ONCE = 1000
 """Maximum number of events that one step takes back, so that calls of workers run in between."""
 
-_codes = msgspec.msgpack.Decoder(list[int]).decode
+decode_codes = msgspec.msgpack.Decoder(list[int]).decode
 _renewed = msgspec.msgpack.Decoder(tuple[float, list[int]]).decode
 _current = msgspec.msgpack.Decoder(list[tuple[str, int] | bool]).decode
 _outcomes = msgspec.msgpack.Decoder(list[SettleCode]).decode
@@ -48,7 +48,7 @@ class RedisClaims(RedisCore):
         events = iter(events_of(records))
         return [
             LeaseLost(ref.id, REASONS[code]) if code else next(events)
-            for ref, code in zip(refs, _codes(codes), strict=True)
+            for ref, code in zip(refs, decode_codes(codes), strict=True)
         ]
 
     async def renew_event_claims(self, refs: Sequence[ClaimRef], *, lease: float) -> list[float | LeaseLost]:

@@ -10,9 +10,9 @@ from durabus.errors import LeaseLost
 from durabus.lifecycle.state import NOT_DONE
 from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Settled
+from durabus.model.settlement import Keep, Settled
 from durabus.store.events import EventRef
-from durabus.stores.redis.claims import decode_outcome
+from durabus.stores.redis.claims import decode_codes, decode_outcome
 from durabus.stores.redis.core import RedisCore
 from durabus.stores.redis.events import known_ref
 from durabus.stores.redis.records import REASONS, decode_handler, given, result_to, results_of
@@ -28,6 +28,16 @@ class RedisResults(RedisCore):
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         results = results_of(await self._call("list_results", known_ref(ref)))
         return sorted(results, key=lambda result: result.handler_id)
+
+    async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+        if not kept:
+            self._check_open()
+            return []
+        asked = [
+            (one.ref.id, one.ref.token, one.ref.fence, [result_to(result) for result in one.results]) for one in kept
+        ]
+        codes = decode_codes(await self._call("keep_results", *asked))
+        return [LeaseLost(one.ref.id, REASONS[code]) if code else None for one, code in zip(kept, codes, strict=True)]
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
         event = request.event

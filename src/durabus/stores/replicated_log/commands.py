@@ -11,10 +11,11 @@ from durabus.errors import InvalidEventError
 from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
 from durabus.model.handler import HandlerInfo
 from durabus.model.result import HandlerResult
+from durabus.model.settlement import Keep
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.stores.replicated_log.core import ReplicatedLogCore
-from durabus.stores.replicated_log.wire import PackedSettlement, Ref
+from durabus.stores.replicated_log.wire import PackedKeep, PackedSettlement, Ref
 
 T = TypeVar("T")
 
@@ -104,6 +105,13 @@ class ExpireEvents(Command, frozen=True, tag="expire_events"):
 class ResetEvent(Command, frozen=True, tag="reset_event"):
     ref: EventRef
     reason: str
+
+
+class KeepResults(Command, frozen=True, tag="keep_results"):
+    kept: tuple[PackedKeep, ...]
+
+    def apply(self, core: ReplicatedLogCore) -> Any:
+        return finish(core.keep_results([Keep(ClaimRef(*ref), results) for ref, results in self.kept]))
 
 
 class ClaimNextHandlerResult(Command, frozen=True, tag="claim_next_handler_result"):
@@ -220,6 +228,7 @@ Written = (
     | SettleEvents
     | ExpireEvents
     | ResetEvent
+    | KeepResults
     | ClaimNextHandlerResult
     | RenewHandlerClaims
     | ReleaseHandlerClaim

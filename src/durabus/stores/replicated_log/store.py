@@ -18,7 +18,7 @@ from durabus.model.limits import check_name, stored_text
 from durabus.model.log_entry import LogEntry, LogHold, LogPage, LogRows
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Settled, Settlement
+from durabus.model.settlement import Keep, Settled, Settlement
 from durabus.store.claims import SettleAnswer
 from durabus.store.events import EventRef
 from durabus.store.features import Features, require
@@ -199,6 +199,9 @@ class ReplicatedLogClaims(ReplicatedLogCalls):
 
 class ReplicatedLogResults(ReplicatedLogCalls):
     """Implements ``store.results.Results`` on a replicated log."""
+
+    async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+        return await self._list(kept and c.KeepResults(tuple((wire_ref(one.ref), one.results) for one in kept)))
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
         claim: HandlerClaim | None = await self._write(c.ClaimNextHandlerResult(request))

@@ -81,6 +81,9 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="r", omit_defau
         return [Release(ClaimRef(*self.ref), self.delay, self.results, self.reason)]
 
 
+PackedKeep = tuple[Ref, tuple[HandlerResult, ...]]
+"""A packed ``Keep``."""
+
 PackedSettlement = PackedCompletion | PackedCompletions | PackedFailure | Returned
 
 

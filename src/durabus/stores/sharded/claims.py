@@ -10,7 +10,7 @@ from durabus.errors import LeaseLost, StoreUnavailableError
 from durabus.model.claim import Claim, ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest
 from durabus.model.event import Event
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Settled, Settlement
+from durabus.model.settlement import Keep, Settled, Settlement
 from durabus.model.statuses import EventMode
 from durabus.store.claims import SettleAnswer
 from durabus.store.contract import EventStore
@@ -132,6 +132,13 @@ class ShardedClaims(ShardedCore):
 
     async def list_results(self, ref: EventRef) -> list[HandlerResult]:
         return await self._shards[self._numbers.of_ref(ref)].list_results(self._numbers.inner_ref(ref))
+
+    async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+        return await self._each(
+            kept,
+            lambda one: self._shard_of(one.ref),
+            lambda shard, mine: shard.keep_results([self._numbers.inner_keep(one) for one in mine]),
+        )
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
         async def claim(shard: EventStore, number: int) -> HandlerClaim | None:

@@ -19,7 +19,7 @@ from durabus.errors import EventNotFound, InvalidEventError, LeaseLost, NotADead
 from durabus.model.claim import Claim, ClaimRef, HandlerClaim
 from durabus.model.event import Event
 from durabus.model.log_entry import LogEntry
-from durabus.model.settlement import Settled, Settlement
+from durabus.model.settlement import Keep, Settled, Settlement
 from durabus.store.events import EventRef
 from durabus.store.log import START
 
@@ -107,6 +107,10 @@ class Numbering:
     def inner_settlement(self, settlement: Settlement) -> Settlement:
         """Return a settlement with the id that the shard uses."""
         return msgspec.structs.replace(settlement, ref=self.inner_claim(settlement.ref))
+
+    def inner_keep(self, keep: Keep) -> Keep:
+        """Return kept results with the id that the shard uses."""
+        return Keep(self.inner_claim(keep.ref), keep.results)
 
     def inner_handler(self, claim: HandlerClaim) -> HandlerClaim:
         """Return a handler claim with the id that the shard uses."""

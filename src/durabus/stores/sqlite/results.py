@@ -5,21 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durabus.errors import LeaseLost
-from durabus.lifecycle.handlers import claim_handler, complete_handler, handlers_done, release_handler, renew_handler
+from durabus.lifecycle.handlers import (
+    claim_handler,
+    complete_handler,
+    handlers_done,
+    keep_results,
+    merge_results,
+    release_handler,
+    renew_handler,
+)
 from durabus.lifecycle.state import NOT_DONE, NOT_YOURS, Applied, EventState, Refused
 from durabus.model.claim import ClaimRef, HandlerClaim, HandlerClaimRequest, handler_lock_key
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Settled
+from durabus.model.settlement import Complete, Keep, Settled
 from durabus.model.statuses import HandlerMode
 from durabus.store.events import EventRef
-from durabus.stores.sql.changes import NO_EVENT, StoredEvent
-from durabus.stores.sql.rows import handler_of
+from durabus.stores.sql.changes import NO_EVENT, StoredEvent, freed_handler_locks
+from durabus.stores.sql.rows import Row, handler_of, handler_to
 from durabus.stores.sqlite.connection import Transaction
 from durabus.stores.sqlite.core import SQLiteCore
 from durabus.stores.sqlite.layout import SQL
 from durabus.stores.sqlite.locks import grant
 from durabus.stores.sqlite.publishing import get_event
-from durabus.stores.sqlite.settlements import load, load_handlers, settle, store_handlers
+from durabus.stores.sqlite.settlements import claims_of, is_current, load, load_handlers, settle, store_handlers
 
 
 class SQLiteResults(SQLiteCore):
@@ -35,6 +43,11 @@ class SQLiteResults(SQLiteCore):
             )
 
         return await self._read(read)
+
+    async def keep_results(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+        if not kept:
+            return []
+        return await self._write(lambda tx: _keep_all(tx, kept))
 
     async def claim_next_handler_result(self, request: HandlerClaimRequest) -> HandlerClaim | None:
         return await self._write(lambda tx: _claim(tx, request))
@@ -64,6 +77,31 @@ class SQLiteResults(SQLiteCore):
 
     async def cleanup_results(self, *, limit: int = 10_000) -> int:
         return await self._write(lambda tx: tx.run(SQL["cleanup_results"], {"limit": limit}))
+
+
+def _keep_all(tx: Transaction, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+    claims = claims_of(tx, [keep.ref.id for keep in kept])
+    return [_keep(tx, keep, claims.get(keep.ref.id)) for keep in kept]
+
+
+def _keep(tx: Transaction, keep: Keep, claim: Row | None) -> LeaseLost | None:
+    """Write the results without reading the others, which may be many. The lifecycle decides if that is not enough."""
+    id_ = keep.ref.id
+    if claim is not None and is_current(claim, keep.ref):
+        rows = [handler_to(id_, handler) for handler in merge_results((), keep.results)]
+        if tx.many(SQL["keep_result"], rows) == len(rows):
+            if rows and claim[4]:
+                tx.run(SQL["mark_results"], (id_,))
+            return None
+    stored = load(tx, id_)
+    if stored is None:
+        return LeaseLost(id_, NO_EVENT if get_event(tx, id_) is None else NOT_YOURS)
+    applied = keep_results(stored.state, keep)
+    if isinstance(applied, Refused):
+        return LeaseLost(id_, applied.reason)
+    store_handlers(tx, stored, applied.state)
+    tx.many(SQL["free_claimed_lock"], freed_handler_locks(stored.state, applied.state))
+    return None
 
 
 def _claim(tx: Transaction, request: HandlerClaimRequest) -> HandlerClaim | None:

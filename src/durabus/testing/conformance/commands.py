@@ -12,7 +12,7 @@ from durabus.model.claim import Claim, ClaimRef, ClaimRequest, HandlerClaim, Han
 from durabus.model.event import Event, NewEvent
 from durabus.model.query import EventQuery
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.settlement import Complete, Fail, Keep, Release, Settlement
 from durabus.model.statuses import EventMode, EventStatus, HandlerMode, ResultStatus
 from durabus.store.contract import EventStore
 
@@ -246,6 +246,12 @@ async def _finish_handler(side: Side, step: SideStep) -> Any:
             return await side.store.complete_handler_result(claim, outcome)
 
 
+async def _keep_results(side: Side, step: SideStep) -> Any:
+    status = (ResultStatus.SUCCEEDED, *OUTCOMES)[step.b % 5]
+    result = HandlerResult(handler_id=HANDLERS[step.c % 3], status=status, attempts=1, value_json="7")
+    return await side.store.keep_results([Keep(side.ref(step), (result,) * (step.a % 2 + 1))])
+
+
 async def _complete_if_done(side: Side, step: SideStep) -> Any:
     return await side.store.complete_event_if_done(side.ref(step), HANDLERS[: step.b % 4])
 
@@ -334,6 +340,7 @@ VERBS: dict[str, tuple[Verb, int]] = {
     "settle": (_settle, 14),
     "claim handler": (_claim_handler, 7),
     "finish handler": (_finish_handler, 7),
+    "keep results": (_keep_results, 5),
     "complete if done": (_complete_if_done, 4),
     "lock": (_lock, 4),
     "expire": (_expire, 4),

@@ -104,7 +104,10 @@ class DeadLetterTests:
         assert (claim.event.attempts, claim.event.fence, claim.event.generation) == (1, dead.fence + 1, 1)
 
     async def test_handlers_that_succeeded_stay_succeeded(self, lab: Lab, other_node: EventStore) -> None:
-        """Results of handlers that succeeded are kept. The other results are dropped; only their fences are kept."""
+        """Results of handlers that succeeded, and steps, are kept.
+
+        The other results are dropped; only their fences are kept.
+        """
         claim = await lab.claimed()
         results = tuple(
             HandlerResult(handler_id=status.value.lower(), status=status, attempts=1, error="e")
@@ -112,14 +115,18 @@ class DeadLetterTests:
         )
         await lab.settle_one(Fail(claim.ref, "no", None, results))
         await lab.store.requeue_dead_letters([claim.event.id])
-        kept = [result for result in results if result.status is ResultStatus.SUCCEEDED]
-        assert await other_node.list_results(claim.event.id) == kept
+        kept = [result for result in results if result.status in (ResultStatus.KEPT, ResultStatus.SUCCEEDED)]
         assert (await lab.claim_one()).results == tuple(kept)
+        kept.sort(key=lambda result: result.handler_id)
+        assert await other_node.list_results(claim.event.id) == kept
 
     async def test_a_handler_that_failed_begins_anew_but_its_fence_goes_on(
         self, lab: Lab, other_node: EventStore
     ) -> None:
-        """Results of handlers that succeeded are kept. The other results are dropped; only their fences are kept."""
+        """Results of handlers that succeeded, and steps, are kept.
+
+        The other results are dropped; only their fences are kept.
+        """
         claim = await lab.claimed()
         first = await handler_claim(lab, claim, ("a",))
         await lab.store.complete_handler_result(first, outcome(ResultStatus.TRANSIENT, "no"))

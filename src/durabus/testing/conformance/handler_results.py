@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import sha1
+
 import pytest
 
 from durabus.errors import LeaseLost
 from durabus.model.claim import ClaimRef, new_token
 from durabus.model.event import new_event_id
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settled
+from durabus.model.settlement import Complete, Fail, Keep, Release, Settled
 from durabus.model.statuses import EventStatus, HandlerMode, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.handler_claims import IDS, handler_claim, handler_request, outcome
@@ -271,3 +273,115 @@ class HandlerResultTests:
         granted = await lab.store.claim_next_handler_result(asked)
         assert granted is not None
         assert granted.handler_id == "audit"
+
+
+class KeptResultTests:
+    """Results that are written while the claim on their event goes on."""
+
+    async def test_kept_results_come_with_the_next_claim_and_the_entry_of_the_end(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
+        """``Claim.results`` of the next claim on the event holds the kept results, and so does the entry of its end."""
+        claim = await lab.claimed()
+        kept = HandlerResult(
+            handler_id="mail",
+            status=ResultStatus.SUCCEEDED,
+            attempts=1,
+            value_json='{"größe":1}',
+            execution_time_ms=0.25,
+        )
+        assert await lab.store.keep_results([Keep(claim.ref, (kept,))]) == [None]
+        assert await other_node.list_results(claim.event.id) == [kept]
+        assert await lab.store.keep_results([Keep(claim.ref, _results("audit"))]) == [None]
+        await lab.let_the_lease_end()
+        again = await lab.claim_one(other_node)
+        assert again.results == (kept, *_results("audit"))
+        await lab.settle_one(Complete(again.ref, _results("report")))
+        entry = (await lab.store.read_event_log(claim.event.id))[-1]
+        assert entry.results == (kept, *_results("audit", "report"))
+
+    async def test_keeping_results_leaves_claim_lease_and_log_as_they_are(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
+        """The claim, its lease and the event stay as they are, and nothing is logged."""
+        claim = await lab.claimed()
+        before, log = await lab.event(claim), await lab.log()
+        await lab.store.keep_results([Keep(claim.ref, _results("a"))])
+        assert await lab.event(claim) == before
+        assert await lab.log() == log
+        assert isinstance((await other_node.renew_event_claims([claim.ref], lease=lab.lease))[0], float)
+        assert await lab.settle_one(Complete(claim.ref)) == Settled(claim.event.id, EventStatus.COMPLETED)
+
+    async def test_kept_results_overwrite_those_of_the_same_handlers(self, lab: Lab) -> None:
+        """``results`` overwrite the stored results of the same handlers.
+
+        Each ``Keep`` is written whole or not at all.
+        """
+        claim = await lab.claimed()
+        held = await handler_claim(lab, claim, ("a",))
+        first = HandlerResult(handler_id="b", status=ResultStatus.TRANSIENT, attempts=1, error="no")
+        await lab.store.keep_results([Keep(claim.ref, (first,))])
+        await lab.store.keep_results([Keep(claim.ref, _results("b", "a"))])
+        by_id = {result.handler_id: result for result in await lab.store.list_results(claim.event.id)}
+        assert by_id["b"] == _results("b")[0]
+        assert (by_id["a"].status, by_id["a"].fence) == (ResultStatus.SUCCEEDED, held.fence)
+        assert await lab.store.list_locks() == []
+        with pytest.raises(LeaseLost):
+            await lab.store.complete_handler_result(held, outcome())
+
+    async def test_results_of_several_claims_are_kept_one_by_one(self, lab: Lab, other_node: EventStore) -> None:
+        """Write results of handlers under claims that go on. Returns None or ``LeaseLost`` for each of ``kept``."""
+        claims = [await lab.claimed() for _ in range(3)]
+        await lab.settle_one(Release(claims[1].ref))
+        stranger = ClaimRef(claims[0].event.id, new_token(), claims[0].event.fence)
+        kept = [Keep(claim.ref, _results("a", "b")) for claim in claims]
+        kept += [Keep(stranger, _results("c")), Keep(ClaimRef(4711, new_token(), 1), _results("a"))]
+        outcomes = await lab.store.keep_results(kept)
+        assert [isinstance(one, LeaseLost) for one in outcomes] == [False, True, False, True, True]
+        stored = [len(await other_node.list_results(claim.event.id)) for claim in claims]
+        assert stored == [2, 0, 2]
+        assert await lab.store.keep_results([]) == []
+
+    async def test_an_abandoned_claim_keeps_results_until_the_event_is_claimed_again(
+        self, lab: Lab, other_node: EventStore
+    ) -> None:
+        """Late but not overtaken counts here too: an abandoned claim may keep results until the event is claimed again.
+
+        Any other claim that is not current gets ``LeaseLost``, and nothing of it is written. A repeat writes the same
+        results again.
+        """
+        claim = await lab.claimed()
+        await lab.let_the_lease_end()
+        assert await other_node.expire_events() == 1
+        assert await lab.store.keep_results([Keep(claim.ref, _results("a"))]) == [None]
+        assert (await lab.event(claim)).status is EventStatus.PENDING
+        newer = await lab.claim_one(other_node)
+        assert newer.results == _results("a")
+        before = await lab.picture()
+        (outcome_,) = await lab.store.keep_results([Keep(claim.ref, _results("b"))])
+        assert isinstance(outcome_, LeaseLost)
+        assert await lab.picture() == before
+
+    async def test_the_log_keeps_large_values_of_steps_by_their_hash(self, lab: Lab) -> None:
+        """``Claim.results`` of the next claim on the event holds the kept results, and so does the entry of its end."""
+        claim = await lab.claimed()
+        small, large = (
+            HandlerResult(handler_id=f"a > {len(text)}", status=ResultStatus.KEPT, attempts=1, value_json=text)
+            for text in ('{"value":"ü"}', '{"value":"' + "ü" * 2_100 + '"}')
+        )
+        await lab.store.keep_results([Keep(claim.ref, (small, large))])
+        await lab.settle_one(Complete(claim.ref))
+        logged = (await lab.store.read_event_log(claim.event.id))[-1].results
+        digest = sha1((large.value_json or "").encode(), usedforsecurity=False).hexdigest()
+        assert logged[0] == small
+        assert logged[1].value == {"sha1": digest, "bytes": 4_212}
+
+    async def test_a_requeue_keeps_successes_and_steps(self, lab: Lab) -> None:
+        """Results of handlers that succeeded, and steps, are kept."""
+        claim = await lab.claimed()
+        failed = HandlerResult(handler_id="b", status=ResultStatus.TRANSIENT, attempts=1, error="no")
+        step = HandlerResult(handler_id="b > charge", status=ResultStatus.KEPT, attempts=1, value_json="{}")
+        await lab.store.keep_results([Keep(claim.ref, (*_results("a"), step))])
+        await lab.settle_one(Fail(claim.ref, "no", None, (failed,)))
+        await lab.store.requeue_dead_letters([claim.event.id])
+        assert (await lab.claim_one()).results == (*_results("a"), step)

@@ -9,7 +9,7 @@ from durabus.errors import StoreClosedError
 from durabus.model.claim import ClaimRef, ClaimRequest, HandlerClaim, HandlerClaimRequest, LockClaim
 from durabus.model.query import EventQuery
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete
+from durabus.model.settlement import Complete, Keep
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.lab import ALICE, BOB, BUS, Lab, VerbCall, batch, numbers
@@ -44,6 +44,7 @@ CALLS: dict[str, VerbCall] = {
     "expire_events": lambda store: store.expire_events(),
     "reset_event": lambda store: store.reset_event(1, reason="stuck"),
     "list_results": lambda store: store.list_results(1),
+    "keep_results": lambda store: store.keep_results([Keep(REF, (DONE,))]),
     "claim_next_handler_result": lambda store: store.claim_next_handler_result(
         HandlerClaimRequest(event=REF, handler_ids=("a",), worker_id=ALICE, token="t")  # noqa: S106
     ),

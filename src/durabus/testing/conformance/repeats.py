@@ -12,7 +12,7 @@ from durabus.errors import LeaseLost, UnsupportedByStore
 from durabus.model.claim import HandlerClaim, HandlerClaimRequest, new_token
 from durabus.model.handler import HandlerInfo
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.settlement import Complete, Fail, Keep, Release, Settlement
 from durabus.model.statuses import EventStatus, ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.handler_claims import handler_request
@@ -129,6 +129,11 @@ async def claimed_handler(lab: Lab) -> tuple[HandlerClaimRequest, HandlerClaim]:
     return request, granted
 
 
+async def _keep_results(lab: Lab) -> VerbCall:
+    kept = [Keep((await lab.claimed()).ref, (DONE,)) for _ in range(2)]
+    return lambda node: node.keep_results(kept)
+
+
 async def _claim_handler(lab: Lab) -> VerbCall:
     request, _ = await claimed_handler(lab)
     return lambda node: node.claim_next_handler_result(request)
@@ -179,6 +184,7 @@ ANSWERED_ALIKE: list[Preparation] = [
     _settle_a_mixed_batch_and_claim,
     _reset,
     _requeue,
+    _keep_results,
     _claim_handler,
     _complete_handler,
     _release_handler,

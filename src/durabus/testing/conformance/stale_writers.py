@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from durabus.errors import LeaseLost
 from durabus.model.claim import Claim, ClaimRef, HandlerClaim, HandlerClaimRequest, LockClaim, new_token
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Complete, Fail, Release, Settlement
+from durabus.model.settlement import Complete, Fail, Keep, Release, Settlement
 from durabus.model.statuses import ResultStatus
 from durabus.store.contract import EventStore
 from durabus.testing.conformance.handler_claims import handler_claim
@@ -82,6 +82,10 @@ async def _start(lab: Lab, ref: ClaimRef) -> object:
     return (await lab.store.start_events([ref]))[0]
 
 
+async def _keep_results(lab: Lab, ref: ClaimRef) -> object:
+    return (await lab.store.keep_results([Keep(ref, (DONE,))]))[0]
+
+
 async def _claim_handler(lab: Lab, ref: ClaimRef) -> object:
     request = HandlerClaimRequest(event=ref, handler_ids=("z",), worker_id=ALICE, token=new_token(), lease=lab.lease)
     return await lab.store.claim_next_handler_result(request)
@@ -112,6 +116,7 @@ WRITES = [
     _settling("release", lambda ref: Release(ref, 0.0, (DONE,))),
     _renew,
     _start,
+    _keep_results,
     _claim_handler,
     _complete_if_done,
 ]

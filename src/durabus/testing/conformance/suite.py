@@ -21,7 +21,7 @@ from durabus.testing.conformance.dedupe import DedupeTests
 from durabus.testing.conformance.events import EventTests, PagingTests
 from durabus.testing.conformance.expiry import ExpiryTests
 from durabus.testing.conformance.handler_claims import HandlerClaimTests
-from durabus.testing.conformance.handler_results import HandlerResultTests
+from durabus.testing.conformance.handler_results import HandlerResultTests, KeptResultTests
 from durabus.testing.conformance.lab import CallerTransaction, Lab, batch
 from durabus.testing.conformance.late_settlements import LateSettlementTests
 from durabus.testing.conformance.lifecycle import LifecycleTests
@@ -202,6 +202,7 @@ class StoreConformance(
     RepeatTests,
     HandlerClaimTests,
     HandlerResultTests,
+    KeptResultTests,
     LockTests,
     LogTests,
     LogEntryTests,

@@ -24,6 +24,40 @@ ON CONFLICT (id, handler_id) DO UPDATE SET
     execution_time_ms = excluded.execution_time_ms, fence = excluded.fence, worker_id = excluded.worker_id,
     lease_expires_at = excluded.lease_expires_at, token = excluded.token, settled_token = excluded.settled_token
 
+-- name: keep_results
+-- Writes results under current claims and returns how many of each event. A fence never falls. The row of a handler that
+-- is claimed stays as it is: then a number is too small, and the lifecycle decides. The lock on an event lasts until the
+-- commit, so that no other claim comes between the check and the write. Relies on events_id and the primary key of
+-- event_results; `coalesce` and `IS TRUE` as in renew_event_claims.
+WITH held AS MATERIALIZED (
+    SELECT event.id, event.has_results FROM {schema}.events AS event
+    WHERE event.id = ANY ($1::bigint[]) AND coalesce(event.status, '') = 'PROCESSING'
+        AND ((event.id, event.token, event.fence) IN (SELECT * FROM unnest($1::bigint[], $2::text[], $3::bigint[]))) IS TRUE
+    ORDER BY event.id FOR NO KEY UPDATE
+), marked AS (
+    UPDATE {schema}.events SET has_results = true
+    WHERE id = ANY (ARRAY(SELECT held.id FROM held WHERE NOT held.has_results))
+), written AS (
+    INSERT INTO {schema}.event_results (
+        id, handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id
+    )
+    SELECT id, handler_id, status, attempts, error, value, execution_time_ms, result_fence, worker_id
+    FROM unnest(
+        $1::bigint[], $4::text[], $5::text[], $6::integer[], $7::text[], $8::text[], $9::double precision[],
+        $10::bigint[], $11::text[]
+    ) WITH ORDINALITY AS given (
+        id, handler_id, status, attempts, error, value, execution_time_ms, result_fence, worker_id, n
+    )
+    WHERE id IN (SELECT held.id FROM held) ORDER BY n
+    ON CONFLICT (id, handler_id) DO UPDATE SET
+        status = excluded.status, attempts = excluded.attempts, error = excluded.error, value = excluded.value,
+        execution_time_ms = excluded.execution_time_ms, fence = greatest(event_results.fence, excluded.fence),
+        worker_id = excluded.worker_id, settled_token = NULL
+    WHERE event_results.token IS NULL
+    RETURNING id
+)
+SELECT id, count(*)::integer FROM written GROUP BY id
+
 -- name: mark_results
 -- Marks that events have rows in event_results, which their settlement must read.
 UPDATE {schema}.events SET has_results = true WHERE id = ANY ($1::bigint[]) AND NOT has_results

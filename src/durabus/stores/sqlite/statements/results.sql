@@ -19,6 +19,20 @@ ON CONFLICT (id, handler_id) DO UPDATE SET
     execution_time_ms = excluded.execution_time_ms, fence = excluded.fence, worker_id = excluded.worker_id,
     lease_expires_at = excluded.lease_expires_at, token = excluded.token, settled_token = excluded.settled_token
 
+-- name: keep_result
+-- Writes a result under the claim on its event, which this transaction has checked. A fence never falls. The row of a
+-- handler that is claimed stays as it is: then no row changes, and the lifecycle decides.
+-- Relies on the unique index of event_results.
+INSERT INTO event_results (
+    id, handler_id, status, attempts, error, value, execution_time_ms, fence, worker_id, lease_expires_at, token,
+    settled_token
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (id, handler_id) DO UPDATE SET
+    status = excluded.status, attempts = excluded.attempts, error = excluded.error, value = excluded.value,
+    execution_time_ms = excluded.execution_time_ms, fence = max(fence, excluded.fence), worker_id = excluded.worker_id,
+    lease_expires_at = excluded.lease_expires_at, settled_token = NULL
+WHERE token IS NULL
+
 -- name: mark_results
 -- Marks that an event has rows in event_results, which its settlement must read.
 UPDATE events SET has_results = 1 WHERE id = ?

@@ -28,7 +28,8 @@ local R_HANDLER, R_NODE, R_PATTERN, R_CREATED, R_UNTIL = 1, 2, 3, 4, 6
 local NONE = {}
 local NOT_YOURS, NOT_DONE, NO_EVENT = 1, 2, 3
 local DEAD = { COMPLETED_WITH_ERRORS = true, FAILED = true }
-local SETTLED_RESULT = { SUCCEEDED = true, UNRECOVERABLE = true, CANCELLED = true, ABORTED = true }
+local MAX_LOGGED_BYTES = 4096
+local SETTLED_RESULT = { SUCCEEDED = true, UNRECOVERABLE = true, CANCELLED = true, ABORTED = true, KEPT = true }
 
 local SLICE = 4000 -- maximum number of arguments of one command: Lua's stack holds 8,000
 local BLOCK = 1000 -- number of log positions that share one count

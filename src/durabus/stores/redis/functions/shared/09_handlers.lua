@@ -100,11 +100,15 @@ function handlers.merge(tx, state, results)
   handlers.put(tx, state, list)
 end
 
--- Return what the log keeps: the results without the claims.
+-- Return what the log keeps: the results without the claims, and of a large value of a step only the SHA-1 and the size.
 function handlers.results(tx, state)
   local kept = {}
   for n, handler in ipairs(handlers.of(tx, state)) do
     kept[n] = { unpack(handler, 1, H_EXPIRES) }
+    local value = handler[H_VALUE]
+    if handler[H_STATUS] == 'KEPT' and value and #value > MAX_LOGGED_BYTES then
+      kept[n][H_VALUE] = string.format('{"sha1":"%s","bytes":%d}', redis.sha1hex(value), #value)
+    end
   end
   return #kept > 0 and kept
 end

@@ -190,7 +190,7 @@ function lifecycle.requeue(tx, state)
   count(tx, state[STATUS], bus, -1)
   local kept = {}
   for _, handler in ipairs(handlers.of(tx, state)) do
-    if handler[H_STATUS] == 'SUCCEEDED' then
+    if handler[H_STATUS] == 'SUCCEEDED' or handler[H_STATUS] == 'KEPT' then
       kept[#kept + 1] = handler
     elseif handler[H_FENCE] > 0 then
       kept[#kept + 1] =
