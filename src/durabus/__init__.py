@@ -30,8 +30,8 @@ from durabus.model.event import Event, NewEvent, new_event
 from durabus.model.log_entry import LogEntry
 from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.model.query import Counts, DeadLetterPage, EventPage, EventQuery
-from durabus.model.result import HandlerResult, MaxDepthError, Success, TransientError, UnrecoverableError
-from durabus.model.statuses import Action, Completion, EventMode, EventStatus, HandlerMode, ResultStatus
+from durabus.model.result import HandlerResult, MaxDepthError, Snooze, Success, TransientError, UnrecoverableError
+from durabus.model.statuses import Action, Completion, EventMode, EventStatus, HandlerMode, ResultMode, ResultStatus
 from durabus.queue.dead_letters import DLQInspector
 from durabus.queue.event_manager import EventHandler, EventManager
 from durabus.queue.event_queue import EventQueue
@@ -41,7 +41,8 @@ from durabus.store.connect import open_store
 from durabus.store.contract import EventStore
 from durabus.store.features import Features
 from durabus.worker.dispatcher import Dispatcher
-from durabus.worker.handler import Context
+from durabus.worker.handler import Context, SyncContext
+from durabus.worker.steps import StepError
 from durabus.worker.telemetry import Tracing
 
 __all__ = [
@@ -89,13 +90,17 @@ __all__ = [
     "NotADeadLetter",
     "PayloadDecodeError",
     "ProjectionStatus",
+    "ResultMode",
     "ResultStatus",
     "RetryPolicy",
     "SchemaError",
+    "Snooze",
+    "StepError",
     "StoreClosedError",
     "StoreError",
     "StoreUnavailableError",
     "Success",
+    "SyncContext",
     "SyncEventBus",
     "SystemClock",
     "Tracing",

@@ -9,6 +9,12 @@ import pytest
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 PRINTED = {
+    "agent.py": """\
+the first worker ended with signal 9
+paid so far: ['model', 'weather in Oslo', 'model', 'flight to Oslo']
+answer: Oslo it is
+paid in all: ['model', 'weather in Oslo', 'model', 'flight to Oslo', 'model', 'hotel in Oslo', 'model']
+""",
     "debounce.py": """\
 five at once: [1, 1, 1, 1, 1]
 fresh enough: 1

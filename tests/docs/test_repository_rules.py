@@ -56,6 +56,7 @@ STORE_WRITES = {
     "complete_event_if_done",
     "complete_handler_result",
     "expire_events",
+    "keep_results",
     "make_log_partitions",
     "open",
     "purge_dead_letters",

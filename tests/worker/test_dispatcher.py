@@ -14,6 +14,7 @@ from durabus.model.statuses import Completion, ResultStatus
 from durabus.worker.breaker import Breaker
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.missing_handlers import REMOTE_DELAY
+from durabus.worker.progress import EventProgress
 from durabus.worker.registry import Sighting
 
 SUCCEEDED, TRANSIENT = ResultStatus.SUCCEEDED, ResultStatus.TRANSIENT
@@ -211,11 +212,14 @@ async def test_a_caller_that_cancels_the_dispatch_still_gets_an_unrecoverable_er
     async def endless(event: Event) -> None:
         await asyncio.Event().wait()
 
-    told: list[HandlerResult] = []
+    progress = EventProgress(make_claim().ref)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
-            await dispatcher_of(("one", hopeless), ("two", fine), ("three", endless)).dispatch(make_claim(), told)
-    assert [(result.handler_id, result.status) for result in told] == [("one", UNRECOVERABLE), ("two", SUCCEEDED)]
+            await dispatcher_of(("one", hopeless), ("two", fine), ("three", endless)).dispatch(make_claim(), progress)
+    assert [(result.handler_id, result.status) for result in progress.settled] == [
+        ("one", UNRECOVERABLE),
+        ("two", SUCCEEDED),
+    ]
 
 
 async def test_handlers_that_succeeded_before_do_not_run_again() -> None:

@@ -29,7 +29,7 @@ from durabus.model.limits import Duration, check_batch, check_name, seconds
 from durabus.model.pattern import ANY
 from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
 from durabus.model.settlement import Settled, Settlement
-from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode, OnUnhandled
+from durabus.model.statuses import TERMINAL, Completion, EventMode, HandlerMode, OnUnhandled, ResultMode
 from durabus.store.connect import make_store
 from durabus.store.contract import EventStore
 from durabus.worker.children.waiting import AwaitedChildren, event_lock
@@ -78,6 +78,7 @@ class EventBus(Subscribing):
         mode: EventMode | str = EventMode.PARALLEL,
         handler_mode: HandlerMode | str = HandlerMode.SERIAL,
         completion: Completion | str = Completion.ALL,
+        results: ResultMode | str = ResultMode.SOON,
         unhandled: OnUnhandled | str = OnUnhandled.COMPLETE,
         max_depth: int = MAX_DEPTH,
         event_timeout: Duration | None = None,
@@ -101,6 +102,7 @@ class EventBus(Subscribing):
             mode=choice(EventMode, mode, "mode"),
             handler_mode=choice(HandlerMode, handler_mode, "handler_mode"),
             completion=choice(Completion, completion, "completion"),
+            results=choice(ResultMode, results, "results"),
             unhandled=choice(OnUnhandled, unhandled, "unhandled"),
             max_depth=check_max_depth(max_depth),
             event_timeout=seconds_or_none(event_timeout, "event_timeout"),

@@ -69,6 +69,11 @@ class Handle:
         return self.new.event_id
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the store has accepted the event durably."""
+        return isinstance(self._stored, Event)
+
+    @property
     def done(self) -> bool:
         """Whether the event has ended."""
         return self._event is not None
@@ -100,7 +105,7 @@ class Handle:
     async def results(self) -> tuple[HandlerResult, ...]:
         """Wait for the end and return the stored results. A handler that succeeded without a value may have none."""
         await self.completed()
-        return self._results
+        return tuple(result for result in self._results if result.status is not ResultStatus.KEPT)
 
     async def result(self) -> Any:
         """Wait for the end and return the first value of a handler. Raises ``EventFailed`` for a dead letter.

@@ -140,13 +140,17 @@ def handler_failures(events: DataFrame) -> DataFrame:
     results = events.select("bus", F.explode(F.from_json("results", _RESULTS)).alias("result")).select(
         "bus", "result.*"
     )
-    return results.groupBy("bus", "handler_id").agg(
-        F.count("*").alias("results"),
-        F.count_if(F.col("status") == "SUCCEEDED").alias("succeeded"),
-        F.count_if(F.col("status") != "SUCCEEDED").alias("failed"),
-        F.sum("attempts").alias("attempts"),
-        F.percentile(three_digits("execution_time_ms"), 0.5).alias("p50_ms"),
-        F.percentile(three_digits("execution_time_ms"), 0.99).alias("p99_ms"),
+    return (
+        results.where("status <> 'KEPT'")
+        .groupBy("bus", "handler_id")
+        .agg(
+            F.count("*").alias("results"),
+            F.count_if(F.col("status") == "SUCCEEDED").alias("succeeded"),
+            F.count_if(F.col("status") != "SUCCEEDED").alias("failed"),
+            F.sum("attempts").alias("attempts"),
+            F.percentile(three_digits("execution_time_ms"), 0.5).alias("p50_ms"),
+            F.percentile(three_digits("execution_time_ms"), 0.99).alias("p99_ms"),
+        )
     )
 
 

@@ -13,7 +13,6 @@ from durabus.maintenance.services import Retention, delete_handler_states
 from durabus.model.event import Event
 from durabus.model.limits import Duration, check_batch, seconds
 from durabus.model.policies import BreakerOption, BreakerPolicy, RetryPolicy, breaker_policy
-from durabus.model.result import HandlerResult
 from durabus.model.settlement import Fail, Release
 from durabus.model.statuses import OnUnhandled
 from durabus.queue.event_queue import EventQueue
@@ -21,6 +20,7 @@ from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.executor import TROUBLE_PAUSE
 from durabus.worker.handler import Handler, HandlerFunction
 from durabus.worker.missing_handlers import Unhandled
+from durabus.worker.progress import EventProgress, Keeper
 from durabus.worker.registry import ANNOUNCING, HANDLERS_KEPT_FOR, Registry
 from durabus.worker.telemetry import Metrics
 from durabus.worker.threads import HandlerThreads, NotStarted, is_in_thread
@@ -121,9 +121,10 @@ class EventManager:
         claim = None if event is None else self.queue.claim_on(event.id)
         if event is None or claim is None:
             return None
-        settled: list[HandlerResult] = []
+        progress = EventProgress(claim.ref, Keeper(self.queue.store))
+        settled = progress.settled
         try:
-            settlement = await self._dispatcher.dispatch(claim, settled)
+            settlement = await self._dispatcher.dispatch(claim, progress)
         except NotStarted as error:
             logger.warning("event %s goes back to the queue: %s", event.event_id, error)
             settlement = Release(claim.ref, TROUBLE_PAUSE, tuple(settled), str(error))

@@ -10,6 +10,7 @@ The life of an event:
 6. run: ``executor.py`` runs the event and turns whatever happens into one settlement.
 7. route: ``dispatcher.py`` picks the handlers; ``missing_handlers.py`` knows those that only other nodes have.
 8. call: ``attempt.py`` runs them one by one or side by side, and ``execution.py`` calls each, within its timeout.
+   ``progress.py`` writes successes and the values of ``steps.py`` to the store before the event ends.
 9. children: ``children/`` lets a parent complete after the events that its handlers emitted.
 10. settle: ``completer.py`` completes, fails or releases finished events in batches. A failed event begins again at 2;
     one without attempts left is a dead letter.

@@ -13,6 +13,8 @@ from durabus.model.result import HandlerResult
 from durabus.model.statuses import SETTLED, Completion, HandlerMode, ResultStatus
 from durabus.worker.execution import HandlerOutcome, execute, result_of
 from durabus.worker.handler import Context, Handler
+from durabus.worker.progress import EventProgress
+from durabus.worker.steps import Steps
 from durabus.worker.telemetry import Tracing, traced
 from durabus.worker.threads import HandlerThreads
 
@@ -48,41 +50,49 @@ class Attempt:
         self.stopped: list[HandlerResult] = []
         """The results of handlers whose value was not needed any more."""
         self.running: dict[str, Handler] = {}
+        self._left = 0
+        """How many handlers have not ended yet."""
         self.blocked_for = 0.0
         """Seconds until the first open breaker admits a call; 0 if no breaker was open."""
         self.winner = next((r.handler_id for r in claim.results if self._wins(r)), None)
 
-    async def run(self, context: Context, threads: HandlerThreads, settled: list[HandlerResult]) -> None:
-        """Run the handlers that are left. ``settled`` collects the results that no further attempt will change."""
+    async def run(self, context: Context, threads: HandlerThreads, progress: EventProgress) -> None:
+        """Run the handlers that are left. ``progress`` gets the results that no further attempt will change."""
         left = [handler for handler in self._handlers if not self._is_over(handler)]
-        if self.winner is None and self._mode is HandlerMode.PARALLEL and len(left) > 1:
-            await self._side_by_side(left, context, threads, settled)
-        else:
-            for handler in left:
-                if self.winner is not None:
-                    self._stop(handler, ResultStatus.CANCELLED, "before it started")
-                else:
-                    await self._one(handler, context, threads, settled)
+        self._left = len(left)
+        try:
+            if self.winner is None and self._mode is HandlerMode.PARALLEL and len(left) > 1:
+                await self._side_by_side(left, context, threads, progress)
+            else:
+                for handler in left:
+                    if self.winner is not None:
+                        self._stop(handler, ResultStatus.CANCELLED, "before it started")
+                    else:
+                        await self._one(handler, context, threads, progress)
+        finally:
+            progress.end()
         if self.winner is not None:
             self._leave_only_the_winner()
 
-    async def _one(
-        self, handler: Handler, context: Context, threads: HandlerThreads, settled: list[HandlerResult]
-    ) -> None:
+    async def _one(self, handler: Handler, context: Context, threads: HandlerThreads, progress: EventProgress) -> None:
         wait = handler.breaker.admit()
         if wait:
+            self._left -= 1
             self.blocked_for = min(self.blocked_for or wait, wait)
             return
         self.running[handler.id] = handler
+        if handler.takes_context:
+            context = replace(context, steps=Steps(handler.id, self._claim, progress))
         outcome = await self._execute(handler, context, threads)
         del self.running[handler.id]
+        self._left -= 1
         before = self._earlier.get(handler.id)
         result = result_of(handler, outcome, before.attempts + 1 if before else 1)
         self.calls.append((handler, outcome, result))
         if outcome.status in SETTLED:
-            settled.append(result)
             if self.winner is None and self._wins(result):
                 self.winner = handler.id
+            await progress.settle(result, others_run=self._left > 0 and self.winner is None)
 
     async def _execute(self, handler: Handler, context: Context, threads: HandlerThreads) -> HandlerOutcome:
         if self._tracing is None:
@@ -94,9 +104,9 @@ class Attempt:
             return outcome
 
     async def _side_by_side(
-        self, handlers: list[Handler], context: Context, threads: HandlerThreads, settled: list[HandlerResult]
+        self, handlers: list[Handler], context: Context, threads: HandlerThreads, progress: EventProgress
     ) -> None:
-        tasks = {asyncio.create_task(self._one(h, context, threads, settled)): h for h in handlers}
+        tasks = {asyncio.create_task(self._one(h, context, threads, progress)): h for h in handlers}
         pending = set(tasks)
         try:
             while pending and self.winner is None:

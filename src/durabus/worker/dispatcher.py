@@ -20,10 +20,13 @@ from durabus.worker.attempt import Attempt, HandlerCall, used_up
 from durabus.worker.execution import HandlerOutcome, execute, result_of
 from durabus.worker.handler import Context, Handler
 from durabus.worker.missing_handlers import MissingHandlers, RemoteHandlers, Unhandled
+from durabus.worker.progress import EventProgress
+from durabus.worker.steps import Steps
 from durabus.worker.telemetry import Metrics, SlowWarning, Tracing, log_failed_attempt
 from durabus.worker.threads import HandlerThreads, threads_ended
 
 BREAKER_OPEN = "the breaker of a handler is open"
+SLEEPS = "a handler sleeps"
 LEASE_EXPIRED = "lease expired"
 """How the error begins that a store writes when it takes an event back."""
 
@@ -121,20 +124,21 @@ class Dispatcher:
         limits = [math.inf if h.timeout is None else h.timeout * (1 if h.is_async else 2) for h in handlers]
         return sum(limits) if limits else None
 
-    def dispatch(self, claim: Claim, settled: list[HandlerResult] | None = None) -> Coroutine[Any, Any, Settlement]:
+    def dispatch(self, claim: Claim, progress: EventProgress | None = None) -> Coroutine[Any, Any, Settlement]:
         """Run the handlers that are left to run, and return the settlement of the claim.
 
-        ``settled`` collects the results that no further attempt will change, for a caller that may cancel the others.
+        ``progress`` gets the results that no further attempt will change, for a caller that may cancel the others.
         """
         if self.event_timeout is None and self._slow_timeout is None:
-            return self._dispatch(claim, settled, None)
-        return self._dispatch_in_time(claim, [] if settled is None else settled)
+            return self._dispatch(claim, progress, None)
+        return self._dispatch_in_time(claim, progress)
 
-    async def _dispatch(self, claim: Claim, settled: list[HandlerResult] | None, attempt: Attempt | None) -> Settlement:
+    async def _dispatch(self, claim: Claim, progress: EventProgress | None, attempt: Attempt | None) -> Settlement:
         event = claim.event
         if event.errors and (error := self._lost_last_attempt(event)):
             return Fail(claim.ref, error, None)
         handlers = self.route(event.type)
+        progress = progress or EventProgress(claim.ref)
         context = Context(event, self.worker_id, self._emitter)
         known = self.missing.known(claim)
         others = await self.missing.learn(claim) if known is None else known
@@ -148,18 +152,20 @@ class Dispatcher:
             wait = handler.breaker.admit()
             if wait:
                 return Release(claim.ref, wait, (), BREAKER_OPEN)
+            if handler.takes_context:
+                context = Context(event, self.worker_id, self._emitter, Steps(handler.id, claim, progress))
             outcome = await execute(handler, context, self._threads)
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
                 return Complete(claim.ref, (), (), outcome.milliseconds)
             return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0, ())
         attempt = attempt or self._attempt(claim)
-        await attempt.run(context, self._threads, [] if settled is None else settled)
+        await attempt.run(context, self._threads, progress)
         if attempt.winner is not None:
             results = (*(result for _, _, result in attempt.calls), *attempt.stopped)
             return Complete(claim.ref, results, (), _milliseconds(attempt.calls))
         return self._settlement(claim, attempt.calls, attempt.blocked_for, others)
 
-    async def _dispatch_in_time(self, claim: Claim, settled: list[HandlerResult]) -> Settlement:
+    async def _dispatch_in_time(self, claim: Claim, progress: EventProgress | None) -> Settlement:
         attempt = self._attempt(claim)
         scope = asyncio.timeout(self.event_timeout)
         with ExitStack() as stack:
@@ -167,7 +173,7 @@ class Dispatcher:
                 stack.enter_context(SlowWarning(claim.event, None, self._slow_timeout))
             try:
                 async with scope:
-                    return await self._dispatch(claim, settled, attempt)
+                    return await self._dispatch(claim, progress, attempt)
             except TimeoutError:
                 if not scope.expired():
                     raise
@@ -218,22 +224,27 @@ class Dispatcher:
     def _settlement(
         self, claim: Claim, calls: list[HandlerCall], blocked_for: float, others: tuple[str, ...]
     ) -> Settlement:
-        event, results = claim.event, tuple(result for _, _, result in calls)
-        milliseconds = _milliseconds(calls)
+        event, milliseconds = claim.event, _milliseconds(calls)
+        asleep = [outcome for _, outcome, _ in calls if outcome.is_suspended]
+        calls = [call for call in calls if not call[1].is_suspended]
+        results = (*(result for _, _, result in calls), *(result for outcome in asleep for result in outcome.kept))
         failed = [call for call in calls if call[1].status is not ResultStatus.SUCCEEDED]
         fatal = _is_fatal(claim, calls)
         waits = _waits(event, failed, fatal=fatal)
+        goes_on_in = min((outcome.retry_after or 0.0 for outcome in asleep), default=None)
         if fatal:
             called = _called(claim, calls)
             others = tuple(handler_id for handler_id in others if handler_id not in called)
             if all(handler.id in called for handler in self.route(event.type)):
                 blocked_for = 0.0
-            if not (waits or blocked_for or others):
+            if not (waits or blocked_for or others or asleep):
                 return Complete(claim.ref, results, (), milliseconds)
         if waits or (failed and not fatal):
-            if blocked_for:
-                waits.append(blocked_for)
+            waits += [blocked_for] if blocked_for else []
+            waits += [] if goes_on_in is None else [goes_on_in]
             return Fail(claim.ref, _error_text(failed), min(waits, default=None), results, milliseconds)
+        if goes_on_in is not None:
+            return Release(claim.ref, min(goes_on_in, blocked_for or goes_on_in), results, SLEEPS)
         if blocked_for:
             return Release(claim.ref, blocked_for, results, BREAKER_OPEN)
         if others:

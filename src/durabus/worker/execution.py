@@ -18,7 +18,7 @@ from durabus.clock import perf_counter
 from durabus.errors import InvalidPayloadError, PayloadDecodeError
 from durabus.model.limits import stored_text
 from durabus.model.payload import decode_as, encode_payload
-from durabus.model.result import HandlerResult, Success, TransientError, UnrecoverableError
+from durabus.model.result import HandlerResult, Success, Suspended, TransientError, UnrecoverableError
 from durabus.model.statuses import ResultStatus
 from durabus.worker.handler import Context, Handler
 from durabus.worker.telemetry import SlowWarning
@@ -59,13 +59,22 @@ OnError = Callable[[BaseException], None]
 
 
 class HandlerOutcome(msgspec.Struct, frozen=True, gc=False):
-    """The outcome of one call. ``retry_after`` is the delay that the handler asked for."""
+    """The outcome of one call. ``retry_after`` is the delay that the handler asked for.
+
+    A handler that sleeps or snoozes is PENDING, without an error; ``kept`` are results to store with its release.
+    """
 
     status: ResultStatus
     milliseconds: float
     value: Any = None
     error: str | None = None
     retry_after: float | None = None
+    kept: tuple[HandlerResult, ...] = ()
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether the handler goes on later and has not failed."""
+        return self.status is ResultStatus.PENDING and self.error is None
 
 
 async def execute(
@@ -109,8 +118,8 @@ async def execute(
             outcome = _checked(handler, outcome)
     if outcome.status is ResultStatus.SUCCEEDED:
         handler.breaker.succeeded(context.event.id)
-    elif outcome.status is ResultStatus.UNRECOVERABLE:
-        handler.breaker.abandoned()  # this error is about the event, and says nothing of the handler's health
+    elif outcome.status is ResultStatus.UNRECOVERABLE or outcome.is_suspended:
+        handler.breaker.abandoned()  # this is about the event, and says nothing of the handler's health
     else:
         handler.breaker.failed(context.event.id)
     return outcome
@@ -240,6 +249,8 @@ def _checked(handler: Handler, outcome: HandlerOutcome) -> HandlerOutcome:
 
 
 def _from_exception(raised: BaseException, milliseconds: float, on_error: OnError | None) -> HandlerOutcome:
+    if isinstance(raised, Suspended):
+        return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, raised.delay, raised.kept)
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)

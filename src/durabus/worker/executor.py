@@ -9,13 +9,14 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from durabus.errors import StoreError
+from durabus.errors import LeaseLost, StoreError
 from durabus.model.result import HandlerResult
 from durabus.model.settlement import NO_HANDLER, Complete, Fail, Release, Settlement
 from durabus.worker.children.children import Children
 from durabus.worker.claimed_event import ClaimedEvent, EventLock
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.execution import describe
+from durabus.worker.progress import EventProgress, Keeper
 from durabus.worker.threads import NotStarted, is_in_thread, threads_ended
 
 logger = logging.getLogger("durabus.worker")
@@ -64,8 +65,12 @@ class EventExecutor:
         done: Callable[[ClaimedEvent, Settlement], None],
         died: Callable[[ClaimedEvent], None],
         children: Children | None,
+        keeper: Keeper | None,
+        strict: bool,
     ) -> None:
         self._slots = slots
+        self._keeper = keeper
+        self._strict = strict
         self._dispatcher = dispatcher
         self._done = done
         self._died = died
@@ -77,10 +82,14 @@ class EventExecutor:
         self.draining = False
         """No further event may be held."""
 
-    async def run(self, claimed: ClaimedEvent, settled: list[HandlerResult]) -> Settlement:  # noqa: C901  (one flat list of endings)
+    async def run(self, claimed: ClaimedEvent) -> Settlement:  # noqa: C901  (one flat list of endings)
         """Dispatch one event and return its settlement. The slot survives whatever happens inside."""
+        progress = EventProgress(
+            claimed.ref, self._keeper, strict=self._strict, children=lambda: claimed.children or ()
+        )
+        settled = progress.settled
         try:
-            settlement = await self._dispatcher.dispatch(claimed.claim, settled)
+            settlement = await self._dispatcher.dispatch(claimed.claim, progress)
             if self._dispatcher.gave_away == claimed.ref and isinstance(settlement, Release):
                 settlement = await self._leave_to_others(claimed, settlement)
             if claimed.children is not None or claimed.claim.event.fence > 1:
@@ -93,7 +102,8 @@ class EventExecutor:
             settlement = Release(claimed.ref)
             if is_in_thread(claimed.claim.event) and not claimed.lost:
                 await self._keep(claimed)
-        except (NotStarted, StoreError) as error:
+        except (LeaseLost, NotStarted, StoreError) as error:
+            # After LeaseLost the store refuses the release too, and the worker reports the loss.
             logger.warning("event %s goes back to the queue: %s", claimed.claim.event.event_id, error)
             settlement = Release(claimed.ref, TROUBLE_PAUSE, tuple(settled), describe(error))
         except Exception as error:

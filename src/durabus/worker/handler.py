@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
+from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
 from types import FunctionType
@@ -20,6 +22,7 @@ from durabus.model.pattern import check_pattern
 from durabus.model.payload import decode_as
 from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.worker.breaker import Breaker
+from durabus.worker.steps import SEPARATOR, Steps, in_loop_or_thread
 
 DEFAULT_TIMEOUT = 30.0
 
@@ -27,13 +30,15 @@ STARTED = ("__main__", "__mp_main__")
 """Python's names for the module that it was started with, also in a process that multiprocessing spawned."""
 
 
-class Context(msgspec.Struct, frozen=True, gc=False):
-    """The second argument of a handler that takes one."""
+class HandlerContext(msgspec.Struct, frozen=True, gc=False):
+    """What the contexts of async and of plain handlers share."""
 
     event: Event
     worker_id: str
     emitter: Callable[..., Any] | None = None
     """``emit`` of the bus that runs the handler; None if no bus does."""
+    steps: Steps | None = None
+    """The durable steps of the handler; None if neither a bus nor a manager runs it."""
 
     @property
     def fence(self) -> int:
@@ -51,9 +56,81 @@ class Context(msgspec.Struct, frozen=True, gc=False):
             raise ConfigurationError(f"ctx.emit({event_type!r}): this handler is not run by an EventBus")
         return self.emitter(event_type, payload, **options)
 
+    def _own_steps(self, verb: str) -> Steps:
+        if self.steps is None:
+            raise ConfigurationError(f"ctx.{verb}: this handler is run neither by an EventBus nor by an EventManager")
+        return self.steps
+
+
+class Context(HandlerContext, frozen=True, gc=False):
+    """The second argument of an async handler that takes one."""
+
+    async def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109  (it bounds each try of the step)
+        **kwargs: Any,
+    ) -> Any:
+        """Call the function once for this event, keep its value, and return it.
+
+        The value is in the store before this returns. After a retry, a crash, a takeover or a requeue, the step of the
+        same name returns the kept value and does not call the function again. The value must be JSON of 256 KiB at
+        most. The second step of a name is kept as ``name#2``, and so on. ``retry`` tries this step again before the
+        handler fails; ``timeout`` bounds each try. A plain function runs in a thread.
+        """
+        call = partial(in_loop_or_thread, function, *args, **kwargs)
+        return await self._own_steps("step").run(name, call, [args, kwargs], retry, timeout)
+
+    async def sleep(self, delay: Duration) -> None:
+        """Give slot and claim back, and go on after ``delay``: the handler is called again, and its kept steps return.
+
+        The event keeps its attempt, and a deploy or a crash in between does not matter.
+        """
+        await self._own_steps("sleep").sleep(seconds(delay, "delay"))
+
+    async def sleep_until(self, instant: datetime) -> None:
+        """Sleep until an instant with a time zone, by the clock of the store. If it is past, this returns at once."""
+        await self._own_steps("sleep_until").sleep_until(instant)
+
+
+class SyncContext(HandlerContext, frozen=True, gc=False):
+    """The second argument of a plain handler that takes one: the verbs of ``Context``, without ``await``."""
+
+    loop: asyncio.AbstractEventLoop | None = None
+
+    def step(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *args: Any,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        timeout: Duration | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Do what ``Context.step`` does. The function runs in another thread than the handler."""
+        call = partial(in_loop_or_thread, function, *args, **kwargs)
+        return self._wait_for(self._own_steps("step").run(name, call, [args, kwargs], retry, timeout))
+
+    def sleep(self, delay: Duration) -> None:
+        """Do what ``Context.sleep`` does."""
+        self._wait_for(self._own_steps("sleep").sleep(seconds(delay, "delay")))
+
+    def sleep_until(self, instant: datetime) -> None:
+        """Do what ``Context.sleep_until`` does."""
+        self._wait_for(self._own_steps("sleep_until").sleep_until(instant))
+
+    def _wait_for(self, verb: Coroutine[Any, Any, Any]) -> Any:
+        if self.loop is None:
+            verb.close()
+            raise ConfigurationError("a SyncContext without an event loop has no durable steps")
+        return asyncio.run_coroutine_threadsafe(verb, self.loop).result()
+
 
 HandlerFunction = Callable[..., Any]
-AdaptedFunction = Callable[[Event, Context], Any]
+AdaptedFunction = Callable[[Event, Any], Any]
 """A handler function that takes the event and its context, whatever arguments the user's function has."""
 
 
@@ -86,6 +163,10 @@ class Handler:
         result_type: Any = None,
     ) -> None:
         self.id = check_name(handler_id, "handler id")
+        if SEPARATOR in handler_id:
+            raise ConfigurationError(
+                f"handler id={handler_id!r}: {SEPARATOR!r} separates an id from the name of a step"
+            )
         self.pattern = check_pattern(pattern)
         self.timeout = None if timeout is None else seconds(timeout, "timeout", allow_zero=False)
         slow = None if slow_timeout is None else seconds(slow_timeout, "slow_timeout", allow_zero=False)
@@ -97,6 +178,7 @@ class Handler:
         self._breaker_policy = breaker
         signature = _signature_of(function)
         self.is_async = signature.is_async
+        self.takes_context = signature.takes_context
         self.call = _caller(function, signature)
 
     @cached_property
@@ -173,7 +255,7 @@ def _read_signature(function: HandlerFunction) -> Signature:
     if len(needed) > 2:  # noqa: PLR2004  (event and context)
         raise ConfigurationError(f"handler {function!r} needs {len(needed)} arguments: at most (event, ctx) are given")
     hints = _hints(function)
-    takes_context = len(needed) == 2 or any(hints.get(p.name) is Context for p in positional[1:2])  # noqa: PLR2004
+    takes_context = len(needed) == 2 or any(hints.get(p.name) in (Context, SyncContext) for p in positional[1:2])  # noqa: PLR2004
     first = hints.get(positional[0].name, Event) if positional else Event
     return Signature(Event if first in (Any, object, inspect.Parameter.empty) else first, takes_context, is_async)
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from durabus.clock import monotonic
-from durabus.model.result import HandlerResult
 from durabus.model.settlement import Release, Settlement
 from durabus.worker.children.children import Children
 from durabus.worker.claimed_event import ClaimedEvent, EventLock
 from durabus.worker.dispatcher import Dispatcher
 from durabus.worker.executor import EventExecutor
+from durabus.worker.progress import Keeper
 
 LEFT_BEHIND = 2.0
 """Seconds that the next event of a serial bus waits for a handler that the worker told to stop."""
@@ -75,6 +75,8 @@ class Slots:
         on_yield: Callable[[], None],
         lock: EventLock | None = None,
         children: Children | None = None,
+        keeper: Keeper | None = None,
+        strict: bool = False,
     ) -> None:
         self._limit = size
         """How many slots may run now: ``size``, and one more for each that is yielded."""
@@ -82,7 +84,9 @@ class Slots:
         self._on_yield = on_yield
         self.lock = lock
         """The lock that every event of this bus holds while it runs, in a serial mode."""
-        self.executor = EventExecutor(self, dispatcher, done=done, died=died, children=children)
+        self.executor = EventExecutor(
+            self, dispatcher, done=done, died=died, children=children, keeper=keeper, strict=strict
+        )
         self._waits: dict[ClaimedEvent, int] = {}
         """The events whose handlers wait, and the number of other events that each waits for."""
         self.shared_locks = SharedLocks()
@@ -214,7 +218,6 @@ class Slots:
         """Run queued events one after another; return when none is left, or when a handler changed the context."""
         slot, task = Slot(self), asyncio.current_task()
         SLOT.set(slot)
-        settled: list[HandlerResult] = []
         untouched = contextvars.copy_context()
         try:
             while self._may_begin() and self._active <= self._limit and contextvars.copy_context() == untouched:
@@ -231,11 +234,9 @@ class Slots:
                     self._asked_for_more = True
                     asyncio.get_running_loop().call_soon(self._start_more)
                 slot.claimed, claimed.task = claimed, task
-                settlement = await self.executor.run(claimed, settled)
+                settlement = await self.executor.run(claimed)
                 if not claimed.lost:
                     self._done(claimed, settlement)
-                if settled:
-                    settled = []
         finally:
             self._active -= 1
             self.go()

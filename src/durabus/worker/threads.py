@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from durabus.clock import perf_counter
 from durabus.model.event import Event
-from durabus.worker.handler import Context, Handler
+from durabus.worker.handler import Context, Handler, SyncContext
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -177,6 +177,9 @@ class ThreadCall:
         self._context = context
         self._threads = threads
         self._over = threading.Event()
+        self._sync_context = SyncContext(
+            context.event, context.worker_id, context.emitter, context.steps, asyncio.get_running_loop()
+        )
         self._waits: set[asyncio.Task[Any]] = set()
         """The tasks in which the function waits for the end of other events."""
 
@@ -259,7 +262,7 @@ class ThreadCall:
     def _run(self) -> Any:
         self.started = perf_counter()
         try:
-            return self._handler.call(self._context.event, self._context)
+            return self._handler.call(self._context.event, self._sync_context)
         except StopIteration as error:
             raise RuntimeError("handler raised StopIteration") from error  # a future cannot carry it
 

@@ -13,7 +13,7 @@ from durabus.errors import ConfigurationError, DurabusError, LeaseLost, StoreClo
 from durabus.model.claim import DEFAULT_LEASE, Claim, ClaimRequest, new_token
 from durabus.model.limits import check_batch
 from durabus.model.settlement import Fail, Release, Settled, Settlement
-from durabus.model.statuses import EventMode
+from durabus.model.statuses import EventMode, ResultMode
 from durabus.store.contract import EventStore
 from durabus.store.outage import Outage
 from durabus.worker.children.children import Children
@@ -28,6 +28,7 @@ from durabus.worker.draining import Drained, drain, error_of_end
 from durabus.worker.heartbeat import Heartbeat
 from durabus.worker.missing_handlers import LONGEST_DELAY
 from durabus.worker.poller import POLL_FLOOR, Poller
+from durabus.worker.progress import Keeper
 from durabus.worker.serial import SerialBatch, WithoutLock
 from durabus.worker.slots import Slots
 from durabus.worker.telemetry import Metrics
@@ -50,6 +51,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     lease: float = DEFAULT_LEASE
     poll_interval: float = POLL_FLOOR
     mode: EventMode = EventMode.PARALLEL
+    results: ResultMode = ResultMode.SOON
 
     def check(self, store: EventStore) -> None:
         """Raise ``ConfigurationError`` if no worker on this store can work with these options."""
@@ -109,6 +111,8 @@ class Worker:
             on_yield=self._slot_yielded,
             lock=event_lock(store, mode, bus),
             children=Children(store, may_wait=mode is EventMode.PARALLEL) if waits_for_children else None,
+            keeper=Keeper(store),
+            strict=options.results is ResultMode.STRICT,
         )
         self._claims = ClaimTable(
             bus, dispatcher, self._completer, self._slots, lease=lease, metrics=self.metrics, wake=wake

@@ -37,6 +37,11 @@ class Child(Protocol):
         ...
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the store has accepted it."""
+        ...
+
+    @property
     def done(self) -> bool:
         """Whether it has ended."""
         ...

@@ -1,0 +1,148 @@
+"""How the store learns what handlers did before their event ends, so that a crash does not repeat a success."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, StoreError
+from durabus.model.claim import ClaimRef
+from durabus.model.result import HandlerResult
+from durabus.model.settlement import Keep
+from durabus.store.contract import EventStore
+from durabus.worker.children.children import Child
+
+logger = logging.getLogger("durabus.worker")
+
+KEEP_AFTER = 0.025
+"""Seconds after which the worker writes a success, if the event has not ended by then."""
+PAUSE = 0.5
+LONGEST_PAUSE = 4.0
+"""Longest pause in seconds between two tries to write while the store fails."""
+
+Unsent = tuple[Keep, asyncio.Future[None]]
+
+
+class Keeper:
+    """Writes results under claims that go on. Those of one turn of the event loop share one call of the store."""
+
+    def __init__(self, store: EventStore) -> None:
+        self._store = store
+        self._unsent: list[Unsent] = []
+        self._writing: set[asyncio.Task[None]] = set()
+
+    async def keep(self, ref: ClaimRef, results: tuple[HandlerResult, ...]) -> None:
+        """Return once the results are stored. Raises ``LeaseLost`` if the claim is not current any more.
+
+        While the store fails, this tries again: what a handler did has an effect, and must not be forgotten.
+        """
+        pause = PAUSE
+        while True:
+            try:
+                await self._send(Keep(ref, results))
+            except StoreClosedError:
+                raise
+            except StoreError as error:
+                logger.warning("results of event %s are not stored yet, trying again: %s", ref.id, error)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+            else:
+                return
+
+    def keep_in_background(self, ref: ClaimRef, results: tuple[HandlerResult, ...]) -> None:
+        """Write the results and wait for nothing: the settlement of the event will carry them, too."""
+        self._send(Keep(ref, results)).add_done_callback(_note)
+
+    def _send(self, keep: Keep) -> asyncio.Future[None]:
+        loop = asyncio.get_running_loop()
+        stored: asyncio.Future[None] = loop.create_future()
+        self._unsent.append((keep, stored))
+        if len(self._unsent) == 1:
+            loop.call_soon(self._write_unsent)
+        return stored
+
+    def _write_unsent(self) -> None:
+        unsent, self._unsent = self._unsent, []
+        task = asyncio.get_running_loop().create_task(self._write(unsent))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+    async def _write(self, unsent: list[Unsent]) -> None:
+        outcomes: Sequence[BaseException | None]
+        try:
+            outcomes = await self._store.keep_results([keep for keep, _ in unsent])
+        except Exception as error:  # noqa: BLE001  (those who wait get it, whatever it is)
+            outcomes = [error] * len(unsent)
+        for (_, stored), outcome in zip(unsent, outcomes, strict=True):
+            if stored.done():
+                continue  # the handler was cancelled and does not wait any more
+            if outcome is None:
+                stored.set_result(None)
+            else:
+                stored.set_exception(outcome)
+
+
+def _note(stored: asyncio.Future[None]) -> None:
+    error = None if stored.cancelled() else stored.exception()
+    if error is not None and not isinstance(error, LeaseLost | StoreClosedError):  # the heartbeat reports a lost claim
+        logger.warning("results of handlers are not stored before their event ends: %s", error)
+
+
+class EventProgress:
+    """What the handlers of one claimed event have done so far."""
+
+    __slots__ = ("_children", "_keeper", "_kept", "_ref", "_strict", "_timer", "settled")
+
+    def __init__(
+        self,
+        ref: ClaimRef,
+        keeper: Keeper | None = None,
+        *,
+        strict: bool = False,
+        children: Callable[[], Sequence[Child]] = tuple,
+    ) -> None:
+        self._ref = ref
+        self._keeper = keeper
+        self._strict = strict
+        self._children = children
+        self._kept = 0
+        """How many of ``settled`` the store knows, or is about to know."""
+        self._timer: asyncio.TimerHandle | None = None
+        self.settled: list[HandlerResult] = []
+        """The results that no further attempt will change."""
+
+    async def settle(self, result: HandlerResult, *, others_run: bool) -> None:
+        """Note a result for good. While other handlers run, the store learns of it soon, or at once with ``strict``."""
+        self.settled.append(result)
+        if not others_run or self._keeper is None:
+            return
+        if self._strict:
+            for child in self._children():
+                await child.stored()  # a success without its children would be no success
+            await self._keeper.keep(self._ref, self._unkept())
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now)
+
+    async def keep(self, result: HandlerResult) -> None:
+        """Store the result of a step, and return once it is stored."""
+        if self._keeper is None:
+            raise ConfigurationError("durable steps need a handler that an EventBus or an EventManager runs")
+        await self._keeper.keep(self._ref, (result,))
+
+    def end(self) -> None:
+        """Write nothing more: the settlement carries all results."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _unkept(self) -> tuple[HandlerResult, ...]:
+        unkept, self._kept = tuple(self.settled[self._kept :]), len(self.settled)
+        return unkept
+
+    def _keep_now(self) -> None:
+        self._timer = None
+        if any(not child.is_stored for child in self._children()):
+            self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now)
+        elif self._keeper is not None:
+            self._keeper.keep_in_background(self._ref, self._unkept())

@@ -1,0 +1,153 @@
+"""The store learns of a handler's success while the other handlers of its event still run."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from tests.runtime.conftest import MakeBus
+
+from durabus import Context, Event, EventStatus, EventStore, HandlerResult, ResultStatus, StoreError
+from durabus.errors import LeaseLost
+from durabus.model.settlement import Keep
+
+
+class Recorded:
+    """Records what is kept, and may fail before it is."""
+
+    def __init__(self, store: EventStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._keep = store.keep_results
+        self.kept: list[Keep] = []
+        self.any = asyncio.Event()
+        self.fail = 0
+        monkeypatch.setattr(store, "keep_results", self)
+
+    async def __call__(self, kept: Sequence[Keep]) -> list[LeaseLost | None]:
+        if self.fail:
+            self.fail -= 1
+            raise StoreError("the store is away")
+        outcomes = await self._keep(kept)
+        self.kept += kept
+        self.any.set()
+        return outcomes
+
+    @property
+    def ids(self) -> list[str]:
+        return [result.handler_id for keep in self.kept for result in keep.results]
+
+
+@pytest.fixture
+def recorded(store: EventStore, monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    return Recorded(store, monkeypatch)
+
+
+async def results_of(store: EventStore, event_id: str) -> dict[str, ResultStatus]:
+    return {result.handler_id: result.status for result in await store.list_results(event_id)}
+
+
+@pytest.mark.parametrize("handler_mode", ["serial", "parallel"])
+async def test_the_store_knows_a_success_while_the_next_handler_runs(
+    make_bus: MakeBus, store: EventStore, recorded: Recorded, handler_mode: str
+) -> None:
+    bus, go_on = make_bus(handler_mode=handler_mode), asyncio.Event()
+    seen: list[HandlerResult] = []
+
+    @bus.on("order.placed", id="first")
+    async def first(event: Event) -> str:
+        return "done"
+
+    @bus.on("order.placed", id="second")
+    async def second(event: Event) -> None:
+        async with asyncio.timeout(20):
+            while not seen:
+                seen.extend(result for result in await store.list_results(event.id) if result.handler_id == "first")
+                await asyncio.sleep(0.005)
+        go_on.set()
+
+    event_id = await bus.publish("order.placed")
+    assert go_on.is_set()
+    assert (seen[0].status, seen[0].value) == (ResultStatus.SUCCEEDED, "done")
+    assert recorded.ids == ["first"]
+    results = (await store.read_event_log(event_id))[-1].results
+    assert sorted(result.handler_id for result in results) == ["first", "second"]
+
+
+async def test_an_event_that_ends_soon_keeps_nothing_before(
+    make_bus: MakeBus, store: EventStore, recorded: Recorded
+) -> None:
+    bus = make_bus()
+    for name in ("first", "second", "third"):
+
+        @bus.on("order.placed", id=name)
+        async def quick(event: Event) -> None: ...
+
+    event_id = await bus.publish("order.placed")
+    assert recorded.kept == []
+    event = await store.get_event(event_id)
+    assert event is not None
+    assert event.status is EventStatus.COMPLETED
+
+
+async def test_strict_results_are_stored_before_the_next_handler_begins(
+    make_bus: MakeBus, store: EventStore, recorded: Recorded
+) -> None:
+    bus, before = make_bus(results="strict"), []
+
+    @bus.on("order.placed", id="first")
+    async def first(event: Event) -> None: ...
+
+    @bus.on("order.placed", id="second")
+    async def second(event: Event) -> None:
+        before.append(await results_of(store, event.event_id))
+
+    await bus.publish("order.placed")
+    assert before == [{"first": ResultStatus.SUCCEEDED}]
+    assert recorded.ids == ["first"]
+
+
+async def test_a_success_is_kept_only_with_its_children(
+    make_bus: MakeBus, store: EventStore, recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While the child is not stored, a crash must repeat its handler; otherwise the child would be lost."""
+    bus, may_add, add = make_bus(), asyncio.Event(), store.add_events
+
+    async def slow_add(new: Any, **options: Any) -> Any:
+        if new[0].type == "child":
+            await may_add.wait()
+        return await add(new, **options)
+
+    monkeypatch.setattr(store, "add_events", slow_add)
+
+    @bus.on("order.placed", id="first")
+    async def first(event: Event, ctx: Context) -> None:
+        ctx.emit("child")
+
+    @bus.on("order.placed", id="second")
+    async def second(event: Event) -> None:
+        await asyncio.sleep(0.15)
+        assert recorded.kept == []
+        may_add.set()
+        await asyncio.wait_for(recorded.any.wait(), 20)
+
+    @bus.on("child", id="child")
+    async def child(event: Event) -> None: ...
+
+    event_id = await bus.publish("order.placed")
+    assert recorded.ids == ["first"]
+    event = await store.get_event(event_id)
+    assert event is not None
+    assert event.errors == ()
+
+
+async def test_a_step_waits_for_a_store_that_fails(make_bus: MakeBus, recorded: Recorded) -> None:
+    bus = make_bus()
+    calls: list[int] = []
+    recorded.fail = 1
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", calls.append, 1)
+
+    await bus.publish("job")
+    assert calls == [1]
+    assert recorded.ids == ["job > charge"]

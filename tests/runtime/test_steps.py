@@ -1,0 +1,335 @@
+"""Durable steps: a value that the store keeps is not computed again, whatever happens to the attempt."""
+
+import asyncio
+import logging
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from tests.places import short_lease
+from tests.runtime.conftest import MakeBus
+
+from durabus import (
+    ConfigurationError,
+    Context,
+    DLQInspector,
+    Event,
+    EventBus,
+    EventManager,
+    EventQueue,
+    EventStatus,
+    EventStore,
+    ResultStatus,
+    RetryPolicy,
+    Snooze,
+    SyncContext,
+    TransientError,
+    open_store,
+)
+
+PATIENT = {"max_retries": 5, "base_delay": 0.01}
+
+
+class Till:
+    """Counts what was charged."""
+
+    def __init__(self) -> None:
+        self.charged: list[int] = []
+
+    async def charge(self, amount: int) -> dict[str, int]:
+        self.charged.append(amount)
+        return {"receipt": len(self.charged), "amount": amount}
+
+
+async def test_a_retry_returns_the_kept_value_and_does_not_run_the_step_again(
+    make_bus: MakeBus, store: EventStore
+) -> None:
+    bus, till, seen = make_bus(retry=PATIENT), Till(), []
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        seen.append(await ctx.step("charge", till.charge, 40))
+        if len(seen) < 3:
+            raise TransientError("not yet")
+
+    event_id = await bus.publish("order.placed")
+    assert till.charged == [40]
+    assert seen == [{"receipt": 1, "amount": 40}] * 3
+    entry = (await store.read_event_log(event_id))[-1]
+    kept = {result.handler_id: result for result in entry.results}
+    assert entry.status is EventStatus.COMPLETED
+    assert kept["order > charge"].status is ResultStatus.KEPT
+    assert kept["order > charge"].value["value"] == {"receipt": 1, "amount": 40}
+
+
+async def test_another_process_goes_on_with_the_kept_steps_of_one_that_died(url: str, store: EventStore) -> None:
+    """The first worker loses its claim as after kill -9: nothing settles the event, and its lease ends."""
+    till, begun, stuck = Till(), asyncio.Event(), asyncio.Event()
+    dead = EventBus(store, lease=short_lease(store), poll_interval=0.05)
+
+    @dead.on("order.placed", id="order")
+    async def hang(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", till.charge, 1)
+        begun.set()
+        await stuck.wait()
+
+    await dead.start()
+    dead.emit("order.placed")
+    await asyncio.wait_for(begun.wait(), 20)
+    assert dead._worker is not None
+    dead._worker._heartbeat.end()
+    for task in (*dead._worker._serving, *dead._worker._slots.tasks):
+        task.cancel()
+    other = await open_store(url) if not url.startswith("memory") else store
+    living, ended = EventBus(other, lease=short_lease(store), poll_interval=0.05), asyncio.Event()
+
+    @living.on("order.placed", id="order")
+    async def go_on(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", till.charge, 1)
+        await ctx.step("ship", till.charge, 2)
+        ended.set()
+
+    async with living:
+        await asyncio.wait_for(ended.wait(), 30)
+    assert till.charged == [1, 2]
+    if other is not store:
+        await other.close()
+    await dead.shutdown(0.1)
+
+
+async def test_a_requeued_dead_letter_keeps_its_steps(make_bus: MakeBus, store: EventStore) -> None:
+    bus, till, broken = make_bus(), Till(), [True]
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", till.charge, 40)
+        if broken[0]:
+            raise TransientError("the warehouse is closed")
+
+    event_id = await bus.publish("order.placed")
+    broken[0] = False
+    await DLQInspector(store).retry(event_id)
+    for _ in range(500):
+        event = await store.get_event(event_id)
+        if event is not None and event.status is EventStatus.COMPLETED:
+            break
+        await asyncio.sleep(0.02)
+    assert event is not None
+    assert event.status is EventStatus.COMPLETED
+    assert till.charged == [40]
+
+
+async def test_steps_of_one_name_are_numbered_and_steps_may_run_side_by_side(
+    make_bus: MakeBus, store: EventStore
+) -> None:
+    bus, till, values = make_bus(retry=PATIENT), Till(), []
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        values.append(await asyncio.gather(*(ctx.step("charge", till.charge, n) for n in (1, 2, 3))))
+        if event.attempts == 1:
+            raise TransientError("again")
+
+    event_id = await bus.publish("order.placed")
+    assert sorted(till.charged) == [1, 2, 3]
+    assert values[0] == values[1]
+    kept = [result.handler_id for result in (await store.read_event_log(event_id))[-1].results]
+    assert {"order > charge", "order > charge#2", "order > charge#3"} <= set(kept)
+
+
+async def test_plain_handlers_have_the_same_verbs(make_bus: MakeBus, store: EventStore) -> None:
+    bus, till = make_bus(retry=PATIENT), Till()
+    calls: list[object] = []
+
+    def plain() -> int:
+        calls.append("plain")
+        return len(calls)
+
+    @bus.on("order.placed", id="order")
+    def order(event: Event, ctx: SyncContext) -> None:
+        first = ctx.step("plain", plain)
+        second = ctx.step("async", till.charge, 5)
+        ctx.sleep(0.05)
+        calls.append((first, second["amount"]))
+
+    event_id = await bus.publish("order.placed")
+    assert calls == ["plain", (1, 5)]
+    assert till.charged == [5]
+    assert (await store.get_event(event_id)).attempts == 1  # type: ignore[union-attr]
+
+
+async def test_a_sleep_gives_slot_and_claim_back_and_costs_no_attempt(make_bus: MakeBus, store: EventStore) -> None:
+    bus = make_bus(concurrency=1)
+    order_of: list[str] = []
+
+    @bus.on("slow", id="slow")
+    async def slow(event: Event, ctx: Context) -> None:
+        await ctx.step("begin", order_of.append, "begin")
+        await ctx.sleep(0.4)
+        order_of.append("end")
+
+    @bus.on("quick", id="quick")
+    async def quick(event: Event) -> None:
+        order_of.append("quick")
+
+    await bus.start()
+    sleeper = bus.emit("slow")
+    await sleeper.stored()
+    await bus.publish("quick")
+    event = await sleeper
+    assert order_of == ["begin", "quick", "end"]
+    assert (event.status, event.attempts) == (EventStatus.COMPLETED, 1)
+    trail = await store.read_event_log(event.event_id)
+    assert [entry.action.value for entry in trail] == ["PUBLISHED", "PICKED", "RELEASED", "PICKED", "COMPLETED"]
+    assert trail[2].reason == "a handler sleeps"
+
+
+async def test_sleep_until_takes_an_instant_and_does_not_sleep_in_the_past(make_bus: MakeBus) -> None:
+    bus, woken = make_bus(), []
+
+    @bus.on("alarm", id="alarm")
+    async def alarm(event: Event, ctx: Context) -> None:
+        now = datetime.fromtimestamp(event.created_ts, UTC)
+        await ctx.sleep_until(now - timedelta(days=1))
+        await ctx.sleep_until(now + timedelta(seconds=0.3))
+        woken.append(event.attempts)
+        with pytest.raises(ConfigurationError, match="time zone"):
+            await ctx.sleep_until(datetime.fromtimestamp(event.created_ts))  # noqa: DTZ006
+
+    await bus.publish("alarm")
+    assert woken == [1]
+
+
+@pytest.mark.parametrize("how", ["raise", "return"])
+async def test_snooze_calls_the_handler_again_without_an_attempt(
+    make_bus: MakeBus, store: EventStore, how: str
+) -> None:
+    bus, calls = make_bus(), []
+
+    @bus.on("report", id="report")
+    async def report(event: Event) -> object:
+        calls.append(event.attempts)
+        if len(calls) < 3:
+            if how == "raise":
+                raise Snooze(0.05)
+            return Snooze(timedelta(seconds=0.05))
+        return None
+
+    event_id = await bus.publish("report")
+    assert calls == [1, 1, 1]
+    assert (await store.get_event(event_id)).errors == ()  # type: ignore[union-attr]
+
+
+async def test_a_step_is_tried_again_by_its_own_policy_and_timeout(make_bus: MakeBus) -> None:
+    bus, tries, values = make_bus(), [], []
+
+    async def flaky() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("no")
+        if len(tries) == 2:
+            await asyncio.sleep(60)
+        return 7
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        values.append(await ctx.step("flaky", flaky, retry={"max_retries": 2, "base_delay": 0.01}, timeout=0.1))
+
+    await bus.publish("job")
+    assert (values, len(tries)) == ([7], 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (object(), "value of step 'bad'.value: object is not JSON-serialisable"),
+        ("x" * 300_000, "the limit is 262,144"),
+        (float("nan"), "nan is not a JSON number"),
+    ],
+)
+async def test_a_value_that_cannot_be_kept_ends_the_event_with_a_clear_error(
+    make_bus: MakeBus, store: EventStore, value: Any, text: str
+) -> None:
+    bus = make_bus(retry=PATIENT)
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        await ctx.step("bad", lambda: value)
+
+    event_id = await bus.publish("job")
+    event = await store.get_event(event_id)
+    assert event is not None
+    assert (event.status, event.attempts) == (EventStatus.COMPLETED_WITH_ERRORS, 1)
+    assert text in (event.last_error or "")
+
+
+async def test_a_thousand_steps_are_kept_and_one_more_is_refused(make_bus: MakeBus, store: EventStore) -> None:
+    bus = make_bus()
+    most: list[int] = []
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        await asyncio.gather(*(ctx.step("n", most.append, n) for n in range(1000)))
+        await ctx.step("one more", most.append, 1000)
+
+    event_id = await bus.publish("job")
+    event = await store.get_event(event_id)
+    assert event is not None
+    assert "has more than 1,000 steps" in (event.last_error or "")
+    assert len(most) == 1000
+    results = await store.list_results(event_id)
+    assert sum(result.status is ResultStatus.KEPT for result in results) == 1000
+
+
+async def test_other_arguments_than_the_kept_ones_are_reported(
+    make_bus: MakeBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    bus, till = make_bus(retry=PATIENT), Till()
+
+    @bus.on("order.placed", id="order")
+    async def order(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", till.charge, event.attempts)
+        if event.attempts == 1:
+            raise TransientError("again")
+
+    with caplog.at_level(logging.WARNING, "durabus.worker"):
+        await bus.publish("order.placed")
+    assert till.charged == [1]
+    assert "step 'charge' of event" in caplog.text
+    assert "was kept with other arguments: its kept value is used" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["", "a > b", "a#2", "\n"])
+async def test_a_step_needs_a_plain_name(make_bus: MakeBus, store: EventStore, name: str) -> None:
+    bus = make_bus()
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        await ctx.step(name, lambda: 1)
+
+    event_id = await bus.publish("job")
+    assert "step name" in (await store.get_event(event_id)).last_error  # type: ignore[union-attr, operator]
+
+
+async def test_a_manager_keeps_steps_too(store: EventStore) -> None:
+    queue, till = EventQueue(store), Till()
+    manager = EventManager(queue, retry=RetryPolicy(max_retries=3, base_delay=0.01))
+
+    async def order(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", till.charge, 1)
+        if event.attempts == 1:
+            raise TransientError("again")
+
+    manager.register("order.placed", "order", order)
+    await queue.publish("order.placed")
+    for _ in range(500):
+        done = await manager.process_next()
+        if done is not None and done.attempts == 2:
+            break
+        await asyncio.sleep(0.02)
+    assert till.charged == [1]
+
+
+async def test_a_handler_id_must_not_look_like_a_step(make_bus: MakeBus) -> None:
+    with pytest.raises(ConfigurationError, match="separates an id from the name of a step"):
+        make_bus().subscribe("job", lambda event: None, id="a > b")
