@@ -151,6 +151,7 @@ def test_a_thousand_silent_connections_close_neither_a_long_poll_nor_another_pee
         poll = b'{"worker_id": "w:1", "wait": 20}'
         head = b"POST /claims HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         busy.sendall(head + b"Content-Length: %d\r\n\r\n" % len(poll) + poll)
+        served_within(server.port, "127.0.0.1")  # so the server has read the poll, which was sent before
         with silent(server.port, SILENT), silent(server.port, 1, "127.0.0.2") as (other,), silent(server.port, 20):
             other.sendall(LIVEZ)
             assert other.recv(15) == b"HTTP/1.1 200 OK", "another peer keeps its connection"

@@ -43,6 +43,8 @@ class Outage:
         self._next_line = 0.0
         self._answered_at = float("-inf")
         self._unanswered: set[str] = set()
+        self._bugs: set[type[BaseException]] = set()
+        """Unforeseen errors that were logged in this outage."""
 
     def failed(
         self, error: BaseException, asked: str = "", *, unforeseen: bool = False, sent: float | None = None
@@ -50,15 +52,18 @@ class Outage:
         """Note a failed call and return the seconds to wait before the next one.
 
         It logs a line at the first failure and each time the outage has doubled. ``asked`` names the caller, if several
-        share this outage. ``unforeseen`` adds the traceback: a store should not raise such an error. ``sent`` is when
-        the call began, if the outage began then and not now.
+        share this outage. ``unforeseen`` adds the traceback: a store should not raise such an error, so each kind of it
+        gets a line at once. ``sent`` is when the call began, if the outage began then and not now.
         """
         now = self._now()
         self._unanswered.add(asked)
         if self.since is None:
             self.since, self._next_line = now if sent is None else sent, 0.0
         lasted = now - self.since
-        if lasted >= self._next_line:
+        is_new_bug = unforeseen and type(error) not in self._bugs
+        if lasted >= self._next_line or is_new_bug:
+            if unforeseen:
+                self._bugs.add(type(error))
             self._next_line = max(2 * lasted, self._second_line)
             self._logger.warning(
                 "%s for %.1f s now, trying again: %s",
@@ -76,6 +81,7 @@ class Outage:
         if self.since is not None and not self._unanswered:
             self._logger.info("%s no longer: it lasted %.1f s", self._what, self._answered_at - self.since)
             self.since = None
+            self._bugs.clear()
 
     @contextmanager
     def noticing_silence(self) -> Iterator[None]:
