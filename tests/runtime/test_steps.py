@@ -299,7 +299,7 @@ async def test_other_arguments_than_the_kept_ones_are_reported(
     assert "was kept with other arguments: its kept value is used" in caplog.text
 
 
-@pytest.mark.parametrize("name", ["", "a > b", "a#2", "\n"])
+@pytest.mark.parametrize("name", ["", "a > b", "> b", "a#2", "sleep", "\n"])
 async def test_a_step_needs_a_plain_name(make_bus: MakeBus, store: EventStore, name: str) -> None:
     bus = make_bus()
 
@@ -309,6 +309,162 @@ async def test_a_step_needs_a_plain_name(make_bus: MakeBus, store: EventStore, n
 
     event_id = await bus.publish("job")
     assert "step name" in (await store.get_event(event_id)).last_error  # type: ignore[union-attr, operator]
+
+
+@pytest.mark.parametrize("unhandled", ["dead_letter", "keep"])
+async def test_an_event_whose_sleeping_handler_is_gone_does_not_complete(
+    make_bus: MakeBus, store: EventStore, unhandled: str
+) -> None:
+    bus, slept = make_bus(unhandled=unhandled), asyncio.Event()
+
+    async def sleeper(event: Event, ctx: Context) -> None:
+        slept.set()
+        await ctx.sleep(0.3)
+
+    @bus.on("other", id="other")
+    async def other(event: Event) -> None: ...
+
+    subscription = bus.subscribe("job", sleeper, id="sleeper")
+    await bus.start()
+    handle = bus.emit("job")
+    await asyncio.wait_for(slept.wait(), 20)
+    bus.unsubscribe(subscription)
+    await bus.publish("other")
+    await asyncio.sleep(0.6)
+    event = await store.get_event(handle.event_id)
+    assert event is not None
+    assert event.status is not EventStatus.COMPLETED
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+async def test_a_sleeper_wakes_although_the_handler_beside_it_has_failed_for_good(
+    make_bus: MakeBus, store: EventStore, max_attempts: int
+) -> None:
+    bus, woken = make_bus(retry=PATIENT), []
+
+    @bus.on("job", id="fails")
+    async def fails(event: Event) -> None:
+        raise TransientError("no")
+
+    @bus.on("job", id="sleeps")
+    async def sleeps(event: Event, ctx: Context) -> None:
+        await ctx.sleep(0.1)
+        woken.append(event.attempts)
+
+    event_id = await bus.publish("job", max_attempts=max_attempts)
+    assert len(woken) == 1
+    event = await store.get_event(event_id)
+    assert event is not None
+    assert event.status is EventStatus.FAILED
+    assert "no" in (event.last_error or "")
+
+
+@pytest.mark.parametrize("how", ["except Exception", "task group"])
+async def test_a_handler_that_catches_exceptions_does_not_catch_its_sleep(
+    make_bus: MakeBus, store: EventStore, how: str
+) -> None:
+    bus, refunds = make_bus(), []
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        try:
+            if how == "task group":
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(ctx.sleep(0.05))
+            else:
+                await ctx.sleep(0.05)
+        except Exception as error:
+            refunds.append(error)
+            raise
+
+    event_id = await bus.publish("job")
+    event = await store.get_event(event_id)
+    assert event is not None
+    assert (event.status, event.errors, refunds) == (EventStatus.COMPLETED, (), [])
+
+
+async def test_a_step_that_its_handler_left_running_is_kept_before_the_next_attempt(make_bus: MakeBus) -> None:
+    bus, till = make_bus(retry=PATIENT), Till()
+
+    async def slow_charge() -> int:
+        await asyncio.sleep(0.1)
+        await till.charge(7)
+        return 7
+
+    async def refuse() -> None:
+        raise TransientError("no stock")
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        stock = refuse if event.attempts == 1 else asyncio.sleep
+        await asyncio.gather(ctx.step("charge", slow_charge), ctx.step("stock", stock, *([0] * (event.attempts > 1))))
+
+    await bus.publish("job")
+    assert till.charged == [7]
+
+
+async def test_a_value_that_is_not_stored_yet_travels_with_the_failed_attempt(
+    make_bus: MakeBus, store: EventStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bus, till, keep = make_bus(retry=PATIENT), Till(), store.keep_results
+
+    async def slow_keep(kept: Any) -> Any:
+        await asyncio.sleep(0.5)
+        return await keep(kept)
+
+    monkeypatch.setattr(store, "keep_results", slow_keep)
+
+    @bus.on("job", id="job", timeout=0.2)
+    async def job(event: Event, ctx: Context) -> None:
+        await ctx.step("charge", till.charge, 1)
+
+    await bus.publish("job")
+    assert till.charged == [1]
+
+
+async def test_steps_of_one_name_find_their_values_by_their_arguments(make_bus: MakeBus) -> None:
+    bus, receipts = make_bus(retry=PATIENT), []
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        names = ["ann", "bob"] if event.attempts == 1 else ["bob", "ann"]
+        receipts.append({name: await ctx.step("charge", lambda who: f"receipt of {who}", name) for name in names})
+        if event.attempts == 1:
+            raise TransientError("again")
+
+    await bus.publish("job")
+    assert receipts[0] == receipts[1] == {"ann": "receipt of ann", "bob": "receipt of bob"}
+
+
+async def test_a_step_returns_the_same_value_the_first_time_and_awaits_what_its_function_returns(
+    make_bus: MakeBus,
+) -> None:
+    bus, till, values = make_bus(retry=PATIENT), Till(), []
+
+    @bus.on("job", id="job")
+    async def job(event: Event, ctx: Context) -> None:
+        values.append((await ctx.step("pair", lambda: (1, 2)), await ctx.step("charge", lambda: till.charge(3))))
+        if event.attempts == 1:
+            raise TransientError("again")
+
+    await bus.publish("job")
+    assert values[0] == values[1] == ([1, 2], {"receipt": 1, "amount": 3})
+
+
+async def test_a_plain_handlers_verb_inside_the_event_loop_is_refused(make_bus: MakeBus, store: EventStore) -> None:
+    bus = make_bus()
+
+    @bus.on("job", id="job")
+    def job(event: Event, ctx: SyncContext) -> None:
+        async def inner() -> None:
+            ctx.step("inner", lambda: 1)
+
+        ctx.step("outer", inner)
+
+    event_id = await bus.publish("job")
+    event = await store.get_event(event_id)
+    assert event is not None
+    assert "was called inside the event loop" in (event.last_error or "")
 
 
 async def test_a_manager_keeps_steps_too(store: EventStore) -> None:
@@ -328,6 +484,11 @@ async def test_a_manager_keeps_steps_too(store: EventStore) -> None:
             break
         await asyncio.sleep(0.02)
     assert till.charged == [1]
+
+
+def test_a_snooze_needs_a_time() -> None:
+    with pytest.raises(ConfigurationError, match="more than 0"):
+        Snooze(0)
 
 
 async def test_a_handler_id_must_not_look_like_a_step(make_bus: MakeBus) -> None:

@@ -41,10 +41,11 @@ class MaxDepthError(UnrecoverableError):
     """
 
 
-class Suspended(Exception):  # noqa: N818  (a signal: the handler goes on later)
+class Suspended(BaseException):
     """The handler goes on after ``delay`` seconds. Its event goes back to the queue and keeps its attempt.
 
-    ``kept`` are results to store in the same step.
+    ``kept`` are results to store in the same step. It is no ``Exception``: a handler that catches those must not take a
+    sleep for a failure.
     """
 
     def __init__(self, delay: float, kept: tuple[HandlerResult, ...] = ()) -> None:
@@ -57,7 +58,7 @@ class Snooze(Suspended):
     """A handler raises or returns this to be called again after ``delay``, without losing an attempt."""
 
     def __init__(self, delay: Duration) -> None:
-        super().__init__(seconds(delay, "delay"))
+        super().__init__(seconds(delay, "delay", allow_zero=False))
 
 
 class HandlerResult(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -134,7 +134,7 @@ class EventManager:
             else:
                 self.queue.give_back(claim, settled)
             raise
-        outcome = (await self.queue.store.settle_events([settlement])).outcomes[0]
+        outcome = (await self.queue.store.settle_events([progress.with_steps(settlement)])).outcomes[0]
         self.queue.forget_claim(event.id)
         if isinstance(outcome, LeaseLost):
             self.metrics.lost(event)

@@ -71,6 +71,7 @@ class Attempt:
                         await self._one(handler, context, threads, progress)
         finally:
             progress.end()
+        await progress.steps_ended()
         if self.winner is not None:
             self._leave_only_the_winner()
 
@@ -151,7 +152,9 @@ class Attempt:
 
     def _is_over(self, handler: Handler) -> bool:
         before, event = self._earlier.get(handler.id), self._claim.event
-        return before is not None and (before.status in SETTLED or used_up(handler, event, event.attempts - 1))
+        if before is None or (before.status is ResultStatus.PENDING and before.error is None):
+            return False  # it has not begun, or it sleeps
+        return before.status in SETTLED or used_up(handler, event, event.attempts - 1)
 
 
 def used_up(handler: Handler, event: Event, attempts: int) -> bool:

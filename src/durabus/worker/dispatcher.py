@@ -142,7 +142,7 @@ class Dispatcher:
         context = Context(event, self.worker_id, self._emitter)
         known = self.missing.known(claim)
         others = await self.missing.learn(claim) if known is None else known
-        if not (handlers or others or claim.results):
+        if not (handlers or others or any(r.status is not ResultStatus.KEPT for r in claim.results)):
             settlement = self._unhandled.settlement(claim)
             if isinstance(settlement, Release):
                 self.gave_away = claim.ref
@@ -155,6 +155,8 @@ class Dispatcher:
             if handler.takes_context:
                 context = Context(event, self.worker_id, self._emitter, Steps(handler.id, claim, progress))
             outcome = await execute(handler, context, self._threads)
+            if handler.takes_context:
+                await progress.steps_ended()
             if outcome.status is ResultStatus.SUCCEEDED and outcome.value is None:
                 return Complete(claim.ref, (), (), outcome.milliseconds)
             return self._settlement(claim, [(handler, outcome, result_of(handler, outcome, 1))], 0.0, ())
@@ -225,13 +227,13 @@ class Dispatcher:
         self, claim: Claim, calls: list[HandlerCall], blocked_for: float, others: tuple[str, ...]
     ) -> Settlement:
         event, milliseconds = claim.event, _milliseconds(calls)
-        asleep = [outcome for _, outcome, _ in calls if outcome.is_suspended]
+        asleep = [call for call in calls if call[1].is_suspended]
         calls = [call for call in calls if not call[1].is_suspended]
-        results = (*(result for _, _, result in calls), *(result for outcome in asleep for result in outcome.kept))
+        results = (*(result for _, _, result in calls), *_results_of_sleepers(asleep))
         failed = [call for call in calls if call[1].status is not ResultStatus.SUCCEEDED]
         fatal = _is_fatal(claim, calls)
         waits = _waits(event, failed, fatal=fatal)
-        goes_on_in = min((outcome.retry_after or 0.0 for outcome in asleep), default=None)
+        goes_on_in = min((outcome.retry_after or 0.0 for _, outcome, _ in asleep), default=None)
         if fatal:
             called = _called(claim, calls)
             others = tuple(handler_id for handler_id in others if handler_id not in called)
@@ -239,7 +241,7 @@ class Dispatcher:
                 blocked_for = 0.0
             if not (waits or blocked_for or others or asleep):
                 return Complete(claim.ref, results, (), milliseconds)
-        if waits or (failed and not fatal):
+        if waits or (failed and not fatal and goes_on_in is None):
             waits += [blocked_for] if blocked_for else []
             waits += [] if goes_on_in is None else [goes_on_in]
             return Fail(claim.ref, _error_text(failed), min(waits, default=None), results, milliseconds)
@@ -254,6 +256,17 @@ class Dispatcher:
                 self.gave_away = claim.ref
                 return self.missing.hand_over(claim, missing, results)
         return _unless_spent(claim, results, milliseconds)
+
+
+def _results_of_sleepers(asleep: list[HandlerCall]) -> list[HandlerResult]:
+    """Return what a sleep keeps, and that the handler is not done: it must not be forgotten if no node has it later."""
+    results: list[HandlerResult] = []
+    for handler, outcome, result in asleep:
+        results += outcome.kept
+        results.append(
+            HandlerResult(handler_id=handler.id, status=ResultStatus.PENDING, attempts=max(result.attempts - 1, 0))
+        )
+    return results
 
 
 def _is_fatal(claim: Claim, calls: list[HandlerCall]) -> bool:

@@ -249,8 +249,9 @@ def _checked(handler: Handler, outcome: HandlerOutcome) -> HandlerOutcome:
 
 
 def _from_exception(raised: BaseException, milliseconds: float, on_error: OnError | None) -> HandlerOutcome:
-    if isinstance(raised, Suspended):
-        return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, raised.delay, raised.kept)
+    if asleep := _sleeps_in(raised):
+        delay, kept = min(one.delay for one in asleep), tuple(result for one in asleep for result in one.kept)
+        return HandlerOutcome(ResultStatus.PENDING, milliseconds, None, None, delay, kept)
     if on_error is not None:
         on_error(raised)
     text, value = describe(raised), way_of(raised)
@@ -258,6 +259,14 @@ def _from_exception(raised: BaseException, milliseconds: float, on_error: OnErro
         return HandlerOutcome(ResultStatus.UNRECOVERABLE, milliseconds, value, text)
     retry_after = raised.retry_after if isinstance(raised, TransientError) else None
     return HandlerOutcome(ResultStatus.TRANSIENT, milliseconds, value, text, retry_after)
+
+
+def _sleeps_in(raised: BaseException) -> list[Suspended]:
+    """The sleeps that a handler raised, alone or in a task group; none if anything else was raised beside them."""
+    if isinstance(raised, BaseExceptionGroup):
+        inside = [_sleeps_in(one) for one in raised.exceptions]
+        return [one for some in inside for one in some] if all(inside) else []
+    return [raised] if isinstance(raised, Suspended) else []
 
 
 def describe(error: BaseException) -> str:

@@ -121,8 +121,8 @@ class EventExecutor:
                     pass
         if claimed.returning:
             # The worker told the handler to stop. That holds even if it ignored the cancellation and returned.
-            return Release(claimed.ref, 0.0, tuple(settled), TOLD_TO_STOP)
-        return settlement
+            settlement = Release(claimed.ref, 0.0, tuple(settled), TOLD_TO_STOP)
+        return progress.with_steps(settlement)
 
     def _failed(self, claimed: ClaimedEvent, error: BaseException, settled: list[HandlerResult]) -> Fail:
         delay = None if self._is_last_attempt(claimed) else TROUBLE_PAUSE

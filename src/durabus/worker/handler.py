@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from durabus.clock import perf_counter
 from durabus.errors import ConfigurationError
 from durabus.model.event import Event
 from durabus.model.limits import Duration, check_name, seconds
@@ -22,7 +23,7 @@ from durabus.model.pattern import check_pattern
 from durabus.model.payload import decode_as
 from durabus.model.policies import BreakerPolicy, RetryPolicy
 from durabus.worker.breaker import Breaker
-from durabus.worker.steps import SEPARATOR, Steps, in_loop_or_thread
+from durabus.worker.steps import SEPARATOR, Retry, Steps, Tries
 
 DEFAULT_TIMEOUT = 30.0
 
@@ -70,19 +71,34 @@ class Context(HandlerContext, frozen=True, gc=False):
         name: str,
         function: Callable[..., Any],
         *args: Any,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        retry: Retry = None,
         timeout: Duration | None = None,  # noqa: ASYNC109  (it bounds each try of the step)
         **kwargs: Any,
     ) -> Any:
         """Call the function once for this event, keep its value, and return it.
 
         The value is in the store before this returns. After a retry, a crash, a takeover or a requeue, the step of the
-        same name returns the kept value and does not call the function again. The value must be JSON of 256 KiB at
-        most. The second step of a name is kept as ``name#2``, and so on. ``retry`` tries this step again before the
-        handler fails; ``timeout`` bounds each try. A plain function runs in a thread.
+        same name and arguments returns the kept value and does not call the function again. The value must be JSON of
+        256 KiB at most. The second step of a name is kept as ``name#2``, and so on. ``retry`` tries this step again
+        before the handler fails; ``timeout`` bounds each try of an async function. A plain function runs as if the
+        handler itself called it.
         """
-        call = partial(in_loop_or_thread, function, *args, **kwargs)
-        return await self._own_steps("step").run(name, call, [args, kwargs], retry, timeout)
+        steps = self._own_steps("step")
+        step = steps.begin(name, [args, kwargs])
+        if step.memo is not None:
+            return step.memo.value
+        tries, began, ended = Tries(step.key, retry, timeout), perf_counter(), steps.running()
+        try:
+            while True:
+                try:
+                    value = await tries.awaited(function(*args, **kwargs))
+                    break
+                except Exception as error:  # noqa: BLE001  (the policy of the step decides)
+                    pause = tries.pause_after(error)
+                await asyncio.sleep(pause)
+            return await steps.keep(step, value, attempts=tries.attempt, began=began)
+        finally:
+            ended()
 
     async def sleep(self, delay: Duration) -> None:
         """Give slot and claim back, and go on after ``delay``: the handler is called again, and its kept steps return.
@@ -106,13 +122,26 @@ class SyncContext(HandlerContext, frozen=True, gc=False):
         name: str,
         function: Callable[..., Any],
         *args: Any,
-        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        retry: Retry = None,
         timeout: Duration | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Do what ``Context.step`` does. The function runs in another thread than the handler."""
-        call = partial(in_loop_or_thread, function, *args, **kwargs)
-        return self._wait_for(self._own_steps("step").run(name, call, [args, kwargs], retry, timeout))
+        """Do what ``Context.step`` does. A plain function runs in the thread of the handler."""
+        steps = self._own_steps("step")
+        step = steps.begin(name, [args, kwargs])
+        if step.memo is not None:
+            return step.memo.value
+        tries, began = Tries(step.key, retry, timeout), perf_counter()
+        while True:
+            try:
+                value = function(*args, **kwargs)
+                if inspect.isawaitable(value):
+                    value = self._wait_for(tries.awaited(value))
+                break
+            except Exception as error:  # noqa: BLE001  (the policy of the step decides)
+                pause = tries.pause_after(error)
+            self._wait_for(asyncio.sleep(pause))
+        return self._wait_for(steps.keep(step, value, attempts=tries.attempt, began=began))
 
     def sleep(self, delay: Duration) -> None:
         """Do what ``Context.sleep`` does."""
@@ -123,9 +152,17 @@ class SyncContext(HandlerContext, frozen=True, gc=False):
         self._wait_for(self._own_steps("sleep_until").sleep_until(instant))
 
     def _wait_for(self, verb: Coroutine[Any, Any, Any]) -> Any:
-        if self.loop is None:
+        """Run a coroutine on the event loop of the worker, and wait for it in this thread."""
+        try:
+            is_in_loop = asyncio.get_running_loop() is self.loop
+        except RuntimeError:
+            is_in_loop = False
+        if self.loop is None or is_in_loop:
             verb.close()
-            raise ConfigurationError("a SyncContext without an event loop has no durable steps")
+            raise ConfigurationError(
+                "a verb of SyncContext was called inside the event loop, which would wait for itself: call it in the "
+                "thread of the handler, and not in an async function of a step"
+            )
         return asyncio.run_coroutine_threadsafe(verb, self.loop).result()
 
 

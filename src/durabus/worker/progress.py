@@ -6,10 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from msgspec.structs import replace
+
 from durabus.errors import ConfigurationError, LeaseLost, StoreClosedError, StoreError
 from durabus.model.claim import ClaimRef
 from durabus.model.result import HandlerResult
-from durabus.model.settlement import Keep
+from durabus.model.settlement import Keep, Settlement
 from durabus.store.contract import EventStore
 from durabus.worker.children.children import Child
 
@@ -20,6 +22,9 @@ KEEP_AFTER = 0.025
 PAUSE = 0.5
 LONGEST_PAUSE = 4.0
 """Longest pause in seconds between two tries to write while the store fails."""
+
+STEPS_END_WITHIN = 30.0
+"""Seconds that an attempt waits for steps which its handler has left running."""
 
 Unsent = tuple[Keep, asyncio.Future[None]]
 
@@ -92,7 +97,7 @@ def _note(stored: asyncio.Future[None]) -> None:
 class EventProgress:
     """What the handlers of one claimed event have done so far."""
 
-    __slots__ = ("_children", "_keeper", "_kept", "_ref", "_strict", "_timer", "settled")
+    __slots__ = ("_children", "_keeper", "_kept", "_ref", "_running", "_strict", "_timer", "_unstored", "settled")
 
     def __init__(
         self,
@@ -109,6 +114,8 @@ class EventProgress:
         self._kept = 0
         """How many of ``settled`` the store knows, or is about to know."""
         self._timer: asyncio.TimerHandle | None = None
+        self._unstored: dict[str, HandlerResult] = {}
+        self._running: set[asyncio.Future[None]] = set()
         self.settled: list[HandlerResult] = []
         """The results that no further attempt will change."""
 
@@ -125,10 +132,41 @@ class EventProgress:
             self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now)
 
     async def keep(self, result: HandlerResult) -> None:
-        """Store the result of a step, and return once it is stored."""
+        """Store the result of a step after the children that were emitted before it, and return once it is stored."""
         if self._keeper is None:
             raise ConfigurationError("durable steps need a handler that an EventBus or an EventManager runs")
+        self._unstored[result.handler_id] = result
+        for child in self._children():
+            if not child.is_stored:
+                await child.stored()
         await self._keeper.keep(self._ref, (result,))
+        del self._unstored[result.handler_id]
+
+    def step_runs(self) -> Callable[[], None]:
+        """Note that a step runs, and return what notes its end."""
+        running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running.add(running)
+
+        def ended() -> None:
+            self._running.discard(running)
+            if not running.done():
+                running.set_result(None)
+
+        return ended
+
+    async def steps_ended(self) -> None:
+        """Wait for steps that still run although their handler has ended, as in a ``gather`` of which one part failed.
+
+        Otherwise the next attempt would run them again beside themselves. A step that takes too long is left behind.
+        """
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=STEPS_END_WITHIN)
+
+    def with_steps(self, settlement: Settlement) -> Settlement:
+        """Return the settlement with the steps that have ended and that the store has not acknowledged."""
+        if not self._unstored:
+            return settlement
+        return replace(settlement, results=(*settlement.results, *self._unstored.values()))
 
     def end(self) -> None:
         """Write nothing more: the settlement carries all results."""

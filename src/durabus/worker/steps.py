@@ -1,7 +1,7 @@
 """Durable steps of a handler: the store keeps the value of each, so a later attempt does not compute it again.
 
-A step is kept as a result of the event under ``{handler id} > {step name}``, with the status KEPT. There is no replay
-and no rule of determinism: a name finds its value, or the step runs.
+A step is kept as a result of the event under ``{handler id} > {step name}``, with the status KEPT. There is no replay:
+a name and its arguments find their value, or the step runs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import inspect
 import logging
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -34,6 +34,9 @@ MAX_STEPS = 1_000
 MAX_STEP_BYTES = 256 * 1024
 SEPARATOR = " > "
 """Stands between the id of a handler and the name of its step. Neither may contain it."""
+SLEEP = "sleep"
+
+Retry = RetryPolicy | Mapping[str, Any] | None
 
 
 class StepError(UnrecoverableError):
@@ -51,6 +54,14 @@ class Memo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A fingerprint of the arguments; None if they are not JSON."""
 
 
+class Step(NamedTuple):
+    """A step that begins, or whose value is kept."""
+
+    key: str
+    fingerprint: str | None
+    memo: Memo | None
+
+
 _MEMO = msgspec.json.Decoder(Memo)
 
 
@@ -62,118 +73,142 @@ class Steps:
         self._claim = claim
         self._progress = progress
         self._began = monotonic()
-        self._used: Counter[str] = Counter()
-        self._memos = {
-            result.handler_id.removeprefix(prefix): result
-            for result in claim.results
-            if result.status is ResultStatus.KEPT and result.handler_id.startswith(prefix)
-        }
+        self._used: set[str] = set()
+        self._numbers: Counter[str] = Counter()
+        self._unused: dict[str, dict[str, Memo]] = {}
+        """The kept values that no step of this attempt has used yet, by the name of the step and by key."""
+        self._slept: dict[str, str] = {}
+        for result in claim.results:
+            if result.status is ResultStatus.KEPT and result.value_json and result.handler_id.startswith(prefix):
+                key = result.handler_id.removeprefix(prefix)
+                name = key.partition("#")[0]
+                if name == SLEEP:
+                    self._slept[key] = result.value_json
+                else:
+                    self._unused.setdefault(name, {})[key] = _MEMO.decode(result.value_json)
 
-    async def run(
-        self,
-        name: str,
-        call: Callable[[], Any],
-        arguments: object,
-        retry: RetryPolicy | Mapping[str, Any] | None,
-        timeout: Duration | None,  # noqa: ASYNC109  (it bounds each try)
-    ) -> Any:
-        """Return the kept value of the step, or run it, keep its value and return it."""
-        key, known = self._next(name)
+    def begin(self, name: str, arguments: object) -> Step:
+        """Return the step of this name with its kept value, if it has one. Equal arguments find their own value first.
+
+        The second step of a name is ``name#2``, and so on.
+        """
+        check_name(name, "step name")
+        if name == SLEEP or ">" in name or "#" in name:
+            raise ConfigurationError(
+                f"step name={name!r}: it must not contain '>' or '#', and {SLEEP!r} is the name of ctx.sleep"
+            )
         fingerprint = _fingerprint(arguments)
-        if known is not None and known.value_json is not None:
-            memo = _MEMO.decode(known.value_json)
-            if memo.arguments != fingerprint:
-                logger.warning(
-                    "step %r of event %s was kept with other arguments: its kept value is used",
-                    key,
-                    self._claim.event.event_id,
-                )
-            return memo.value
-        started = perf_counter()
-        policy = None if retry is None else RetryPolicy().merged(retry)
-        limit = None if timeout is None else seconds(timeout, "timeout", allow_zero=False)
-        value, attempts = await _tried(call, policy, limit)
-        text = self._encode(key, value, fingerprint)
-        await self._keep(key, text, attempts, (perf_counter() - started) * 1000)
-        return value
+        unused = self._unused.get(name, {})
+        alike = (key for key, memo in unused.items() if fingerprint is not None and memo.arguments == fingerprint)
+        key = next(alike, None) or self._next_key(name)
+        self._use(key)
+        memo = unused.pop(key, None)
+        if memo is not None and memo.arguments != fingerprint:
+            logger.warning(
+                "step %r of event %s was kept with other arguments: its kept value is used",
+                key,
+                self._claim.event.event_id,
+            )
+        return Step(key, fingerprint, memo)
+
+    async def keep(self, step: Step, value: Any, *, attempts: int, began: float) -> Any:
+        """Store the value, and return it as later attempts will get it."""
+        try:
+            text = encode_payload({"value": value, "arguments": step.fingerprint}, f"value of step {step.key!r}")
+        except InvalidPayloadError as error:
+            raise StepError(f"{error}; return plain JSON from the step") from error
+        if len(text.encode()) > MAX_STEP_BYTES:
+            raise StepError(
+                f"step {step.key!r} returned {len(text.encode()):,} bytes as JSON, the limit is {MAX_STEP_BYTES:,}: "
+                "store the large part elsewhere and return a reference to it"
+            )
+        milliseconds = round((perf_counter() - began) * 1000, 3)
+        await self._progress.keep(self._result(step.key, text, attempts, milliseconds))
+        return _MEMO.decode(text).value
 
     async def sleep(self, delay: float) -> None:
         """Give slot and claim back, and go on when ``delay`` seconds have passed by the clock of the store."""
-        key, known = self._next("sleep")
-        now = self._now()
-        if known is not None and known.value_json is not None:
-            until = float(decode_payload(known.value_json))
-            if now >= until:
-                return
-            raise Suspended(until - now)
-        memo = HandlerResult(
-            handler_id=self._prefix + key, status=ResultStatus.KEPT, attempts=1, value_json=encode_payload(now + delay)
-        )
-        raise Suspended(delay, (memo,))
+        key, now = self._next_key(SLEEP), self._now()
+        self._use(key)
+        kept = self._slept.get(key)
+        if kept is not None:
+            left = float(decode_payload(kept)) - now
+            if left > 0:
+                raise Suspended(left)
+        elif delay > 0:
+            raise Suspended(delay, (self._result(key, encode_payload(now + delay), 1, None),))
 
     async def sleep_until(self, instant: datetime) -> None:
         """Sleep until an instant, which must have a time zone. An instant in the past does not sleep."""
-        if instant.tzinfo is None:
-            raise ConfigurationError(f"sleep_until({instant!r}): give the instant a time zone, such as datetime.UTC")
-        await self.sleep(max(instant.timestamp() - self._now(), 0.0))
+        if not isinstance(instant, datetime) or instant.tzinfo is None:
+            raise ConfigurationError(f"sleep_until({instant!r}): must be a datetime with a time zone, such as UTC")
+        await self.sleep(seconds(max(instant.timestamp() - self._now(), 0.0), "sleep_until"))
+
+    def running(self) -> Callable[[], None]:
+        """Note that a step runs; the result notes its end. The attempt ends after its steps."""
+        return self._progress.step_runs()
+
+    def _next_key(self, name: str) -> str:
+        while True:
+            self._numbers[name] += 1
+            number = self._numbers[name]
+            key = name if number == 1 else f"{name}#{number}"
+            if key not in self._used:
+                return key
+
+    def _use(self, key: str) -> None:
+        self._used.add(key)
+        if len(self._used) > MAX_STEPS:
+            raise StepError(
+                f"handler {self._prefix.removesuffix(SEPARATOR)} has more than {MAX_STEPS:,} steps in one attempt: "
+                "emit child events for the rest of the work"
+            )
 
     def _now(self) -> float:
         """The time by the clock of the store, at most as late as it really is."""
         return (self._claim.event.picked_ts or 0.0) + monotonic() - self._began
 
-    def _next(self, name: str) -> tuple[str, HandlerResult | None]:
-        """Return the key of the next step of this name, which is numbered from the second on, and what was kept."""
-        check_name(name, "step name")
-        if SEPARATOR in name or "#" in name:
-            raise ConfigurationError(f"step name={name!r}: it must not contain {SEPARATOR!r} or '#'")
-        self._used[name] += 1
-        if self._used.total() > MAX_STEPS:
-            raise StepError(
-                f"handler {self._prefix.removesuffix(SEPARATOR)} has more than {MAX_STEPS:,} steps in one attempt: "
-                "emit child events for the rest of the work"
-            )
-        number = self._used[name]
-        key = name if number == 1 else f"{name}#{number}"
-        return key, self._memos.get(key)
-
-    def _encode(self, key: str, value: Any, fingerprint: str | None) -> str:
-        try:
-            text = encode_payload({"value": value, "arguments": fingerprint}, f"value of step {key!r}")
-        except InvalidPayloadError as error:
-            raise StepError(f"{error}; return plain JSON from the step") from error
-        if len(text.encode()) > MAX_STEP_BYTES:
-            raise StepError(
-                f"step {key!r} returned {len(text.encode()):,} bytes as JSON, the limit is {MAX_STEP_BYTES:,}: "
-                "store the large part elsewhere and return a reference to it"
-            )
-        return text
-
-    async def _keep(self, key: str, value_json: str, attempts: int, milliseconds: float) -> None:
-        result = HandlerResult(
+    def _result(self, key: str, value_json: str, attempts: int, milliseconds: float | None) -> HandlerResult:
+        return HandlerResult(
             handler_id=self._prefix + key,
             status=ResultStatus.KEPT,
             attempts=attempts,
             value_json=value_json,
-            execution_time_ms=round(milliseconds, 3),
+            execution_time_ms=milliseconds,
         )
-        await self._progress.keep(result)
 
 
-async def _tried(call: Callable[[], Any], policy: RetryPolicy | None, limit: float | None) -> tuple[Any, int]:
-    """Call until it succeeds or the policy has no further attempt. Returns the value and the number of attempts."""
-    attempt = 1
-    while True:
+class Tries:
+    """How often a step is tried, and how long one try may take."""
+
+    def __init__(self, key: str, retry: Retry, timeout: Duration | None) -> None:
+        self._key = key
+        self._policy = None if retry is None else RetryPolicy().merged(retry)
+        self.limit = None if timeout is None else seconds(timeout, "timeout", allow_zero=False)
+        self.attempt = 1
+
+    def pause_after(self, error: Exception) -> float:
+        """Return the seconds before the next try. Raises the error if there is none."""
+        policy = self._policy
+        if isinstance(error, UnrecoverableError) or policy is None:
+            raise error
+        if policy.max_attempts is not None and self.attempt >= policy.max_attempts:
+            raise error
+        self.attempt += 1
+        return policy.delay_before(self.attempt, random.random)
+
+    async def awaited(self, value: Any) -> Any:
+        """Return the value, awaited within the limit if it is awaitable."""
+        if not inspect.isawaitable(value):
+            return value
+        scope = asyncio.timeout(self.limit)
         try:
-            async with asyncio.timeout(limit):
-                value = call()
-                return (await value if inspect.isawaitable(value) else value), attempt
-        except UnrecoverableError:
-            raise
-        except Exception:
-            if policy is None or (policy.max_attempts is not None and attempt >= policy.max_attempts):
+            async with scope:
+                return await value
+        except TimeoutError as error:
+            if not scope.expired():
                 raise
-        attempt += 1
-        await asyncio.sleep(policy.delay_before(attempt, random.random))
+            raise TimeoutError(f"step {self._key!r} took longer than {self.limit:g} s") from error
 
 
 def _fingerprint(arguments: object) -> str | None:
@@ -183,11 +218,3 @@ def _fingerprint(arguments: object) -> str | None:
     except InvalidPayloadError:
         return None
     return blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def in_loop_or_thread(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Awaitable[Any]:
-    """Call an async function here, and a plain one in a thread, so that it does not stop the event loop."""
-    if inspect.iscoroutinefunction(function):
-        coroutine: Awaitable[Any] = function(*args, **kwargs)
-        return coroutine
-    return asyncio.to_thread(function, *args, **kwargs)
