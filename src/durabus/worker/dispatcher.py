@@ -326,5 +326,10 @@ def _unless_spent(claim: Claim, results: tuple[HandlerResult, ...], milliseconds
     spent = [r for r in claim.results if r.status not in SETTLED and r.handler_id not in now_done]
     if not spent:
         return Complete(claim.ref, results, (), milliseconds)
-    error = "; ".join(f"{r.handler_id} does not run again, its last error: {r.error or r.status}" for r in spent)
+    error = "; ".join(
+        f"{r.handler_id} slept, and no node has it any more"
+        if r.status is ResultStatus.PENDING and r.error is None
+        else f"{r.handler_id} does not run again, its last error: {r.error or r.status}"
+        for r in spent
+    )
     return Fail(claim.ref, error, None, results, milliseconds)
