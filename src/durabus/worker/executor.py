@@ -84,9 +84,7 @@ class EventExecutor:
 
     async def run(self, claimed: ClaimedEvent) -> Settlement:  # noqa: C901  (one flat list of endings)
         """Dispatch one event and return its settlement. The slot survives whatever happens inside."""
-        progress = EventProgress(
-            claimed.ref, self._keeper, strict=self._strict, children=lambda: claimed.children or ()
-        )
+        progress = EventProgress(claimed.ref, self._keeper, strict=self._strict, parent=claimed)
         settled = progress.settled
         try:
             settlement = await self._dispatcher.dispatch(claimed.claim, progress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -94,30 +95,40 @@ def _note(stored: asyncio.Future[None]) -> None:
         logger.warning("results of handlers are not stored before their event ends: %s", error)
 
 
-class EventProgress:
-    """What the handlers of one claimed event have done so far."""
+class Parent(Protocol):
+    """A claimed event, with the events that its handlers have emitted so far."""
 
-    __slots__ = ("_children", "_keeper", "_kept", "_ref", "_running", "_strict", "_timer", "_unstored", "settled")
+    children: list[Child] | None
+
+
+class EventProgress:
+    """What the handlers of one claimed event have done so far.
+
+    Every event has one, and few need more than ``settled``: the rest is made when it is needed.
+    """
+
+    __slots__ = ("_keeper", "_kept", "_parent", "_ref", "_running", "_strict", "_timer", "_unstored", "settled")
 
     def __init__(
-        self,
-        ref: ClaimRef,
-        keeper: Keeper | None = None,
-        *,
-        strict: bool = False,
-        children: Callable[[], Sequence[Child]] = tuple,
+        self, ref: ClaimRef, keeper: Keeper | None = None, *, strict: bool = False, parent: Parent | None = None
     ) -> None:
         self._ref = ref
         self._keeper = keeper
         self._strict = strict
-        self._children = children
+        self._parent = parent
         self._kept = 0
         """How many of ``settled`` the store knows, or is about to know."""
         self._timer: asyncio.TimerHandle | None = None
-        self._unstored: dict[str, HandlerResult] = {}
-        self._running: set[asyncio.Future[None]] = set()
+        self._unstored: dict[str, HandlerResult] | None = None
+        """Steps that have ended and that the store has not acknowledged."""
+        self._running: set[asyncio.Future[None]] | None = None
+        """One for each step that runs."""
         self.settled: list[HandlerResult] = []
         """The results that no further attempt will change."""
+
+    @property
+    def _children(self) -> Sequence[Child]:
+        return () if self._parent is None else self._parent.children or ()
 
     async def settle(self, result: HandlerResult, *, others_run: bool) -> None:
         """Note a result for good. While other handlers run, the store learns of it soon, or at once with ``strict``."""
@@ -125,7 +136,7 @@ class EventProgress:
         if not others_run or self._keeper is None:
             return
         if self._strict:
-            for child in self._children():
+            for child in self._children:
                 await child.stored()  # a success without its children would be no success
             await self._keeper.keep(self._ref, self._unkept())
         elif self._timer is None:
@@ -135,20 +146,23 @@ class EventProgress:
         """Store the result of a step after the children that were emitted before it, and return once it is stored."""
         if self._keeper is None:
             raise ConfigurationError("durable steps need a handler that an EventBus or an EventManager runs")
-        self._unstored[result.handler_id] = result
-        for child in self._children():
+        for child in self._children:
             if not child.is_stored:
                 await child.stored()
+        if self._unstored is None:
+            self._unstored = {}
+        self._unstored[result.handler_id] = result
         await self._keeper.keep(self._ref, (result,))
         del self._unstored[result.handler_id]
 
     def step_runs(self) -> Callable[[], None]:
         """Note that a step runs, and return what notes its end."""
         running: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._running.add(running)
+        everything = self._running = self._running or set()
+        everything.add(running)
 
         def ended() -> None:
-            self._running.discard(running)
+            everything.discard(running)
             if not running.done():
                 running.set_result(None)
 
@@ -180,7 +194,7 @@ class EventProgress:
 
     def _keep_now(self) -> None:
         self._timer = None
-        if any(not child.is_stored for child in self._children()):
+        if any(not child.is_stored for child in self._children):
             self._timer = asyncio.get_running_loop().call_later(KEEP_AFTER, self._keep_now)
         elif self._keeper is not None:
             self._keeper.keep_in_background(self._ref, self._unkept())
