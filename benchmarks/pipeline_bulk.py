@@ -37,26 +37,26 @@ DRIVERS = [
 ROWS_PER_TASK = 250_000
 SQLITE = (
     "CAST(position AS TEXT) AS position, action, id, event_id, bus, type, status, at, created_at, attempt, generation, "
-    "fence, worker_id, error, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, payload, "
-    "errors, results"
+    "fence, worker_id, error, reason, next_retry_at, execution_time_ms, status_code, tags, metadata, parent_id, "
+    "payload, errors, results"
 )
 SQLITE_TYPES = (
     "position STRING, action STRING, id BIGINT, event_id STRING, bus STRING, type STRING, status STRING, at DOUBLE, "
     "created_at DOUBLE, attempt BIGINT, generation BIGINT, fence BIGINT, worker_id STRING, error STRING, "
-    "next_retry_at DOUBLE, execution_time_ms DOUBLE, status_code BIGINT, tags STRING, metadata STRING, "
+    "reason STRING, next_retry_at DOUBLE, execution_time_ms DOUBLE, status_code BIGINT, tags STRING, metadata STRING, "
     "parent_id STRING, payload STRING, errors STRING, results STRING, number BIGINT"
 )
 INSTANTS = ("at", "created_at", "next_retry_at")
 POSTGRESQL = """(
     SELECT tx::text || '-' || position AS position, 'PUBLISHED' AS action, id, event_id::text AS event_id, bus, type,
         'PENDING' AS status, at, at AS created_at, 0 AS attempt, 0 AS generation, 0::bigint AS fence,
-        NULL::text AS worker_id, NULL::text AS error, NULL::timestamptz AS next_retry_at,
-        NULL::float8 AS execution_time_ms, NULL::integer AS status_code, tags, metadata, parent_id::text AS parent_id,
-        NULL::text AS payload, NULL::text AS errors, NULL::text AS results
+        NULL::text AS worker_id, NULL::text AS error, NULL::text AS reason,
+        NULL::timestamptz AS next_retry_at, NULL::float8 AS execution_time_ms, NULL::integer AS status_code, tags,
+        metadata, parent_id::text AS parent_id, NULL::text AS payload, NULL::text AS errors, NULL::text AS results
     FROM durabus.published
     UNION ALL
     SELECT tx::text || '-' || position, action, id, event_id::text, bus, type, status, at, created_at, attempt,
-        generation, fence, worker_id, error, next_retry_at, execution_time_ms, status_code, tags, metadata,
+        generation, fence, worker_id, error, reason, next_retry_at, execution_time_ms, status_code, tags, metadata,
         parent_id::text, payload, errors, results
     FROM durabus.event_log
 ) AS log"""
