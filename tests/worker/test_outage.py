@@ -4,6 +4,7 @@ import asyncio
 import logging
 
 import pytest
+from msgspec.structs import replace
 from tests.worker.support import Calls, WatchedStore, all_completed, filled, until, working
 
 from durabus import EventBus, ManualClock
@@ -97,10 +98,11 @@ async def test_a_slow_call_is_no_outage_while_the_store_answers_others(
 
 
 class Silent(WatchedStore):
-    """Answers no claim until it is told to."""
+    """A store behind a server, as its features say. It replies to no claim until ``speak`` is set."""
 
     def __init__(self) -> None:
         super().__init__()
+        self.features = replace(self.features, shared_between_processes=True)
         self.speak = asyncio.Event()
 
     async def claim_next_events(self, request: ClaimRequest) -> list[Claim]:
