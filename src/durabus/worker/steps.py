@@ -54,7 +54,7 @@ class Memo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A fingerprint of the arguments; None if they are not JSON."""
 
 
-class Step(NamedTuple):
+class BegunStep(NamedTuple):
     """A step that begins, or whose value is kept."""
 
     key: str
@@ -87,7 +87,7 @@ class Steps:
                 else:
                     self._unused.setdefault(name, {})[key] = _MEMO.decode(result.value_json)
 
-    def begin(self, name: str, arguments: object) -> Step:
+    def begin(self, name: str, arguments: object) -> BegunStep:
         """Return the step of this name with its kept value, if it has one. Equal arguments find their own value first.
 
         The second step of a name is ``name#2``, and so on.
@@ -109,9 +109,9 @@ class Steps:
                 key,
                 self._claim.event.event_id,
             )
-        return Step(key, fingerprint, memo)
+        return BegunStep(key, fingerprint, memo)
 
-    async def keep(self, step: Step, value: Any, *, attempts: int, began: float) -> Any:
+    async def keep(self, step: BegunStep, value: Any, *, attempts: int, began: float) -> Any:
         """Store the value, and return it as later attempts will get it."""
         try:
             text = encode_payload({"value": value, "arguments": step.fingerprint}, f"value of step {step.key!r}")
