@@ -102,9 +102,8 @@ class Worker:
         self._completer = Completer(store, enough=self._batch if self._calls_at_once > 1 else None, wake=wake)
         self._outage = outage or Outage(logger, f"the store of bus {bus!r} fails")
         # A store in this very process cannot be silent, and a timer for each call would cost it a tenth of its speed.
-        self._noticing_silence = (
-            self._outage.noticing_silence if store.features.shared_between_processes else nullcontext
-        )
+        may_be_silent = store.features.shared_between_processes
+        self._noticing_silence = self._outage.noticing_silence if may_be_silent else nullcontext
         self._poller = Poller(
             store, bus, poll_interval=options.poll_interval, wake=wake, nodes=missing.nodes, outage=self._outage
         )
